@@ -1,0 +1,48 @@
+# Two commands do everything: `make demo` and `make test`. Both set up .venv from the pins the first time.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: help demo test test-all lint types format bench clean
+
+help:
+	@echo "make demo      compare FedU, dFedU, Local and Global on embedded data"
+	@echo "make test      the tests (under five minutes on two cores)"
+	@echo "make test-all  the tests, slow ones included"
+	@echo "make lint      ruff, format and lint        make types   mypy --strict"
+	@echo "make bench     speed against the ordinary way"
+	@echo "make format    let ruff rewrite the sources make clean   remove .venv and caches"
+
+$(READY): pyproject.toml constraints.txt
+	@echo "Setting up .venv (once; a minute or two) ..."
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedlap needs Python 3.11 or newer; set PYTHON=...")'
+	@$(PYTHON) -m venv .venv
+	@PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $(READY)
+
+demo: $(READY)
+	$(BIN)/fedlap compare --data digits --algorithms fedu,dfedu,local,global --seeds 0-4
+
+# One thread a process: two processes with two BLAS threads each crawl.
+test: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not slow"
+
+test-all: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)
+	$(BIN)/python benchmarks/local_work.py
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache build src/*.egg-info

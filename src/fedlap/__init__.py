@@ -1,0 +1,29 @@
+"""fedlap: federated multi-task learning with Laplacian regularisation."""
+
+from fedlap import data, models
+from fedlap.algorithms import ALGORITHMS, DFedU, FedU, Global, Local
+from fedlap.errors import DivergedError, InputError
+from fedlap.federation import Federation
+from fedlap.graph import Graph
+from fedlap.result import Result
+from fedlap.rounds import fit
+from fedlap.scores import Score
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ALGORITHMS",
+    "DFedU",
+    "DivergedError",
+    "FedU",
+    "Federation",
+    "Global",
+    "Graph",
+    "InputError",
+    "Local",
+    "Result",
+    "Score",
+    "data",
+    "fit",
+    "models",
+]

@@ -1,0 +1,223 @@
+"""FedU and dFedU: each client its own model, neighbours on a graph kept close.
+
+T. Dinh, Vu, Tran, Dao and Zhang, "A New Look and Convergence Rate of Federated Multi-Task Learning with
+Laplacian Regularization", IEEE TNNLS 2022; Algorithms 1 and 2. Both descend on
+
+    J(W) = Σ_k F_k(w_k) + (η/2) Σ_{k<ℓ} a_kℓ ‖w_k − w_ℓ‖²
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from fedlap.algorithms.algorithm import Everyone, Ids, Rows, Stack, Task, check_lr, sgd
+from fedlap.errors import InputError
+from fedlap.federation import Federation
+from fedlap.graph import Graph
+from fedlap.work import Work
+
+
+@dataclass(frozen=True)
+class Coupling:
+    """How strongly neighbours are pulled together in a round of R local steps of length μ."""
+
+    graph: Graph
+    strength: float | None
+    lr: float
+    repeats: int
+
+    @property
+    def eta(self) -> float:
+        """η as given, or min(0.01, 1/(μRρ))."""
+        if self.strength is not None:
+            return self.strength
+        return min(0.01, 1 / self.unit) if self.unit > 0 else 0.01
+
+    @property
+    def step(self) -> float:
+        """μRη, the length of a mixing step."""
+        return self.lr * self.repeats * self.eta
+
+    @property
+    def unit(self) -> float:
+        """μRρ; mixing is stable where this times η is at most 2."""
+        return self.lr * self.repeats * self.graph.rho
+
+    def penalty(self, W: Everyone) -> Float[Tensor, ""]:
+        """(η/2) tr(WᵀLW)."""
+        return self.eta / 2 * self.graph.smoothness(W)
+
+    def check(self, name: str, allow_unstable: bool) -> None:
+        """Refuse a negative strength, and one past the limit of stability unless that is wanted."""
+        check_lr(name, self.lr)
+        if not 0 <= self.eta < math.inf:
+            raise InputError(f"{name}: strength = {self.eta}; it must be a finite number, zero or more")
+        product = self.unit * self.eta
+        if product > 2 * (1 + 1e-12) and not allow_unstable:
+            raise InputError(
+                f"{name}: strength = {self.eta:g} is too large: lr·R·strength·ρ = {self.lr:g}·{self.repeats}·"
+                f"{self.eta:g}·{self.graph.rho:g} = {product:.4g} > 2 and mixing would diverge; "
+                f"take a strength of at most {2 / self.unit:.4g}, or set allow_unstable"
+            )
+
+
+@dataclass(frozen=True)
+class FedU:
+    """FedU (T. Dinh et al. 2022, Algorithm 1): a server keeps every client's model and samples clients.
+
+    w_k ← w_k − μ ∇F̃_k(w_k)                    R times, at each sampled client k
+    w_k ← w_k − μRη Σ_ℓ a_kℓ (w_k − w_ℓ)        at the server, all from the same old values
+
+    graph: whose models should be alike, a_kℓ; a server vertex (F₀ = 0) takes part in every round.
+    strength: η, how much; by default min(0.01, 1/(μRρ)), with ρ the largest eigenvalue of the Laplacian.
+    lr: μ, the length of a local step.
+    local_steps: R mini-batch steps a round (5 where neither is given), or …
+    local_epochs: … R passes over the client's rows.
+    neighbours: sum over "all" neighbours, the unsampled at their last model (Algorithm 1), or over those
+        "sampled" in this round (the text beside it).
+    allow_unstable: take a strength with μRηρ > 2, which the mixing alone makes diverge.
+    """
+
+    graph: Graph
+    strength: float | None = None
+    lr: float = 0.03
+    local_steps: int | None = None
+    local_epochs: int | None = None
+    neighbours: Literal["all", "sampled"] = "all"
+    allow_unstable: bool = False
+
+    def __post_init__(self) -> None:
+        if self.neighbours not in ("all", "sampled"):
+            raise InputError(f"fedu: neighbours = {self.neighbours!r}; it must be 'all' or 'sampled'")
+        self.coupling.check("fedu", self.allow_unstable)
+
+    def aligned(self, clients: Sequence[str]) -> "FedU":
+        """The same method with its graph in this order of clients."""
+        return replace(self, graph=self.graph.aligned(clients))
+
+    def view(self, federation: Federation) -> Federation:
+        """Every client by itself."""
+        return federation
+
+    def work(self, sampled: int) -> Work:  # noqa: ARG002 — the same for any number
+        """R steps or R epochs."""
+        return Work.of(self.local_steps, self.local_epochs)
+
+    @property
+    def coupling(self) -> Coupling:
+        """The mixing of a round."""
+        return Coupling(self.graph, self.strength, self.lr, self.work(1).repeats)
+
+    def begin(self, start: Stack) -> tuple[Tensor, None]:
+        """The server keeps every model; its own vertex, if any, begins at their mean."""
+        return (torch.cat([start, start.mean(0, keepdim=True)]) if self.graph.server else start.clone()), None
+
+    def send(self, W: Everyone, ids: Ids) -> Stack:
+        """Each sampled client is told its own model."""
+        return W[ids]
+
+    def local(self, private: None, w: Stack, task: Task) -> tuple[None, Stack]:
+        """R mini-batch steps."""
+        return private, sgd(w, task, self.lr)
+
+    def merge(self, W: Everyone, ids: Ids, ups: Stack) -> Rows:
+        """A step along −η L W, at the sampled clients."""
+        if self.graph.server:
+            ids, ups = torch.cat([ids, ids.new_tensor([len(W) - 1])]), torch.cat([ups, W[-1:]])
+        pull = self.graph.pull(ids, ups, W if self.neighbours == "all" else None)
+        return Rows(ids, ups - self.coupling.step * pull)
+
+    def penalty(self, W: Everyone, private: None) -> Float[Tensor, ""]:  # noqa: ARG002 — nothing is private
+        """(η/2) tr(WᵀLW)."""
+        return self.coupling.penalty(W)
+
+    def personal(self, W: Everyone, private: None, clients: int) -> Stack:  # noqa: ARG002 — nothing is private
+        """Each client's own model."""
+        return W[:clients]
+
+
+@dataclass(frozen=True)
+class DFedU:
+    """dFedU (T. Dinh et al. 2022, Algorithm 2): no server and no sampling; models go to neighbours only.
+
+    w_k ← w_k − μ ∇F̃_k(w_k)                    R times, at every client k
+    w_k ← w_k − μRη Σ_ℓ a_kℓ (w_k − w_ℓ)        at every client k, from what its neighbours sent
+
+    graph: whose models should be alike, a_kℓ; clients talk where a_kℓ > 0.
+    strength: η, how much; by default min(0.01, 1/(μRρ)), with ρ the largest eigenvalue of the Laplacian.
+    lr: μ, the length of a local step.
+    local_steps: R mini-batch steps a round (5 where neither is given), or …
+    local_epochs: … R passes over the client's rows.
+    allow_unstable: take a strength with μRηρ > 2, which the mixing alone makes diverge.
+    """
+
+    graph: Graph
+    strength: float | None = None
+    lr: float = 0.03
+    local_steps: int | None = None
+    local_epochs: int | None = None
+    allow_unstable: bool = False
+
+    def __post_init__(self) -> None:
+        if self.graph.server:
+            raise InputError("dfedu: the graph has a server vertex and dFedU has no server; use fedu")
+        self.coupling.check("dfedu", self.allow_unstable)
+
+    def aligned(self, clients: Sequence[str]) -> "DFedU":
+        """The same method with its graph in this order of clients."""
+        return replace(self, graph=self.graph.aligned(clients))
+
+    def view(self, federation: Federation) -> Federation:
+        """Every client by itself."""
+        return federation
+
+    def work(self, sampled: int) -> Work:  # noqa: ARG002 — the same for any number
+        """R steps or R epochs."""
+        return Work.of(self.local_steps, self.local_epochs)
+
+    @property
+    def coupling(self) -> Coupling:
+        """The mixing of a round."""
+        return Coupling(self.graph, self.strength, self.lr, self.work(1).repeats)
+
+    def begin(self, start: Stack) -> tuple[None, Tensor]:
+        """Each client keeps its own model; there is no server."""
+        return None, start.clone()
+
+    def local(self, w: Stack, heard: None, task: Task) -> tuple[Stack, Stack]:  # noqa: ARG002 — nobody tells
+        """R mini-batch steps; the model is kept, and sent to the neighbours."""
+        w = sgd(w, task, self.lr)
+        return w, w
+
+    def hears(self, place: int) -> tuple[Int64[Tensor, "heard"], Float[Tensor, "heard"]]:
+        """The neighbours of a client, and a_kℓ."""
+        places, weights = self.graph.neighbours(place)
+        return torch.from_numpy(places).long(), torch.from_numpy(weights)
+
+    def messages(self) -> int:
+        """Every client sends to each of its neighbours."""
+        return 2 * self.graph.edges
+
+    def mix(
+        self, own: Stack, heard: Float[Tensor, "client heard param"], weights: Float[Tensor, "client heard"]
+    ) -> Stack:
+        """A step towards the neighbours that were heard."""
+        pull = (weights.unsqueeze(-1) * (own.unsqueeze(1) - heard)).sum(1)
+        return own - self.coupling.step * pull
+
+    def mix_all(self, W: Stack) -> Stack:
+        """The same step at every client, as one product with the Laplacian."""
+        return W - self.coupling.step * self.graph.pull(torch.arange(len(W), device=W.device), W)
+
+    def penalty(self, server: None, W: Stack) -> Float[Tensor, ""]:  # noqa: ARG002 — there is no server
+        """(η/2) tr(WᵀLW)."""
+        return self.coupling.penalty(W)
+
+    def personal(self, server: None, W: Stack, clients: int) -> Stack:  # noqa: ARG002 — there is no server
+        """Each client's own model."""
+        return W

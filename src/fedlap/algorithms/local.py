@@ -1,0 +1,65 @@
+"""Local: every client alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from fedlap.algorithms.algorithm import Ids, Stack, Task, check_lr, sgd
+from fedlap.federation import Federation
+from fedlap.work import Work
+
+
+@dataclass(frozen=True)
+class Local:
+    """Local: FedU's sampling and local work, and no mixing; nothing crosses the wire.
+
+    w_k ← w_k − μ ∇F̃_k(w_k)                    R times, at each sampled client k
+
+    lr: μ, the length of a local step.
+    local_steps: R mini-batch steps a round (5 where neither is given), or …
+    local_epochs: … R passes over the client's rows.
+    """
+
+    lr: float = 0.03
+    local_steps: int | None = None
+    local_epochs: int | None = None
+
+    def __post_init__(self) -> None:
+        check_lr("local", self.lr)
+        Work.of(self.local_steps, self.local_epochs)
+
+    def aligned(self, clients: Sequence[str]) -> "Local":  # noqa: ARG002 — it knows no clients
+        """The same method."""
+        return self
+
+    def view(self, federation: Federation) -> Federation:
+        """Every client by itself."""
+        return federation
+
+    def work(self, sampled: int) -> Work:  # noqa: ARG002 — the same for any number
+        """R steps or R epochs."""
+        return Work.of(self.local_steps, self.local_epochs)
+
+    def begin(self, start: Stack) -> tuple[None, Tensor]:
+        """Each client keeps its own model."""
+        return None, start.clone()
+
+    def send(self, server: None, ids: Ids) -> None:
+        """Nothing."""
+
+    def local(self, w: Stack, down: None, task: Task) -> tuple[Stack, None]:  # noqa: ARG002 — nothing is told
+        """R mini-batch steps."""
+        return sgd(w, task, self.lr), None
+
+    def merge(self, server: None, ids: Ids, ups: None) -> None:
+        """Nothing."""
+
+    def penalty(self, server: None, w: Stack) -> Float[Tensor, ""]:  # noqa: ARG002 — there is no server
+        """None: J(W) is the sum of the clients' losses."""
+        return w.new_zeros(())
+
+    def personal(self, server: None, w: Stack, clients: int) -> Stack:  # noqa: ARG002 — all is private
+        """Each client's own model."""
+        return w

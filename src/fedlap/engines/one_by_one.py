@@ -1,0 +1,64 @@
+"""One client at a time: the plain reference that every faster engine is held against."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedlap.algorithms import Algorithm, PeerAlgorithm, State
+from fedlap.algorithms.algorithm import Ids
+from fedlap.engines.clients import Clients
+from fedlap.engines.state import joined, rows
+from fedlap.parts import Part
+from fedlap.scores import Tally
+from fedlap.work import Work
+
+
+@dataclass(frozen=True, eq=False)
+class OneByOne:
+    """Every client is a stack of one, as it would be on a machine of its own."""
+
+    clients: Clients
+
+    def train(
+        self,
+        algorithm: Algorithm,
+        private: State,
+        down: State,
+        ids: Ids,
+        round: int,
+        work: Work,
+    ) -> tuple[State, State]:
+        """A loop over clients."""
+        kept, ups = [], []
+        for place in range(len(ids)):
+            at = torch.tensor([place], device=self.clients.device)
+            own, told = (rows(state, at) for state in (private, down))
+            task = self.clients.task(ids[place : place + 1], round, work)
+            after, up = algorithm.local(own, told, task)
+            kept.append(after)
+            ups.append(up)
+        return joined(kept), joined(ups)
+
+    def mix(
+        self, algorithm: PeerAlgorithm, W: Float[Tensor, "client param"]
+    ) -> Float[Tensor, "client param"]:
+        """Each peer by itself, from the models of its neighbours alone."""
+        mixed = []
+        for place in range(len(W)):
+            near, weights = algorithm.hears(place)
+            heard = W[near.to(W.device)].unsqueeze(0)
+            mixed.append(algorithm.mix(W[place : place + 1], heard, weights.to(W).unsqueeze(0)))
+        return torch.cat(mixed)
+
+    def score(self, W: Float[Tensor, "client param"]) -> tuple[Tally, Tally]:
+        """A loop over clients."""
+        federation = self.clients.federation
+        return self._tally(W, federation.train), self._tally(W, federation.test)
+
+    def _tally(self, W: Tensor, part: Part) -> Tally:
+        each = [self.clients.tally(W[k : k + 1], part, torch.tensor([k])) for k in range(len(W))]
+        hits = [tally.hits for tally in each if tally.hits is not None]
+        loss, count = (torch.cat(v) for v in ([t.loss for t in each], [t.count for t in each]))
+        return Tally(loss, torch.cat(hits) if hits else None, count)

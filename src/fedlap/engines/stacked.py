@@ -1,0 +1,47 @@
+"""All clients at once, as one stack on one device."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedlap.algorithms import Algorithm, PeerAlgorithm, State
+from fedlap.algorithms.algorithm import Ids
+from fedlap.engines.clients import Clients
+from fedlap.engines.state import owned
+from fedlap.scores import Tally
+from fedlap.work import Work
+
+
+@dataclass(frozen=True, eq=False)
+class Stacked:
+    """Every operation runs over the client axis."""
+
+    clients: Clients
+
+    def train(
+        self,
+        algorithm: Algorithm,
+        private: State,
+        down: State,
+        ids: Ids,
+        round: int,
+        work: Work,
+    ) -> tuple[State, State]:
+        """One call of `local` for all."""
+        return algorithm.local(private, owned(down), self.clients.task(ids, round, work))
+
+    def mix(
+        self, algorithm: PeerAlgorithm, W: Float[Tensor, "client param"]
+    ) -> Float[Tensor, "client param"]:
+        """One product with the Laplacian."""
+        return algorithm.mix_all(W)
+
+    def score(self, W: Float[Tensor, "client param"]) -> tuple[Tally, Tally]:
+        """Blocks of clients and rows."""
+        everyone = torch.arange(len(W))
+        federation = self.clients.federation
+        return self.clients.tally(W, federation.train, everyone), self.clients.tally(
+            W, federation.test, everyone
+        )

@@ -1,0 +1,64 @@
+"""Rows of what servers and clients keep: a tensor, a tuple of such, or None."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from fedlap.algorithms import Rows, State
+
+
+def mapped(function: Callable[[Tensor], Tensor], state: State) -> State:
+    """The function of every tensor."""
+    if state is None:
+        return None
+    if isinstance(state, tuple):
+        return tuple(mapped(function, part) for part in state)
+    return function(state)
+
+
+def rows(state: State, ids: Tensor) -> State:
+    """Some clients' rows, as a copy that may be written to."""
+    return mapped(lambda tensor: tensor[ids], state)
+
+
+def owned(state: State) -> State:
+    """A copy that may be written to."""
+    return mapped(lambda tensor: tensor.clone(memory_format=torch.contiguous_format), state)
+
+
+def joined(states: Sequence[State]) -> State:
+    """Stacks one below the other."""
+    first = states[0]
+    if first is None:
+        return None
+    if isinstance(first, tuple):
+        return tuple(joined(parts) for parts in zip(*states, strict=True))
+    return torch.cat(list(states))
+
+
+def written(old: State, new: State) -> State:
+    """The new state; where it is `Rows`, they are written into the old one, so that cost goes with them."""
+    if isinstance(new, Rows):
+        return old.index_copy_(0, new.ids, new.values)
+    if isinstance(new, tuple):
+        return tuple(written(o, n) for o, n in zip(old, new, strict=True))
+    return new
+
+
+def put(state: State, ids: Tensor, rows: State) -> State:
+    """The state with these rows in the place of old ones."""
+    if rows is None:
+        return state
+    if isinstance(rows, tuple):
+        return tuple(put(s, ids, r) for s, r in zip(state, rows, strict=True))
+    return written(state, Rows(ids, rows))
+
+
+def nbytes(state: State) -> int:
+    """Bytes that sending it takes."""
+    if state is None:
+        return 0
+    if isinstance(state, tuple):
+        return sum(nbytes(part) for part in state)
+    return int(state.numel() * state.element_size())

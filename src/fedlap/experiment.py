@@ -1,0 +1,197 @@
+"""The Experiment: a frozen, complete and checked description of a run."""
+
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model, field_validator
+
+from fedlap.algorithms import ALGORITHMS, Algorithm
+from fedlap.data import SOURCES, load_with_graph
+from fedlap.errors import InputError, unknown
+from fedlap.federation import Federation
+from fedlap.graph import GRAPHS, Graph
+from fedlap.models import MODELS, Architecture
+from fedlap.parts import Scaling
+from fedlap.result import Result
+from fedlap.rounds import DtypeName, EngineName, check_schedule, fit
+from fedlap.scores import Score
+
+KNOWN_GRAPH = "known"  # the graph that comes with the data
+
+Section = dict[str, Any]
+
+
+class Experiment(BaseModel):
+    """Data, model, algorithm and graph, each a name with its settings, and the schedule.
+
+    Settings that are not given get their defaults when the experiment is made, so it says everything.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    data: Section = {"name": "digits"}
+    model: Section = {"name": "linear"}
+    algorithm: Section = {"name": "fedu"}
+    graph: Section = {"name": "complete"}
+    rounds: int = 100
+    batch: int | Literal["all"] = 20
+    sample: float = 1.0
+    seed: int = 0
+    evaluate_every: int = 1
+    dtype: DtypeName = "float32"
+    device: str = "cpu"
+    engine: EngineName = "stacked"
+
+    @classmethod
+    def of(cls, description: Mapping[str, Any]) -> "Experiment":
+        """From plain values; a mistake is one line that names the field."""
+        try:
+            made = cls.model_validate(dict(description))
+        except ValidationError as error:
+            raise _one_line(error, "", cls.model_fields) from None
+        check_schedule(made.rounds, made.batch, made.sample, made.evaluate_every)
+        return made
+
+    @field_validator("data")
+    @classmethod
+    def _data(cls, section: Section) -> Section:
+        name = _name("data set", section, SOURCES)
+        scale = {"scale": (Scaling, SOURCES[name].scale)}
+        return _completed("data", name, SOURCES[name].make, section, leave=("seed",), more=scale)
+
+    @field_validator("model")
+    @classmethod
+    def _model(cls, section: Section) -> Section:
+        name = _name("model", section, MODELS)
+        return _completed("model", name, MODELS[name], section)
+
+    @field_validator("algorithm")
+    @classmethod
+    def _algorithm(cls, section: Section) -> Section:
+        name = _name("algorithm", section, ALGORITHMS)
+        return _completed("algorithm", name, ALGORITHMS[name], section, leave=("graph",))
+
+    @field_validator("graph")
+    @classmethod
+    def _graph(cls, section: Section) -> Section:
+        name = _name("graph", section, [*GRAPHS, KNOWN_GRAPH])
+        make = GRAPHS.get(name, lambda: None)
+        return _completed("graph", name, make, section, leave=("clients",))
+
+    def described(self) -> dict[str, Any]:
+        """Plain values that make this experiment again."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hexadecimal digits that two different experiments do not share."""
+        text = json.dumps(self.described(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def build(self) -> tuple[Algorithm, Federation, Architecture]:
+        """The objects that this describes."""
+        federation, known = load_with_graph(**self.data, seed=self.seed)
+        name, settings = _split(self.algorithm)
+        make = ALGORITHMS[name]
+        if takes_graph(name):
+            settings["graph"] = self._built_graph(federation, known)
+        model_name, model_settings = _split(self.model)
+        return make(**settings), federation, MODELS[model_name](**model_settings)
+
+    def run(self, on_score: Callable[[Score], None] | None = None) -> Result:
+        """Build and train."""
+        algorithm, federation, model = self.build()
+        return self.train(algorithm, federation, model, on_score)
+
+    def train(
+        self,
+        algorithm: Algorithm,
+        federation: Federation,
+        model: Architecture,
+        on_score: Callable[[Score], None] | None = None,
+    ) -> Result:
+        """Train what `build` gave."""
+        return fit(
+            algorithm,
+            federation,
+            model,
+            rounds=self.rounds,
+            batch=self.batch,
+            sample=self.sample,
+            seed=self.seed,
+            dtype=self.dtype,
+            device=self.device,
+            engine=self.engine,
+            evaluate_every=self.evaluate_every,
+            on_score=on_score,
+        )
+
+    def _built_graph(self, federation: Federation, known: Graph | None) -> Graph:
+        name, settings = _split(self.graph)
+        if name != KNOWN_GRAPH:
+            return GRAPHS[name](federation.clients, **settings)
+        if known is None:
+            raise InputError(
+                f"graph: no graph comes with {self.data['name']!r}; use one of {', '.join(GRAPHS)}"
+            )
+        return known
+
+
+def takes_graph(algorithm: str) -> bool:
+    """Whether the algorithm of this name mixes over a graph."""
+    return "graph" in inspect.signature(ALGORITHMS[algorithm]).parameters
+
+
+def settings_of(make: Callable[..., Any], leave: tuple[str, ...] = ()) -> dict[str, inspect.Parameter]:
+    """The settings that a maker of data, models, algorithms or graphs takes."""
+    return {name: p for name, p in inspect.signature(make).parameters.items() if name not in leave}
+
+
+def _name(what: str, section: Section, known: Any) -> str:
+    name = section.get("name")
+    if name not in known:
+        raise unknown(what, name, known)
+    return str(name)
+
+
+def _split(section: Section) -> tuple[str, Section]:
+    settings = dict(section)
+    return settings.pop("name"), settings
+
+
+def _completed(
+    where: str,
+    name: str,
+    make: Callable[..., Any],
+    section: Section,
+    leave: tuple[str, ...] = (),
+    more: dict[str, Any] | None = None,
+) -> Section:
+    """The section with every setting that `make` takes, of the right type."""
+    fields: dict[str, Any] = {
+        key: (p.annotation, ... if p.default is inspect.Parameter.empty else p.default)
+        for key, p in settings_of(make, leave).items()
+    } | (more or {})
+    checker = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+    try:
+        made = checker.model_validate({key: value for key, value in section.items() if key != "name"})
+    except ValidationError as error:
+        raise _one_line(error, f"{where}.", fields, f"{where} {name!r}") from None
+    return {"name": name, **{key: value for key, value in made.model_dump().items() if value is not None}}
+
+
+def _one_line(error: ValidationError, prefix: str, known: Any, owner: str = "an experiment") -> InputError:
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"][:1])
+    inner = first.get("ctx", {}).get("error")
+    if isinstance(inner, InputError):
+        return inner
+    if first["type"] == "extra_forbidden":
+        return unknown(f"setting of {owner}", field, known or ["(none)"])
+    if first["type"] == "missing":
+        return InputError(f"{prefix}{field} is missing; {owner} needs it")
+    message = first["msg"][0].lower() + first["msg"][1:]
+    return InputError(f"{prefix}{field} = {first['input']!r}: {message}")

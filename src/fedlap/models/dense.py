@@ -1,0 +1,142 @@
+"""Linear models and multi-layer perceptrons, with gradients written by hand over the client axis."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fedlap.errors import InputError
+from fedlap.models.model import Scores, Slope, Stack
+from fedlap.randomness import draws
+
+Layer = tuple[Tensor, Tensor]  # weight (client, out, in) and bias (client, out), views into the flat rows
+
+
+def uniform_start(seed: int, shapes: list[tuple[int, ...]]) -> Float[Tensor, "param"]:
+    """Each tensor uniform in ±1/√fan-in, weights and their bias in pairs, as PyTorch's layers start."""
+    stream, pieces = draws(seed, "start"), []
+    for place, shape in enumerate(shapes):
+        fan_in = math.prod(shapes[place - place % 2][1:])
+        pieces.append((2 * stream.uniform(0, place, math.prod(shape)) - 1) / math.sqrt(fan_in))
+    return torch.cat(pieces)
+
+
+def views(W: Stack, shapes: list[tuple[int, ...]]) -> list[Tensor]:
+    """The flat rows as tensors of these shapes, client axis first, sharing memory."""
+    pieces = W.split([math.prod(shape) for shape in shapes], dim=1)
+    return [piece.unflatten(1, shape) for piece, shape in zip(pieces, shapes, strict=True)]
+
+
+@dataclass(frozen=True)
+class DenseNetwork:
+    """x → W_n relu( … relu(W_1 x + b_1) … ) + b_n, with layers of these widths."""
+
+    widths: tuple[int, ...]
+
+    @cached_property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Shapes of weight and bias, layer by layer."""
+        return [shape for i, o in pairwise(self.widths) for shape in ((o, i), (o,))]
+
+    @cached_property
+    def size(self) -> int:
+        """Number of parameters."""
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    def start(self, seed: int) -> Float[Tensor, "param"]:
+        """Uniform in ±1/√fan-in."""
+        return uniform_start(seed, self.shapes)
+
+    def scores(self, W: Stack, x: Float[Tensor, "client batch *feature"]) -> Scores:
+        """What the network says of each sample."""
+        return self._forward(self._layers(W), x)[-1]
+
+    def gradient(self, W: Stack, x: Float[Tensor, "client batch *feature"], slope: Slope) -> Stack:
+        """Back-propagation, for every client at once."""
+        gradient = torch.empty_like(W)
+        into = self._layers(gradient)
+        for place, _, delta, h in self._backward(self._layers(W), x, slope):
+            into[place][0].copy_(torch.bmm(delta.mT, h))
+            into[place][1].copy_(delta.sum(1))
+        return gradient
+
+    def descend(
+        self, W: Stack, x: Float[Tensor, "client batch *feature"], slope: Slope, lr: float, keep: float
+    ) -> None:
+        """W ← keep·W − lr·gradient, each layer's product accumulated where the weights are."""
+        for _, (weight, bias), delta, h in self._backward(self._layers(W), x, slope):
+            weight.baddbmm_(delta.mT, h, beta=keep, alpha=-lr)
+            bias.mul_(keep).sub_(delta.sum(1), alpha=lr)
+
+    def module(self, row: Float[Tensor, "param"]) -> nn.Module:
+        """`Flatten`, then `Linear` layers with `ReLU` between."""
+        layers: list[nn.Module] = [nn.Flatten()]
+        for i, o in pairwise(self.widths):
+            layers += [nn.Linear(i, o, dtype=row.dtype, device=row.device), nn.ReLU()]
+        module = nn.Sequential(*layers[:-1])
+        nn.utils.vector_to_parameters(row, module.parameters())
+        return module
+
+    def _layers(self, W: Stack) -> list[Layer]:
+        tensors = views(W, self.shapes)
+        return list(zip(tensors[::2], tensors[1::2], strict=True))
+
+    def _forward(self, layers: list[Layer], x: Tensor) -> list[Tensor]:
+        """What enters each layer, and last the scores."""
+        seen = [x.flatten(2)]
+        for place, (weight, bias) in enumerate(layers):
+            out = torch.baddbmm(bias.unsqueeze(1), seen[-1], weight.mT)
+            seen.append(out if place == len(layers) - 1 else out.relu_())
+        return seen
+
+    def _backward(
+        self, layers: list[Layer], x: Tensor, slope: Slope
+    ) -> Iterator[tuple[int, Layer, Tensor, Tensor]]:
+        """From the last layer: its place, its parameters, the derivative by its output, and its input.
+
+        The derivative handed down is taken before a layer is yielded, since the receiver may change it.
+        """
+        *inputs, scores = self._forward(layers, x)
+        delta = slope(scores)
+        for place in reversed(range(len(layers))):
+            below = torch.bmm(delta, layers[place][0]).mul_(inputs[place] > 0) if place else delta
+            yield place, layers[place], delta, inputs[place]
+            delta = below
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A DenseNetwork whose first and last widths the data will say."""
+
+    hidden: tuple[int, ...] = ()
+    l2: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_l2(self.l2)
+        if any(width < 1 for width in self.hidden):
+            raise InputError(f"mlp: hidden = {list(self.hidden)}; every layer needs at least one unit")
+
+    def build(self, inputs: tuple[int, ...], outputs: int) -> DenseNetwork:
+        """The network for features of shape `inputs`, flattened."""
+        return DenseNetwork((math.prod(inputs), *self.hidden, outputs))
+
+
+def check_l2(l2: float) -> None:
+    """Refuse a weight of the L2 term that is negative or not finite."""
+    if not 0 <= l2 < math.inf:
+        raise InputError(f"model: l2 = {l2}; it must be a finite number, zero or more")
+
+
+def linear(l2: float = 0.0) -> Dense:
+    """One matrix and a bias: multinomial logistic regression, or least squares where labels are real."""
+    return Dense((), l2)
+
+
+def mlp(hidden: tuple[int, ...] = (100,), l2: float = 0.0) -> Dense:
+    """A multi-layer perceptron with ReLU and hidden layers of these widths."""
+    return Dense(tuple(hidden), l2)

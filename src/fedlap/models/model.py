@@ -1,0 +1,119 @@
+"""The Model: what a client minimises, for a whole stack of clients at once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from jaxtyping import Float, Num
+from torch import Tensor, nn
+
+from fedlap.models.losses import Loss
+
+Stack = Float[Tensor, "client param"]
+Scores = Float[Tensor, "client batch output"]
+Slope = Callable[[Tensor], Tensor]  # from scores to the derivative of the mean loss by them
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """One mini-batch of every client of a stack.
+
+    Each client's `weight` sums to one; a place past the end of a short batch has weight zero.
+    """
+
+    x: Float[Tensor, "client batch *feature"]
+    y: Num[Tensor, "client batch *output"]
+    weight: Float[Tensor, "client batch"]
+
+
+@runtime_checkable
+class Network(Protocol):
+    """A function of (flat parameters, features) whose every operation keeps clients apart.
+
+    A flat row holds the parameters in the order of `module(row).state_dict()`.
+    """
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+        ...
+
+    def start(self, seed: int) -> Float[Tensor, "param"]:
+        """Fresh parameters, in float64."""
+        ...
+
+    def scores(self, W: Stack, x: Float[Tensor, "client batch *feature"]) -> Scores:
+        """What the network says of each sample."""
+        ...
+
+    def gradient(self, W: Stack, x: Float[Tensor, "client batch *feature"], slope: Slope) -> Stack:
+        """The derivative by W of a loss whose derivative by the scores is `slope(scores)`."""
+        ...
+
+    def descend(
+        self, W: Stack, x: Float[Tensor, "client batch *feature"], slope: Slope, lr: float, keep: float
+    ) -> None:
+        """W ← keep·W − lr·gradient, in place."""
+        ...
+
+    def module(self, row: Float[Tensor, "param"]) -> nn.Module:
+        """The same network as an ordinary module, holding these parameters."""
+        ...
+
+
+@runtime_checkable
+class Architecture(Protocol):
+    """A network whose sizes are still open: what `fedlap.models.linear()` and its like return."""
+
+    @property
+    def l2(self) -> float:
+        """The weight of (l2/2)‖w‖² in each client's loss."""
+        ...
+
+    def build(self, inputs: tuple[int, ...], outputs: int) -> Network:
+        """The network for features of shape `inputs` and this many scores."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """F̃_k(w) = Σ weight · loss(scores(w, x), y) + (l2/2)‖w‖², for each client k of a stack."""
+
+    network: Network
+    loss_of: Loss
+    l2: float = 0.0
+
+    @property
+    def size(self) -> int:
+        """Number of parameters of one client's model."""
+        return self.network.size
+
+    def start(self, seed: int) -> Float[Tensor, "param"]:
+        """The common start of all clients, in float64."""
+        return self.network.start(seed)
+
+    def scores(self, W: Stack, x: Float[Tensor, "client batch *feature"]) -> Scores:
+        """What each client's model says of its samples."""
+        return self.network.scores(W, x)
+
+    def ridge(self, W: Stack) -> Float[Tensor, "client"]:
+        """The L2 term of each client's loss, bias included."""
+        return self.l2 / 2 * W.square().sum(-1)
+
+    def loss(self, W: Stack, batch: Batch) -> Float[Tensor, "client"]:
+        """F̃_k of each client on its batch."""
+        values = self.loss_of.values(self.scores(W, batch.x), batch.y)
+        return (values * batch.weight).sum(-1) + self.ridge(W)
+
+    def gradient(self, W: Stack, batch: Batch) -> Stack:
+        """∇F̃_k of each client on its batch."""
+        gradient = self.network.gradient(W, batch.x, self._slope(batch))
+        return gradient.add_(W, alpha=self.l2) if self.l2 else gradient
+
+    def descend(self, W: Stack, batch: Batch, lr: float) -> None:
+        """W ← W − lr ∇F̃(W), in place."""
+        self.network.descend(W, batch.x, self._slope(batch), lr, 1.0 - lr * self.l2)
+
+    def _slope(self, batch: Batch) -> Slope:
+        weight = batch.weight.unsqueeze(-1)
+        return lambda scores: self.loss_of.slope(scores, batch.y).mul_(weight)

@@ -1,0 +1,116 @@
+"""Any user's `torch.nn.Module`, one copy a client, mapped over the client axis by `torch.func.vmap`."""
+
+import copy
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from fedlap.errors import InputError
+from fedlap.models import autograd
+from fedlap.models.dense import check_l2, views
+from fedlap.models.model import Scores, Slope, Stack
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleNetwork:
+    """A module called with each client's own parameters; buffers are shared and never change."""
+
+    net: nn.Module
+    outputs: int
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Names of the parameters, in the order of the flat row."""
+        return [name for name, _ in self.net.named_parameters()]
+
+    @cached_property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Their shapes."""
+        return [tuple(parameter.shape) for parameter in self.net.parameters()]
+
+    @cached_property
+    def size(self) -> int:
+        """Number of parameters."""
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    def start(self, seed: int) -> Float[Tensor, "param"]:  # noqa: ARG002 — the module's own values
+        """The values the module came with, whatever the seed."""
+        return nn.utils.parameters_to_vector(self.net.parameters()).detach().double()
+
+    def scores(self, W: Stack, x: Float[Tensor, "client batch *feature"]) -> Scores:
+        """What the network says of each sample."""
+        rows = dict(zip(self.names, views(W, self.shapes), strict=True))
+        constants = {
+            name: buffer.to(W) if buffer.is_floating_point() else buffer.to(W.device)
+            for name, buffer in self.net.named_buffers()
+        }
+        out: Tensor = vmap(lambda row, batch: functional_call(self.net, {**constants, **row}, (batch,)))(
+            rows, x
+        )
+        return out
+
+    def gradient(self, W: Stack, x: Float[Tensor, "client batch *feature"], slope: Slope) -> Stack:
+        """By automatic differentiation."""
+        return autograd.gradient(self.scores, W, x, slope)
+
+    def descend(
+        self, W: Stack, x: Float[Tensor, "client batch *feature"], slope: Slope, lr: float, keep: float
+    ) -> None:
+        """W ← keep·W − lr·gradient, in place."""
+        autograd.descend(self.scores, W, x, slope, lr, keep)
+
+    def module(self, row: Float[Tensor, "param"]) -> nn.Module:
+        """A copy of the module, holding these parameters."""
+        net = copy.deepcopy(self.net).to(row)
+        nn.utils.vector_to_parameters(row, net.parameters())
+        return net
+
+
+@dataclass(frozen=True, eq=False)
+class Wrapped:
+    """A module that a user brought."""
+
+    net: nn.Module
+    l2: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_l2(self.l2)
+        if not any(True for _ in self.net.parameters()):
+            raise InputError(f"module: {type(self.net).__name__} has no parameters to train")
+        for name, layer in self.net.named_modules():
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.track_running_stats:
+                raise InputError(
+                    f"module: layer {name!r} is a batch norm with running statistics, which are neither "
+                    "parameters nor constant; use GroupNorm, or BatchNorm with track_running_stats=False"
+                )
+            if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
+                raise InputError(
+                    f"module: layer {name!r} is a dropout, which draws from torch's global generator, so the "
+                    "same seed would not give the same numbers; set its p to 0"
+                )
+
+    def build(self, inputs: tuple[int, ...], outputs: int) -> ModuleNetwork:
+        """The module, tried once on two rows of zeros."""
+        network = ModuleNetwork(copy.deepcopy(self.net).cpu(), outputs)
+        row = nn.utils.parameters_to_vector(network.net.parameters()).detach().unsqueeze(0)
+        name = type(self.net).__name__
+        try:
+            shape = tuple(network.scores(row, row.new_zeros(1, 2, *inputs)).shape)
+        except RuntimeError as error:
+            reason = str(error).strip().splitlines()[0]
+            raise InputError(f"module: {name} fails on features of shape {inputs}: {reason}") from error
+        if shape != (1, 2, outputs):
+            raise InputError(
+                f"module: {name} turns 2 rows of features {inputs} into shape {shape[1:]}; "
+                f"this data needs (2, {outputs})"
+            )
+        return network
+
+
+def module(net: nn.Module, l2: float = 0.0) -> Wrapped:
+    """Any `torch.nn.Module` as a model; training starts from the parameters it holds now."""
+    return Wrapped(net, l2)

@@ -1,0 +1,88 @@
+"""What was typed on the command line, as the description of an experiment."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from fedlap.algorithms import ALGORITHMS
+from fedlap.errors import InputError, unknown
+from fedlap.experiment import Experiment, settings_of
+from fedlap.graph import GRAPHS
+
+
+def description(
+    data: str, model: str, graph: str, rounds: int, batch: str, sample: float, device: str
+) -> dict[str, Any]:
+    """What both commands say of an experiment, before its algorithm and seed."""
+    by_file = graph not in GRAPHS and Path(graph).suffix in (".csv", ".npy")
+    return {
+        "data": {"name": data},
+        "model": {"name": model},
+        "graph": {"name": "file", "path": graph} if by_file else {"name": graph},
+        "rounds": rounds,
+        "batch": int(batch) if batch.lstrip("-").isdigit() else batch,
+        "sample": sample,
+        "device": device,
+    }
+
+
+def parsed(assignment: str) -> tuple[str, Any]:
+    """A field's path and its value, read as TOML where it can be and as text otherwise."""
+    key, equals, text = assignment.partition("=")
+    if not equals or not key.strip():
+        raise InputError(f"--set {assignment}: write field=value, as in algorithm.strength=0.02")
+    try:
+        return key.strip(), tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), text.strip()
+
+
+def assign(description: dict[str, Any], assignment: str) -> None:
+    """Put one field, given as path=value, into a description."""
+    key, value = parsed(assignment)
+    section, dot, field = key.partition(".")
+    if section not in Experiment.model_fields:
+        raise unknown("field of an experiment", section, Experiment.model_fields)
+    if not dot:
+        nested = isinstance(description.get(section), dict)
+        description[section] = {"name": value} if nested else value
+    elif isinstance(description.get(section), dict):
+        description[section][field] = value
+    else:
+        raise InputError(f"--set {assignment}: {section!r} has no fields of its own")
+
+
+def algorithm_names(text: str) -> list[str]:
+    """Known names from a list with commas, or all."""
+    names = list(ALGORITHMS) if text == "all" else [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in ALGORITHMS:
+            raise unknown("algorithm", name, ALGORITHMS)
+    return list(dict.fromkeys(names))
+
+
+def shared_settings(names: list[str], settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Each algorithm gets those settings that it has; one that nobody has is a mistake."""
+    taken = {name: set(settings_of(ALGORITHMS[name], ("graph",))) for name in names}
+    shared: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for field, value in settings.items():
+        takers = [name for name in names if field in taken[name]]
+        if not takers:
+            raise unknown(f"setting of {', '.join(names)}", field, set().union(*taken.values()))
+        for name in takers:
+            shared[name][field] = value
+    return shared
+
+
+def seed_numbers(text: str) -> list[int]:
+    """Whole numbers from a list of numbers and ranges."""
+    try:
+        seeds: list[int] = []
+        for piece in text.split(","):
+            first, dash, last = piece.partition("-")
+            seeds += range(int(first), int(last if dash else first) + 1)
+    except ValueError:
+        raise InputError(f"--seeds {text}: write whole numbers, as in 0-4 or 0,3,7") from None
+    if not seeds:
+        raise InputError(f"--seeds {text}: this names no seed; write it as in 0-4")
+    return list(dict.fromkeys(seeds))

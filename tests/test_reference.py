@@ -1,0 +1,85 @@
+"""fl.fit against the paper's algorithms written as loops."""
+
+import numpy as np
+import pytest
+import torch
+
+import fedlap as fl
+import reference
+from conftest import random_arrays, random_weights
+
+COUNTS = [7, 23, 5, 12, 41, 9, 2]
+LABELS, L2, LR, ETA, SEED = 3, 0.02, 0.05, 0.3, 11
+
+
+@pytest.fixture(scope="module")
+def problem():
+    arrays = random_arrays(COUNTS, labels=LABELS)
+    federation = fl.Federation.from_arrays(arrays, test_share=0, labels=LABELS)
+    matrix = random_weights(federation.clients)
+    pairs = {
+        (k, o): matrix[i, j]
+        for i, k in enumerate(federation.clients)
+        for j, o in enumerate(federation.clients)
+        if matrix[i, j]
+    }
+    start = np.random.default_rng(1).normal(size=4 * LABELS + LABELS) / 3
+    return arrays, federation, fl.Graph.from_matrix(matrix, federation.clients), pairs, start
+
+
+def trained(algorithm, federation, start, batch, sample=1.0):
+    return fl.fit(
+        algorithm,
+        federation,
+        fl.models.linear(l2=L2),
+        rounds=20,
+        batch=batch,
+        sample=sample,
+        seed=SEED,
+        start=torch.from_numpy(start),
+        dtype="float64",
+    ).models.numpy()
+
+
+@pytest.mark.parametrize("batch", [4, 8, "all"])
+@pytest.mark.parametrize("work", [{"steps": 3}, {"epochs": 2}], ids=["steps", "epochs"])
+@pytest.mark.parametrize("neighbours", ["all", "sampled"])
+@pytest.mark.parametrize("sample", [0.45, 1.0])
+def test_fedu_is_algorithm_1(problem, sample, neighbours, work, batch):
+    arrays, federation, graph, pairs, start = problem
+    fields = {f"local_{kind}": number for kind, number in work.items()}
+    method = fl.FedU(graph, strength=ETA, lr=LR, neighbours=neighbours, **fields)
+    plain = reference.fedu(
+        arrays, pairs, start, rounds=20, lr=LR, eta=ETA, batch=batch, share=sample, seed=SEED,
+        neighbours=neighbours, labels=LABELS, l2=L2, work=work,
+    )  # fmt: skip
+    assert np.abs(trained(method, federation, start, batch, sample) - plain).max() < 1e-9
+
+
+@pytest.mark.parametrize("batch", [4, "all"])
+@pytest.mark.parametrize("work", [{"steps": 3}, {"epochs": 2}], ids=["steps", "epochs"])
+def test_dfedu_is_algorithm_2(problem, work, batch):
+    arrays, federation, graph, pairs, start = problem
+    fields = {f"local_{kind}": number for kind, number in work.items()}
+    plain = reference.dfedu(
+        arrays,
+        pairs,
+        start,
+        rounds=20,
+        lr=LR,
+        eta=ETA,
+        batch=batch,
+        seed=SEED,
+        labels=LABELS,
+        l2=L2,
+        work=work,
+    )
+    method = fl.DFedU(graph, strength=ETA, lr=LR, **fields)
+    assert np.abs(trained(method, federation, start, batch) - plain).max() < 1e-9
+
+
+def test_the_reference_learns(problem):
+    """The comparison above would be empty if nothing moved."""
+    _, federation, graph, _, start = problem
+    moved = trained(fl.FedU(graph, strength=ETA, lr=LR), federation, start, 8) - start
+    assert np.abs(moved).max(axis=1).min() > 0.05
