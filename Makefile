@@ -21,7 +21,8 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 demo: $(READY)
-	$(BIN)/fedlap compare --data digits --algorithms fedu,dfedu,local,global --seeds 0-4
+	$(BIN)/fedlap compare --data digits --algorithms fedu,dfedu,local,global --local-epochs 5 --rounds 50 --seeds 0-4 --threads 1
+	$(BIN)/fedlap compare --data synthetic --graph known --strength 0.3 --algorithms fedu,dfedu,local,global --seeds 0-4 --threads 1
 
 # One thread a process: two processes with two BLAS threads each crawl.
 test: $(READY)

@@ -170,8 +170,8 @@ def compare(
     # All are checked before the first is run.
     planned = [Experiment.of({**asked[name], "seed": seed}) for seed in numbers for name in names]
     runs: dict[str, list[list[Score]]] = {name: [] for name in names}
-    for experiment in planned:
-        result = _train(experiment)
+    for place, experiment in enumerate(planned):
+        result = _train(experiment, lines=1, explain=place < len(names))
         write_run(out_folder, experiment, result)
         runs[experiment.algorithm["name"]].append(result.scores)
     comparison = Comparison(planned[0].data["name"], numbers, runs)
@@ -227,18 +227,22 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-def _train(experiment: Experiment) -> Result:
-    """Train with progress, after saying what is run."""
+def _train(experiment: Experiment, lines: int = 5, explain: bool = True) -> Result:
+    """Train with progress, after saying which strength was chosen where none was given."""
     algorithm, federation, model = experiment.build()
     name = f"{experiment.algorithm['name']} seed {experiment.seed}"
-    if isinstance(algorithm, FedU | DFedU) and algorithm.strength is None:
+    if explain and isinstance(algorithm, FedU | DFedU) and algorithm.strength is None:
         coupling = algorithm.coupling
         default = f"by default min(0.01, 1/(lr·R·ρ)) with lr·R·ρ = {coupling.unit:g}"
         err.print(f"{name}  strength = {coupling.eta:g}, {default}", highlight=False, soft_wrap=True)
-    with progress(err, name, experiment.rounds) as on_score:
+    with progress(err, name, experiment.rounds, lines) as on_score:
         return experiment.train(algorithm, federation, model, on_score)
 
 
 def _use_threads(threads: int | None) -> None:
     if threads is not None:
         torch.set_num_threads(threads)
+
+
+if __name__ == "__main__":
+    main()

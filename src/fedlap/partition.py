@@ -1,5 +1,7 @@
 """Who gets which rows of a labelled set."""
 
+import math
+
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
@@ -17,16 +19,21 @@ def by_label(
     with z standard normal for each client. No row is lost or given twice. A client gets at least one row of
     each of its labels, however small its share; where a label has fewer rows than clients, that is an error.
     """
+    if not len(y):
+        raise InputError("partition: there are no rows to share out")
+    if not 0 <= spread < math.inf:
+        raise InputError(f"partition: spread = {spread}; it must be a finite number, zero or more")
     labels = int(y.max()) + 1
     if not 1 <= labels_per_client <= labels:
         raise InputError(f"partition: labels_per_client = {labels_per_client}; it must be 1 to {labels}")
-    if clients * labels_per_client < labels:
+    if clients + labels_per_client - 1 < labels:
         raise InputError(
             f"partition: {clients} clients with {labels_per_client} labels each leave some of "
             f"{labels} labels to nobody; take more of either"
         )
     stream = draws(seed, "partition")
-    share = (spread * stream.normal(0, 0, clients)).exp()
+    logarithm = spread * stream.normal(0, 0, clients)
+    share = (logarithm - logarithm.max()).exp()
     own: list[list[Tensor]] = [[] for _ in range(clients)]
     for label in range(labels):
         rows = (y == label).nonzero().flatten()

@@ -10,6 +10,8 @@ from fedlap.algorithms.algorithm import Ids, Stack, Task, check_lr, sgd
 from fedlap.federation import Federation
 from fedlap.work import Work
 
+One = Float[Tensor, "1 param"]
+
 
 @dataclass(frozen=True)
 class Global:
@@ -42,7 +44,7 @@ class Global:
         """As many steps as all sampled clients would make together."""
         return Work.of(self.local_steps, self.local_epochs).times(sampled)
 
-    def begin(self, start: Stack) -> tuple[None, Tensor]:
+    def begin(self, start: Stack) -> tuple[None, One]:
         """One model; where clients would start apart, their mean."""
         return None, start.mean(0, keepdim=True)
 
@@ -56,10 +58,10 @@ class Global:
     def merge(self, server: None, ids: Ids, ups: None) -> None:
         """Nothing."""
 
-    def penalty(self, server: None, w: Stack) -> Float[Tensor, ""]:  # noqa: ARG002 — there is no server
+    def penalty(self, server: None, w: One) -> Float[Tensor, ""]:  # noqa: ARG002 — there is no server
         """None: J(W) is the sum of the clients' losses."""
         return w.new_zeros(())
 
-    def personal(self, server: None, w: Stack, clients: int) -> Stack:  # noqa: ARG002 — there is no server
+    def personal(self, server: None, w: One, clients: int) -> Stack:  # noqa: ARG002 — there is no server
         """The one model, at every client."""
         return w.expand(clients, -1)

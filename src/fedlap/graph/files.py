@@ -22,7 +22,7 @@ def from_file(clients: Sequence[str], path: str) -> Graph:
             return Graph.from_edges(_edges(file), clients)
     except InputError as error:
         raise InputError(f"{error} (in {path})") from error
-    except (OSError, ValueError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise InputError(f"graph: {path!r} cannot be read: {error}") from error
     raise InputError(f"graph: {path!r} is neither a .csv file of edges nor a .npy file with a matrix")
 

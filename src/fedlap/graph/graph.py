@@ -76,7 +76,7 @@ class Graph:
 
         `clients` says their order, and names those without edges.
         """
-        listed = [(str(e[0]), str(e[1]), _weight(e[2] if len(e) == 3 else 1.0)) for e in edges]
+        listed = [_edge(edge) for edge in edges]
         names = _names(dict.fromkeys(n for a, b, _ in listed for n in (a, b)) if clients is None else clients)
         at = {name: place for place, name in enumerate(names)}
         seen: set[tuple[str, str]] = set()
@@ -100,16 +100,7 @@ class Graph:
     @classmethod
     def from_matrix(cls, matrix: Any, clients: Sequence[str] | None = None) -> "Graph":
         """From a square matrix (array, tensor or scipy sparse): symmetric, non-negative, zero diagonal."""
-        if isinstance(matrix, Tensor):
-            matrix = matrix.detach().cpu().numpy()
-        a = csr_array(
-            matrix if issparse(matrix) else np.atleast_2d(np.asarray(matrix, dtype=float)), dtype=float
-        )
-        a.eliminate_zeros()
-        if a.shape[0] != a.shape[1] or a.shape[0] == 0:
-            raise InputError(
-                f"graph: the weight matrix has shape {a.shape}; it must be square, one row a client"
-            )
+        a = _square(matrix)
         names = None if clients is None else _names(clients)
         if names is not None and len(names) != a.shape[0]:
             raise InputError(
@@ -208,6 +199,32 @@ def _names(clients: Iterable[str]) -> tuple[str, ...]:
         twice = next(name for place, name in enumerate(names) if name in names[:place])
         raise InputError(f"graph: client {twice!r} is named twice")
     return names
+
+
+def _edge(edge: Edge) -> tuple[str, str, float]:
+    if isinstance(edge, str) or len(edge) not in (2, 3):
+        raise InputError(f"graph: the edge {edge!r} is not (client, client) or (client, client, weight)")
+    try:
+        weight = float(edge[2]) if len(edge) == 3 else 1.0
+    except (TypeError, ValueError) as error:
+        raise InputError(f"graph: the edge {edge!r} has a weight that is not a number") from error
+    return str(edge[0]), str(edge[1]), _weight(weight)
+
+
+def _square(matrix: Any) -> csr_array:
+    """The matrix in sparse form, without explicit zeros."""
+    if isinstance(matrix, Tensor):
+        matrix = matrix.detach().to_dense().cpu().numpy()
+    try:
+        array = csr_array(matrix if issparse(matrix) else np.asarray(matrix, dtype=float), dtype=float)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"graph: the weights are not a matrix of numbers: {error}") from error
+    array.eliminate_zeros()
+    if array.ndim != 2 or array.shape[0] != array.shape[1] or array.shape[0] == 0:
+        raise InputError(
+            f"graph: the weight matrix has shape {array.shape}; it must be square, one row a client"
+        )
+    return array
 
 
 def _weight(value: float) -> float:

@@ -18,12 +18,12 @@ def laplacian(weights: Weights) -> csr_array:
 
 def extremes(weights: Weights) -> tuple[float, float]:
     """λ₂ and ρ, the second smallest and the largest eigenvalue of L."""
-    if weights.size == 1:
-        return 0.0, 0.0
     if isinstance(weights, CompleteWeights):
-        value = weights.size * weights.weight
+        value = weights.size * weights.weight if weights.size > 1 else 0.0
         return value, value
     L = laplacian(weights)
+    if weights.size == 1 or not L.nnz:
+        return 0.0, 0.0
     if weights.size <= DENSE_UP_TO:
         values: Float64[np.ndarray, vertex] = eigvalsh(L.toarray())
         return max(0.0, float(values[1])), max(0.0, float(values[-1]))

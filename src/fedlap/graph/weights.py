@@ -156,11 +156,15 @@ class SparseWeights:
 
 
 def _placed(a: csr_array, w: Tensor) -> Tensor:
-    indptr, indices, data = (torch.from_numpy(np.asarray(v)) for v in (a.indptr, a.indices, a.data))
-    return torch.sparse_csr_tensor(indptr.long(), indices.long(), data.to(w.dtype), a.shape).to(w.device)
+    entries = a.tocoo()
+    at = torch.from_numpy(np.stack([entries.row, entries.col]).astype(np.int64))
+    values = torch.from_numpy(entries.data).to(w.dtype)
+    placed = torch.sparse_coo_tensor(at, values, a.shape, check_invariants=False, is_coalesced=True)
+    return placed.to(w.device)
 
 
 def weights(csr: csr_array) -> Weights:
     """The form that fits the size."""
+    csr.eliminate_zeros()
     small = csr.shape[0] <= DENSE_UP_TO
     return DenseWeights(torch.from_numpy(csr.toarray())) if small else SparseWeights(csr)

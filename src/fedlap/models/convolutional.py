@@ -1,6 +1,5 @@
 """The convolutional network of McMahan et al. (2017), all clients in one grouped convolution."""
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,7 +10,7 @@ from torch.nn import functional
 
 from fedlap.errors import InputError
 from fedlap.models import autograd
-from fedlap.models.dense import check_l2, uniform_start, views
+from fedlap.models.layout import Shapes, assembled, check_l2, size_of, uniform_start, views
 from fedlap.models.model import Scores, Slope, Stack
 
 FILTERS = (32, 64)
@@ -27,7 +26,7 @@ class ConvolutionalNetwork:
     outputs: int
 
     @cached_property
-    def shapes(self) -> list[tuple[int, ...]]:
+    def shapes(self) -> Shapes:
         """Shapes of weight and bias, layer by layer."""
         channels, height, width = self.image
         flat = FILTERS[1] * (height // 4) * (width // 4)
@@ -42,7 +41,7 @@ class ConvolutionalNetwork:
     @cached_property
     def size(self) -> int:
         """Number of parameters."""
-        return sum(math.prod(shape) for shape in self.shapes)
+        return size_of(self.shapes)
 
     def start(self, seed: int) -> Float[Tensor, "param"]:
         """Uniform in ±1/√fan-in."""
@@ -74,20 +73,20 @@ class ConvolutionalNetwork:
     def module(self, row: Float[Tensor, "param"]) -> nn.Module:
         """The same layers as an `nn.Sequential` that takes (batch, channel, height, width)."""
         (_, flat), channels = self.shapes[4], self.image[0]
-        module = nn.Sequential(
-            nn.Conv2d(channels, FILTERS[0], KERNEL, padding=KERNEL // 2),
+        meta, half = torch.device("meta"), KERNEL // 2
+        layers = [
+            nn.Conv2d(channels, FILTERS[0], KERNEL, padding=half, device=meta),
             nn.ReLU(),
             nn.MaxPool2d(2),
-            nn.Conv2d(FILTERS[0], FILTERS[1], KERNEL, padding=KERNEL // 2),
+            nn.Conv2d(FILTERS[0], FILTERS[1], KERNEL, padding=half, device=meta),
             nn.ReLU(),
             nn.MaxPool2d(2),
             nn.Flatten(),
-            nn.Linear(flat, HIDDEN),
+            nn.Linear(flat, HIDDEN, device=meta),
             nn.ReLU(),
-            nn.Linear(HIDDEN, self.outputs),
-        ).to(row)
-        nn.utils.vector_to_parameters(row, module.parameters())
-        return module
+            nn.Linear(HIDDEN, self.outputs, device=meta),
+        ]
+        return assembled(layers, row)
 
 
 @dataclass(frozen=True)

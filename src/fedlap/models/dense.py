@@ -11,25 +11,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedlap.errors import InputError
+from fedlap.models.layout import Shapes, assembled, check_l2, size_of, uniform_start, views
 from fedlap.models.model import Scores, Slope, Stack
-from fedlap.randomness import draws
 
 Layer = tuple[Tensor, Tensor]  # weight (client, out, in) and bias (client, out), views into the flat rows
-
-
-def uniform_start(seed: int, shapes: list[tuple[int, ...]]) -> Float[Tensor, "param"]:
-    """Each tensor uniform in ±1/√fan-in, weights and their bias in pairs, as PyTorch's layers start."""
-    stream, pieces = draws(seed, "start"), []
-    for place, shape in enumerate(shapes):
-        fan_in = math.prod(shapes[place - place % 2][1:])
-        pieces.append((2 * stream.uniform(0, place, math.prod(shape)) - 1) / math.sqrt(fan_in))
-    return torch.cat(pieces)
-
-
-def views(W: Stack, shapes: list[tuple[int, ...]]) -> list[Tensor]:
-    """The flat rows as tensors of these shapes, client axis first, sharing memory."""
-    pieces = W.split([math.prod(shape) for shape in shapes], dim=1)
-    return [piece.unflatten(1, shape) for piece, shape in zip(pieces, shapes, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -39,14 +24,14 @@ class DenseNetwork:
     widths: tuple[int, ...]
 
     @cached_property
-    def shapes(self) -> list[tuple[int, ...]]:
+    def shapes(self) -> Shapes:
         """Shapes of weight and bias, layer by layer."""
         return [shape for i, o in pairwise(self.widths) for shape in ((o, i), (o,))]
 
     @cached_property
     def size(self) -> int:
         """Number of parameters."""
-        return sum(math.prod(shape) for shape in self.shapes)
+        return size_of(self.shapes)
 
     def start(self, seed: int) -> Float[Tensor, "param"]:
         """Uniform in ±1/√fan-in."""
@@ -77,10 +62,8 @@ class DenseNetwork:
         """`Flatten`, then `Linear` layers with `ReLU` between."""
         layers: list[nn.Module] = [nn.Flatten()]
         for i, o in pairwise(self.widths):
-            layers += [nn.Linear(i, o, dtype=row.dtype, device=row.device), nn.ReLU()]
-        module = nn.Sequential(*layers[:-1])
-        nn.utils.vector_to_parameters(row, module.parameters())
-        return module
+            layers += [nn.Linear(i, o, device="meta"), nn.ReLU()]
+        return assembled(layers[:-1], row)
 
     def _layers(self, W: Stack) -> list[Layer]:
         tensors = views(W, self.shapes)
@@ -124,12 +107,6 @@ class Dense:
     def build(self, inputs: tuple[int, ...], outputs: int) -> DenseNetwork:
         """The network for features of shape `inputs`, flattened."""
         return DenseNetwork((math.prod(inputs), *self.hidden, outputs))
-
-
-def check_l2(l2: float) -> None:
-    """Refuse a weight of the L2 term that is negative or not finite."""
-    if not 0 <= l2 < math.inf:
-        raise InputError(f"model: l2 = {l2}; it must be a finite number, zero or more")
 
 
 def linear(l2: float = 0.0) -> Dense:

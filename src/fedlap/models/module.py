@@ -1,56 +1,55 @@
 """Any user's `torch.nn.Module`, one copy a client, mapped over the client axis by `torch.func.vmap`."""
 
 import copy
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedlap.errors import InputError
 from fedlap.models import autograd
-from fedlap.models.dense import check_l2, views
+from fedlap.models.layout import Shapes, check_l2, fill, size_of, views
 from fedlap.models.model import Scores, Slope, Stack
 
 
 @dataclass(frozen=True, eq=False)
 class ModuleNetwork:
-    """A module called with each client's own parameters; buffers are shared and never change."""
+    """A module called with each client's own parameters; frozen ones and buffers are shared, and stay."""
 
     net: nn.Module
     outputs: int
 
     @cached_property
-    def names(self) -> list[str]:
-        """Names of the parameters, in the order of the flat row."""
-        return [name for name, _ in self.net.named_parameters()]
+    def trained(self) -> dict[str, nn.Parameter]:
+        """The parameters that training changes, in the order of the flat row."""
+        return trained(self.net)
 
     @cached_property
-    def shapes(self) -> list[tuple[int, ...]]:
+    def shapes(self) -> Shapes:
         """Their shapes."""
-        return [tuple(parameter.shape) for parameter in self.net.parameters()]
+        return [tuple(parameter.shape) for parameter in self.trained.values()]
 
     @cached_property
     def size(self) -> int:
         """Number of parameters."""
-        return sum(math.prod(shape) for shape in self.shapes)
+        return size_of(self.shapes)
 
     def start(self, seed: int) -> Float[Tensor, "param"]:  # noqa: ARG002 — the module's own values
         """The values the module came with, whatever the seed."""
-        return nn.utils.parameters_to_vector(self.net.parameters()).detach().double()
+        return torch.cat([parameter.detach().double().flatten() for parameter in self.trained.values()])
 
     def scores(self, W: Stack, x: Float[Tensor, "client batch *feature"]) -> Scores:
         """What the network says of each sample."""
-        rows = dict(zip(self.names, views(W, self.shapes), strict=True))
-        constants = {
-            name: buffer.to(W) if buffer.is_floating_point() else buffer.to(W.device)
-            for name, buffer in self.net.named_buffers()
+        rows = dict(zip(self.trained, views(W, self.shapes), strict=True))
+        shared = {
+            name: tensor.detach().to(W) if tensor.is_floating_point() else tensor.to(W.device)
+            for name, tensor in (*self.net.named_parameters(), *self.net.named_buffers())
+            if name not in rows
         }
-        out: Tensor = vmap(lambda row, batch: functional_call(self.net, {**constants, **row}, (batch,)))(
-            rows, x
-        )
+        out: Tensor = vmap(lambda row, batch: functional_call(self.net, {**shared, **row}, (batch,)))(rows, x)
         return out
 
     def gradient(self, W: Stack, x: Float[Tensor, "client batch *feature"], slope: Slope) -> Stack:
@@ -66,7 +65,7 @@ class ModuleNetwork:
     def module(self, row: Float[Tensor, "param"]) -> nn.Module:
         """A copy of the module, holding these parameters."""
         net = copy.deepcopy(self.net).to(row)
-        nn.utils.vector_to_parameters(row, net.parameters())
+        fill(trained(net).values(), row)
         return net
 
 
@@ -79,8 +78,10 @@ class Wrapped:
 
     def __post_init__(self) -> None:
         check_l2(self.l2)
-        if not any(True for _ in self.net.parameters()):
-            raise InputError(f"module: {type(self.net).__name__} has no parameters to train")
+        if not trained(self.net):
+            raise InputError(
+                f"module: {type(self.net).__name__} has no parameters to train (with requires_grad)"
+            )
         for name, layer in self.net.named_modules():
             if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.track_running_stats:
                 raise InputError(
@@ -95,13 +96,17 @@ class Wrapped:
 
     def build(self, inputs: tuple[int, ...], outputs: int) -> ModuleNetwork:
         """The module, tried once on two rows of zeros."""
+        if any(isinstance(p, nn.UninitializedParameter) for p in self.net.parameters()):
+            raise InputError(
+                "module: it has lazy layers whose sizes are not set; call it once on your data first"
+            )
         network = ModuleNetwork(copy.deepcopy(self.net).cpu(), outputs)
-        row = nn.utils.parameters_to_vector(network.net.parameters()).detach().unsqueeze(0)
+        row = network.start(0).float().unsqueeze(0)
         name = type(self.net).__name__
         try:
             shape = tuple(network.scores(row, row.new_zeros(1, 2, *inputs)).shape)
-        except RuntimeError as error:
-            reason = str(error).strip().splitlines()[0]
+        except Exception as error:  # the module is the user's, and may raise anything
+            reason = " ".join(str(error).split())[:200]
             raise InputError(f"module: {name} fails on features of shape {inputs}: {reason}") from error
         if shape != (1, 2, outputs):
             raise InputError(
@@ -109,6 +114,11 @@ class Wrapped:
                 f"this data needs (2, {outputs})"
             )
         return network
+
+
+def trained(net: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that ask for a gradient, by name."""
+    return {name: parameter for name, parameter in net.named_parameters() if parameter.requires_grad}
 
 
 def module(net: nn.Module, l2: float = 0.0) -> Wrapped:

@@ -61,17 +61,23 @@ class Comparison:
         """One for each cell of a row."""
         return ["algorithm", *(header for header, _, _ in self.columns()), "sent a round", "ms a round"]
 
+    def over(self) -> str:
+        """What numbers are taken over."""
+        return f"mean ± std over {len(self.seeds)} seeds" if len(self.seeds) > 1 else f"seed {self.seeds[0]}"
+
     def title(self) -> str:
         """What the table shows."""
         rounds = next(iter(self.runs.values()))[0][-1].round
-        over = f"mean ± std over {len(self.seeds)} seeds" if len(self.seeds) > 1 else f"seed {self.seeds[0]}"
-        return f"{self.data}: test rows after round {rounds}, {over}"
+        return f"{self.data}: test rows after round {rounds}, {self.over()}"
 
     def table(self) -> Table:
         """For a terminal."""
-        table = Table(title=self.title(), title_justify="left", box=SIMPLE_HEAVY, pad_edge=False)
+        # Headers on two lines: the whole table fits into eighty columns.
+        table = Table(title=self.title(), title_justify="left", box=SIMPLE_HEAVY, padding=0, pad_edge=False)
         for place, header in enumerate(self.headers()):
-            table.add_column(header, justify="left" if place == 0 else "right", no_wrap=True)
+            table.add_column(
+                header.replace(" ", "\n", 1), justify="left" if place == 0 else "right", no_wrap=True
+            )
         for row in self.rows():
             table.add_row(*row)
         return table
@@ -90,16 +96,20 @@ class Comparison:
         means = {name: sign * self.last(name, self.headline).mean() for name in self.runs}
         best = max(means, key=lambda name: means[name])
         what = "test accuracy" if self.classifies else "test loss (lower is better)"
-        lines = [f"{best} leads in {what}; paired over {len(self.seeds)} seeds (± standard error):"]
+        seeds = (
+            f"paired over {len(self.seeds)} seeds (± standard error)" if len(self.seeds) > 1 else "one seed"
+        )
+        lines = [f"{best} leads in {what}; {seeds}:"]
         for other in self.runs:
             if other == best:
                 continue
             gap = (self.last(best, self.headline) - self.last(other, self.headline)) * factor
             error = gap.std(ddof=1) / math.sqrt(len(gap)) if len(gap) > 1 else math.nan
-            within = len(gap) < 2 or abs(gap.mean()) <= 2 * error or not gap.any()
-            note = " — too close to call" if within else ""
-            spread = f" ± {error:.2g}" if len(gap) > 1 else ""
-            lines.append(f"  {best} − {other} = {gap.mean():+.3g}{spread}{unit}{note}")
+            note = " — within two standard errors" if abs(gap.mean()) <= 2 * error else ""
+            note = note if gap.any() else " — the same"
+            digits = 2 if self.classifies else 4
+            spread = f" ± {error:.{digits}f}" if len(gap) > 1 else ""
+            lines.append(f"  {best} − {other} = {gap.mean():+.{digits}f}{spread}{unit}{note}")
         return lines
 
     def as_dict(self) -> dict[str, Any]:

@@ -26,8 +26,8 @@ def draw_curves(comparison: Comparison) -> bytes:
                 [[getattr(score, field) for score in scores] for scores in runs], dtype=float
             )
             mean, std = values.mean(0), values.std(0, ddof=1) if len(runs) > 1 else 0.0
-            # Curves that coincide stay visible: each later one is dashed more finely.
-            dash = (0, (6 - min(place, 4), place)) if place else "-"
+            # Curves that coincide stay visible: each later one has wider gaps.
+            dash = (0, (5, 2 * place)) if place else "-"
             axis.plot(rounds, mean, label=name, linestyle=dash, linewidth=1.8)
             axis.fill_between(rounds, mean - std, mean + std, alpha=0.15)
         axis.set_title(title)
@@ -35,7 +35,7 @@ def draw_curves(comparison: Comparison) -> bytes:
         axis.grid(alpha=0.3)
     axes[1].set_yscale("log")
     axes[0].legend()
-    figure.suptitle(comparison.title())
+    figure.suptitle(f"{comparison.data}, {comparison.over()}")
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
     pyplot.close(figure)

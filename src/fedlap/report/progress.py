@@ -9,14 +9,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fedlap.scores import Score
 
-LINES = 5  # plain lines for one run
-
 OnScore = Callable[[Score], None]
 
 
 @contextmanager
-def progress(console: Console, name: str, rounds: int) -> Iterator[OnScore]:
-    """A function to be called with each score of a run."""
+def progress(console: Console, name: str, rounds: int, lines: int) -> Iterator[OnScore]:
+    """A function to be called with each score of a run; about so many plain lines where nothing can move."""
     began = time.perf_counter()
 
     def state(score: Score) -> str:
@@ -38,7 +36,7 @@ def progress(console: Console, name: str, rounds: int) -> Iterator[OnScore]:
             task = bar.add_task("", total=rounds, name=name, state="")
             yield lambda score: bar.update(task, completed=score.round, state=state(score))
         return
-    every = max(1, rounds // LINES)
+    every = max(1, rounds // lines)
     due = every
 
     def line(score: Score) -> None:

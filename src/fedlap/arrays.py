@@ -1,0 +1,105 @@
+"""Clients' own arrays, checked and split."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedlap.errors import InputError
+from fedlap.parts import Part
+from fedlap.randomness import digest, draws
+
+Given = tuple[Any, Any]  # features and labels of one client, as arrays or tensors
+Rows = tuple[Tensor, Tensor]  # the same, in the form that training takes
+
+
+def checked(name: str, given: Given, labels: int | None, what: str = "row") -> Rows:
+    """One client's features (bytes or real) and labels (whole) or targets (real, a column each)."""
+    try:
+        x, y = (torch.as_tensor(np.ascontiguousarray(v) if isinstance(v, np.ndarray) else v) for v in given)
+        shapes = f"features of shape {tuple(x.shape)} and labels of shape {tuple(y.shape)}"
+        alike = x.dim() > 0 and y.dim() > 0 and len(x) == len(y)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"data: client {name!r} needs (features, labels) as arrays of numbers: {error}"
+        ) from error
+    if not alike or x.is_complex() or y.is_complex():
+        raise InputError(
+            f"data: client {name!r} has {shapes}; both need one entry, real numbers, for each row"
+        )
+    x = x.unsqueeze(1) if x.dim() == 1 else x
+    if 0 in x.shape[1:]:
+        raise InputError(f"data: client {name!r} has {shapes}; a row needs at least one feature")
+    x = x if x.dtype == torch.uint8 or x.is_floating_point() else x.double()
+    if y.is_floating_point():
+        y = y.reshape(len(y), math.prod(y.shape[1:]))
+    elif y.dim() == 1:
+        y = y.long()
+    else:
+        raise InputError(
+            f"data: client {name!r} has {shapes}; whole-number labels need one entry for each row"
+        )
+    for values, wrong in ((x, "a feature"), (y, "a label")):
+        if values.is_floating_point() and not bool(values.isfinite().all()):
+            at = int((~values.isfinite().flatten(1).all(1)).nonzero()[0])
+            raise InputError(
+                f"data: client {name!r}, {what} {at}: {wrong} is NaN or infinite; fill in or drop such rows"
+            )
+    if not y.is_floating_point():
+        bad = (y < 0) | (y >= (labels or torch.iinfo(torch.int64).max))
+        if bool(bad.any()):
+            at = int(bad.nonzero()[0])
+            known = f"labels are 0 to {labels - 1}" if labels else "labels are 0, 1, …"
+            raise InputError(
+                f"data: client {name!r}, {what} {at}: label {int(y[at])} is out of range; {known}"
+            )
+    return x, y
+
+
+def check_alike(names: Sequence[str], given: Sequence[Rows]) -> None:
+    """Refuse clients whose rows could not stand in one table."""
+
+    def kind(rows: Rows) -> str:
+        x, y = rows
+        features = f"{'byte' if x.dtype == torch.uint8 else 'real'} features {tuple(x.shape[1:])}"
+        return f"{features} and {f'real targets {tuple(y.shape[1:])}' if y.is_floating_point() else 'labels'}"
+
+    for name, rows in zip(names, given, strict=True):
+        if kind(rows) != kind(given[0]):
+            raise InputError(
+                f"data: client {name!r} has {kind(rows)}, client {names[0]!r} has {kind(given[0])}; "
+                "make them alike"
+            )
+
+
+def split(name: str, rows: Rows, test_share: float, seed: int) -> tuple[Rows, Rows]:
+    """Training and test rows: those with the smallest draws are test rows, ⌊share·n + ½⌋ of them.
+
+    Both keep their order, and a client always keeps a row to train on.
+    """
+    x, y = rows
+    held = min(math.floor(test_share * len(x) + 0.5), max(0, len(x) - 1))
+    order = draws(seed, "split").permutation(digest(name), 0, len(x))
+    test, train = order[:held].sort().values, order[held:].sort().values
+    return (x[train], y[train]), (x[test], y[test])
+
+
+def joined(rows: Sequence[Rows]) -> Part:
+    """One client after another."""
+    x, y = (torch.cat(tensors) for tensors in zip(*rows, strict=True))
+    return Part(x, y, torch.tensor([len(features) for features, _ in rows]))
+
+
+def label_names(labels: Sequence[str] | int | None, train: Part, test: Part) -> tuple[str, ...] | None:
+    """The classes as named, or 0, 1, … as far as they are counted or seen; None where targets are real."""
+    if train.y.is_floating_point():
+        if labels is not None:
+            raise InputError("data: labels were named but targets are real numbers; give whole-number labels")
+        return None
+    if labels is None:
+        top = max((int(part.y.max()) for part in (train, test) if len(part.y)), default=0)
+        labels = max(2, top + 1)
+    return tuple(str(n) for n in range(labels)) if isinstance(labels, int) else tuple(map(str, labels))

@@ -1,0 +1,422 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import coo_array, csc_matrix, csr_array
+
+import fedlap as fl
+from conftest import random_weights
+from fedlap.graph import SERVER, from_file
+from fedlap.graph.spectrum import laplacian
+from fedlap.graph.weights import DENSE_UP_TO, CompleteWeights, DenseWeights, SparseWeights
+
+law = settings(max_examples=50, deadline=None, derandomize=True)
+Graph = fl.Graph
+ABC = ("a", "b", "c")
+
+matrices = st.builds(
+    lambda n, seed, density: random_weights(range(n), seed, density),
+    st.integers(1, 9),
+    st.integers(0, 10_000),
+    st.sampled_from([0.0, 0.2, 0.5, 1.0]),
+)
+FORMS = {
+    "dense": lambda a: Graph(None, DenseWeights(torch.from_numpy(a))),
+    "sparse": lambda a: Graph(None, SparseWeights(csr_array(a))),
+}
+
+
+def stack(rows, seed=0, params=3):
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=(rows, params)))
+
+
+def plain_laplacian(a):
+    return np.diag(a.sum(1)) - a
+
+
+def plain_pull(a, ids, w, elsewhere):
+    pulled = np.zeros_like(w)
+    for at, k in enumerate(ids):
+        for l in range(len(a)):  # noqa: E741 — the paper's ℓ
+            if l in ids:
+                pulled[at] += a[k, l] * (w[at] - w[ids.index(l)])
+            elif elsewhere is not None:
+                pulled[at] += a[k, l] * (w[at] - elsewhere[l])
+    return pulled
+
+
+def matrix_of(graph):
+    return graph.weights.matrix().toarray()
+
+
+def names(number):
+    return [str(k) for k in range(number)]
+
+
+@law
+@given(matrices)
+def test_laplacian_laws(a):
+    graph = Graph.from_matrix(a)
+    L = laplacian(graph.weights).toarray()
+    values = np.linalg.eigvalsh(L)
+    assert np.array_equal(L, L.T)
+    assert np.abs(L.sum(0)).max() < 1e-12
+    assert values.min() > -1e-12
+    assert (values < 1e-10).sum() == graph.components
+    assert (graph.lambda2 > 1e-10) == (graph.components == 1 and len(a) > 1)
+    assert graph.rho == pytest.approx(values[-1], abs=1e-12)
+    if len(a) > 1:
+        assert graph.lambda2 == pytest.approx(values[1], abs=1e-12)
+        assert a.sum(1).max() <= graph.rho + 1e-12
+        assert graph.rho <= 2 * a.sum(1).max() + 1e-12
+    assert graph.edges == (a > 0).sum() // 2
+
+
+@law
+@given(matrices, st.sampled_from(list(FORMS)))
+def test_smoothness_is_half_the_double_sum(a, form):
+    W = stack(len(a))
+    double = sum(a[k, o] * float((W[k] - W[o]).square().sum()) for k in range(len(a)) for o in range(len(a)))
+    smoothness = float(FORMS[form](a).smoothness(W))
+    assert smoothness == pytest.approx(double / 2, abs=1e-10)
+    assert smoothness == pytest.approx(np.trace(W.T.numpy() @ plain_laplacian(a) @ W.numpy()), abs=1e-10)
+
+
+@law
+@given(matrices, st.data())
+def test_every_form_pulls_as_a_loop_does(a, data):
+    n = len(a)
+    weight = data.draw(st.sampled_from([0.0, 0.5, 2.0]))
+    ids = data.draw(st.permutations(range(n)))[: data.draw(st.integers(1, n))]
+    w, W = stack(len(ids), 1), stack(n, 2)
+    cases = [(make(a), a) for make in FORMS.values()]
+    full = weight * (np.ones((n, n)) - np.eye(n))
+    cases += [(make(full), full) for make in FORMS.values()]
+    cases.append((Graph(None, CompleteWeights(n, weight)), full))
+    for graph, matrix in cases:
+        for elsewhere in (None, W):
+            expected = plain_pull(matrix, ids, w.numpy(), None if elsewhere is None else W.numpy())
+            pulled = graph.pull(torch.tensor(ids), w, elsewhere)
+            assert np.abs(pulled.numpy() - expected).max() < 1e-12
+
+
+@law
+@given(matrices)
+def test_pulling_everyone_is_the_laplacian(a):
+    W, ids = stack(len(a)), torch.arange(len(a))
+    for make in FORMS.values():
+        graph = make(a)
+        for elsewhere in (None, stack(len(a), 5)):
+            assert (
+                np.abs(graph.pull(ids, W, elsewhere).numpy() - plain_laplacian(a) @ W.numpy()).max() < 1e-12
+            )
+        assert float(graph.smoothness(W)) == pytest.approx(float((W * graph.pull(ids, W)).sum()), abs=1e-10)
+
+
+@law
+@given(matrices)
+def test_neighbours(a):
+    for make in FORMS.values():
+        graph = make(a)
+        for place in range(len(a)):
+            near, weights = graph.neighbours(place)
+            assert sorted(near) == np.flatnonzero(a[place]).tolist()
+            assert np.array_equal(a[place, near], weights)
+
+
+def test_single_precision(graph):
+    W = stack(6).float()
+    pulled = graph.pull(torch.arange(6), W)
+    assert pulled.dtype == torch.float32
+    assert np.allclose(pulled, plain_laplacian(matrix_of(graph)) @ W.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 7])
+def test_spectra_that_are_known(n):
+    angles = np.pi * np.arange(n)
+    ring = 2 - 2 * np.cos(2 * angles / n) if n > 2 else [0.0, 2.0][:n]
+    known = {
+        "complete": [0.0] + [n] * (n - 1),
+        "path": 2 - 2 * np.cos(angles / n),
+        "ring": ring,
+        "star": sorted([0.0] + [1.0] * (n - 2) + [n] * (n > 1)),
+        "empty": [0.0] * n,
+    }
+    for name, values in known.items():
+        graph = getattr(Graph, name)(names(n))
+        values = np.sort(values)
+        assert graph.size == n
+        assert graph.rho == pytest.approx(values[-1], abs=1e-12)
+        assert graph.lambda2 == pytest.approx(values[1] if n > 1 else 0, abs=1e-12)
+        assert np.allclose(np.linalg.eigvalsh(plain_laplacian(matrix_of(graph))), values, atol=1e-12)
+        assert graph.components == (n if name == "empty" else 1)
+
+
+def test_weights_scale_the_spectrum():
+    for make in (Graph.complete, Graph.path, Graph.ring, Graph.star):
+        one, two = make(names(6)), make(names(6), 2.5)
+        assert two.rho == pytest.approx(2.5 * one.rho)
+        assert two.lambda2 == pytest.approx(2.5 * one.lambda2)
+    assert Graph.complete(names(6)).rho == 6
+    assert Graph.complete(names(4), 0.0).components == 4
+
+
+def test_builders_join_the_right_clients():
+    four = ("d", "a", "c", "b")
+    edges = {
+        "path": [(0, 1), (1, 2), (2, 3)],
+        "ring": [(0, 1), (1, 2), (2, 3), (3, 0)],
+        "star": [(0, 1), (0, 2), (0, 3)],
+        "complete": [(k, o) for k in range(4) for o in range(k)],
+        "empty": [],
+    }
+    for name, pairs in edges.items():
+        graph = getattr(Graph, name)(four)
+        expected = np.zeros((4, 4))
+        for k, o in pairs:
+            expected[k, o] = expected[o, k] = 1
+        assert graph.clients == four
+        assert np.array_equal(matrix_of(graph), expected)
+        assert graph.edges == len(pairs)
+    assert Graph.ring(("a", "b")).edges == 1
+    assert Graph.ring(("a",)).edges == 0
+
+
+def test_a_star_with_a_server():
+    graph = Graph.star(ABC, 2.0, server=True)
+    assert (graph.clients, graph.size, graph.server) == (ABC, 4, True)
+    expected = np.zeros((4, 4))
+    expected[3, :3] = expected[:3, 3] = 2
+    assert np.array_equal(matrix_of(graph), expected)
+    assert graph.rho == pytest.approx(8)
+    turned = graph.aligned(("c", "a", "b"))
+    assert (turned.clients, turned.server) == (("c", "a", "b"), True)
+    assert np.array_equal(matrix_of(turned), expected)
+    with pytest.raises(fl.InputError, match="a client is called 'server'"):
+        Graph.star(("a", SERVER), server=True)
+
+
+def test_from_edges():
+    graph = Graph.from_edges([("c", "a", 0.5), ("a", "b")])
+    assert graph.clients == ("c", "a", "b")
+    assert np.array_equal(matrix_of(graph), [[0, 0.5, 0], [0.5, 0, 1], [0, 1, 0]])
+    named = Graph.from_edges([("c", "a", 0.5)], ("a", "b", "c"))
+    assert np.array_equal(matrix_of(named), [[0, 0, 0.5], [0, 0, 0], [0.5, 0, 0]])
+    assert named.components == 2
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [np.asarray, np.ndarray.tolist, torch.from_numpy, coo_array, csr_array, csc_matrix],
+    ids=["array", "list", "tensor", "coo", "csr", "csc"],
+)
+def test_from_matrix_takes_any_kind(kind):
+    a = random_weights(range(5))
+    graph = Graph.from_matrix(kind(a))
+    assert graph.clients is None
+    assert np.array_equal(matrix_of(graph), a)
+
+
+@law
+@given(matrices, st.data())
+def test_aligned_permutes(a, data):
+    n = len(a)
+    order = data.draw(st.permutations(range(n)))
+    clients = names(n)
+    wanted = tuple(clients[k] for k in order)
+    for graph in (Graph.from_matrix(a, clients), Graph(tuple(clients), SparseWeights(csr_array(a)))):
+        turned = graph.aligned(wanted)
+        assert turned.clients == wanted
+        assert np.array_equal(matrix_of(turned), a[np.ix_(order, order)])
+        assert np.array_equal(matrix_of(turned.aligned(clients)), a)
+    assert Graph.complete(clients).aligned(wanted).clients == wanted
+    bare = Graph.from_matrix(a).aligned(wanted)
+    assert bare.clients == wanted
+    assert np.array_equal(matrix_of(bare), a)
+
+
+def test_aligned_refuses_other_clients():
+    for graph in (Graph.path(ABC), Graph.complete(ABC), Graph.star(ABC, server=True)):
+        with pytest.raises(fl.InputError, match="client 'd' of the data is not in the graph"):
+            graph.aligned(("a", "b", "d"))
+        with pytest.raises(fl.InputError, match="'c' is not a client of the data"):
+            graph.aligned(("b", "a"))
+    with pytest.raises(fl.InputError, match="it has 3 vertices, the data 2 clients"):
+        Graph.from_matrix(np.zeros((3, 3))).aligned(("a", "b"))
+
+
+N = 2500
+
+
+def test_a_large_ring_is_sparse_and_right():
+    ring = Graph.ring(names(N))
+    assert isinstance(ring.weights, SparseWeights)
+    assert N > DENSE_UP_TO
+    assert ring.rho == pytest.approx(4, rel=1e-9)
+    assert ring.lambda2 == pytest.approx(2 - 2 * math.cos(2 * math.pi / N), rel=1e-6)
+    assert (ring.components, ring.edges) == (1, N)
+    W, ids = stack(N), torch.tensor([5, 0, 4, N - 1])
+    pulled = ring.pull(ids, W[ids], W)
+    assert torch.allclose(pulled, 2 * W[ids] - W[(ids + 1) % N] - W[ids - 1], atol=1e-12)
+
+
+def test_other_large_graphs():
+    path, star = Graph.path(names(N)), Graph.star(names(N))
+    assert path.rho == pytest.approx(2 - 2 * math.cos(math.pi * (N - 1) / N), rel=1e-9)
+    assert path.lambda2 == pytest.approx(2 - 2 * math.cos(math.pi / N), rel=1e-6)
+    assert (star.rho, star.lambda2) == pytest.approx((N, 1), rel=1e-9)
+    one_edge = Graph.from_edges([("0", "1", 3.0)], names(N))
+    assert one_edge.components == N - 1
+    assert (one_edge.rho, one_edge.lambda2) == pytest.approx((6, 0), rel=1e-9)
+    assert isinstance(Graph.complete(names(N)).weights, CompleteWeights)
+    assert Graph.complete(names(N)).rho == N
+
+
+def test_a_large_random_graph_against_numpy():
+    n = DENSE_UP_TO + 1
+    rng = np.random.default_rng(0)
+    pairs = {(min(k, o), max(k, o)) for k, o in rng.integers(0, n, (6_000, 2)).tolist() if k != o}
+    edges = [(str(k), str(o), rng.uniform(0.5, 2)) for k, o in sorted(pairs)]
+    graph = Graph.from_edges(edges, names(n))
+    values = np.linalg.eigvalsh(plain_laplacian(matrix_of(graph)))
+    assert graph.components == (values < 1e-10).sum()
+    assert graph.rho == pytest.approx(values[-1], rel=1e-9)
+    assert graph.lambda2 == pytest.approx(values[1], rel=1e-6, abs=1e-10)
+    joined = Graph.from_matrix(graph.weights.matrix() + Graph.ring(names(n)).weights.matrix())
+    values = np.linalg.eigvalsh(plain_laplacian(matrix_of(joined)))
+    assert joined.components == 1
+    assert joined.lambda2 == pytest.approx(values[1], rel=1e-6)
+
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("matrix", "message"),
+    [
+        ([[0, 1], [2, 0]], r"weights at \(0, 1\) and its mirror differ by 1"),
+        ([[0, 1], [0, 0]], r"weights at \(0, 1\) and its mirror differ"),
+        ([[0, -1], [-1, 0]], r"weight at \(0, 1\) is -1; weights must not be negative"),
+        ([[0, NAN], [NAN, 0]], r"weight at \(0, 1\) is NaN or infinite"),
+        ([[0, math.inf], [math.inf, 0]], r"weight at \(0, 1\) is NaN or infinite"),
+        ([[0, 1], [1, 3]], r"entry \(1, 1\) on the diagonal is 3; it must be zero"),
+        ([[0, 1, 0], [1, 0, 0]], r"shape \(2, 3\); it must be square"),
+        (np.zeros((0, 0)), "must be square"),
+        ([0, 1], "must be square"),
+    ],
+)
+def test_matrices_that_cannot_be(matrix, message):
+    matrix = np.array(matrix, dtype=float)
+    for kind in (np.asarray, torch.from_numpy, *([csr_array] if matrix.ndim == 2 and matrix.size else [])):
+        with pytest.raises(fl.InputError, match=message) as error:
+            Graph.from_matrix(kind(matrix))
+        assert "\n" not in str(error.value)
+
+
+def test_a_wrong_entry_is_called_by_its_clients():
+    with pytest.raises(fl.InputError, match=r"\('b', 'c'\) is -2"):
+        Graph.from_matrix([[0, 1, 0], [1, 0, -2], [0, -2, 0]], ABC)
+    with pytest.raises(fl.InputError, match="a 2×2 matrix for 3 clients"):
+        Graph.from_matrix([[0, 1], [1, 0]], ABC)
+
+
+@pytest.mark.parametrize(
+    ("edges", "message"),
+    [
+        (
+            [("anna", "berta"), ("anna", "brta")],
+            "unknown client in graph's edges 'brta'; did you mean 'berta'",
+        ),
+        ([("anna", "xyz")], "unknown client .* 'xyz'; known: anna, berta"),
+        ([("anna", "anna")], "client 'anna' is joined to itself"),
+        ([("anna", "berta"), ("berta", "anna", 2.0)], "between 'berta' and 'anna' is given twice"),
+        ([("anna", "berta", -1.0)], "weight -1.0; weights must be finite and not negative"),
+        ([("anna", "berta", NAN)], "weight nan"),
+        ([("anna", "berta", math.inf)], "weight inf"),
+    ],
+)
+def test_edges_that_cannot_be(edges, message):
+    with pytest.raises(fl.InputError, match=message):
+        Graph.from_edges(edges, ("anna", "berta"))
+
+
+@pytest.mark.parametrize("make", [Graph.complete, Graph.path, Graph.ring, Graph.star, Graph.empty])
+def test_names_that_cannot_be(make):
+    with pytest.raises(fl.InputError, match="client 'a' is named twice"):
+        make(("a", "b", "a"))
+    with pytest.raises(fl.InputError, match="no clients"):
+        make(())
+
+
+@pytest.mark.parametrize("make", [Graph.complete, Graph.path, Graph.ring, Graph.star])
+def test_weights_that_cannot_be(make):
+    for weight in (-1.0, NAN, math.inf):
+        with pytest.raises(fl.InputError, match="weights must be finite and not negative"):
+            make(ABC, weight)
+
+
+def test_edges_from_a_file(tmp_path):
+    file = tmp_path / "edges.csv"
+    file.write_text("a, b\n\nc,b,0.5\n", encoding="utf-8")
+    graph = from_file(ABC, str(file))
+    assert graph.clients == ABC
+    assert np.array_equal(matrix_of(graph), [[0, 1, 0], [1, 0, 0.5], [0, 0.5, 0]])
+
+
+def test_a_matrix_from_a_file(tmp_path):
+    file = tmp_path / "weights.npy"
+    a = random_weights(ABC)
+    np.save(file, a)
+    graph = from_file(ABC, str(file))
+    assert graph.clients == ABC
+    assert np.array_equal(matrix_of(graph), a)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("e.csv", b"a\n", "line 1 has 1 columns"),
+        ("e.csv", b"a,b\na,b,1,2\n", "line 2 has 4 columns"),
+        ("e.csv", b"a,b\n\nb,c,heavy\n", "line 3 has the weight 'heavy'; it must be a number"),
+        ("e.csv", b"a,bb\n", r"unknown client in graph's edges 'bb'.*\(in .*e.csv\)"),
+        ("e.csv", b"a,b,-1\n", r"weight -1.0.*\(in .*e.csv\)"),
+        ("e.csv", b"a,b,nan\n", "weight nan"),
+        ("e.csv", b"a,b\nb,a\n", "given twice"),
+        ("e.csv", b"\xff\xfe\x00", "cannot be read"),
+        ("m.npy", b"not numpy", "cannot be read"),
+        ("m.txt", b"a,b\n", "neither a .csv file of edges nor a .npy file"),
+    ],
+)
+def test_files_that_cannot_be(tmp_path, name, content, message):
+    file = tmp_path / name
+    file.write_bytes(content)
+    with pytest.raises(fl.InputError, match=message) as error:
+        from_file(ABC, str(file))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "message"),
+    [
+        ([[0, 1], [2, 0]], r"\('a', 'b'\) and its mirror differ.*\(in .*m.npy\)"),
+        (np.zeros((2, 3)), "must be square"),
+        (np.zeros((3, 3)), "3×3 matrix for 2 clients"),
+        ([["x", "y"], ["y", "x"]], "not a matrix of numbers"),
+        (np.array([[{}]], dtype=object), "cannot be read"),
+    ],
+    ids=["asymmetric", "oblong", "size", "text", "pickled"],
+)
+def test_matrices_in_files_that_cannot_be(tmp_path, matrix, message):
+    file = tmp_path / "m.npy"
+    np.save(file, np.array(matrix), allow_pickle=True)
+    with pytest.raises(fl.InputError, match=message):
+        from_file(("a", "b"), str(file))
+
+
+def test_files_that_are_not_there(tmp_path):
+    for path in (tmp_path / "none.csv", tmp_path):
+        with pytest.raises(fl.InputError, match="there is no file"):
+            from_file(ABC, str(path))

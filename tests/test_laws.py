@@ -1,0 +1,221 @@
+"""Laws that tie methods, engines, orders and seeds together."""
+
+import pytest
+import torch
+
+import fedlap as fl
+from fedlap.engines import Clients
+from fedlap.models import Model
+from laws import LR, METHODS, WORK
+
+
+def trained(algorithm, federation, **schedule):
+    schedule = {"rounds": 20, "batch": 4, "seed": 5, "dtype": "float64", **schedule}
+    return fl.fit(algorithm, federation, fl.models.linear(l2=0.01), **schedule)
+
+
+def distance(one, other):
+    return (one - other).abs().max().item()
+
+
+every_method = pytest.mark.parametrize("name", METHODS)
+every_work = pytest.mark.parametrize("work", WORK.values(), ids=WORK)
+either_sample = pytest.mark.parametrize("sample", [1.0, 0.5])
+
+
+def methods(name, sample):
+    method = METHODS[name]
+    if sample < 1 and not method.sampled:
+        sample = 1.0
+    return method.make, sample
+
+
+@every_method
+@every_work
+@either_sample
+def test_stacked_is_one_by_one(name, work, sample, federation, graph):
+    make, sample = methods(name, sample)
+    together, apart = (
+        trained(make(graph, **work), federation, sample=sample, engine=engine)
+        for engine in ("stacked", "one_by_one")
+    )
+    assert distance(together.models, apart.models) < 1e-9
+    one, other = (
+        [[v for k, v in s.as_dict().items() if k != "seconds" and v is not None] for s in result.scores]
+        for result in (together, apart)
+    )
+    assert distance(torch.tensor(one), torch.tensor(other)) < 1e-5  # bytes are counted alike too
+
+
+@every_method
+@every_work
+@either_sample
+def test_reordering_clients_reorders_the_result(name, work, sample, federation, graph):
+    make, sample = methods(name, sample)
+    order = ("d", "a", "f", "c", "b", "e")
+    result = trained(make(graph, **work), federation, sample=sample)
+    again = trained(make(graph, **work), federation.reordered(order), sample=sample)
+    places = [federation.clients.index(client) for client in order]
+    assert again.federation.clients == order
+    assert distance(again.models, result.models[places]) < 1e-9
+
+
+@every_method
+@every_work
+@either_sample
+def test_the_same_seed_is_bit_identical(name, work, sample, federation, graph):
+    make, sample = methods(name, sample)
+    one, again = (trained(make(graph, **work), federation, sample=sample, dtype="float32") for _ in range(2))
+    assert torch.equal(one.models, again.models)
+    assert [{**s.as_dict(), "seconds": 0} for s in one.scores] == [
+        {**s.as_dict(), "seconds": 0} for s in again.scores
+    ]
+    other = trained(make(graph, **work), federation, sample=sample, dtype="float32", seed=6)
+    assert not torch.equal(one.models, other.models)
+
+
+@every_method
+@every_work
+def test_local_work_does_not_mix_rows(name, work, federation, graph):
+    """`local` on a stack equals `local` on each of its rows."""
+    algorithm = METHODS[name].make(graph, **work).aligned(federation.clients)
+    seen = algorithm.view(federation)
+    model = Model(fl.models.mlp((5,)).build(seen.inputs, seen.outputs), seen.loss, 0.01)
+    clients = Clients(seen, model, 0, 4, torch.device("cpu"), torch.float64)
+    ids = clients.by_count(torch.arange(len(seen.clients)))
+    w = torch.stack([model.start(k) for k in range(len(ids))])
+    amount = algorithm.work(2)
+
+    def work_of(rows):
+        down = w[rows].clone()
+        private = w[rows].clone()
+        # One of the two is what the method reads; either way it starts from the same rows.
+        task = clients.task(ids[rows], 1, amount)
+        keeps_model = algorithm.begin(w)[1] is not None
+        kept, up = algorithm.local(private if keeps_model else None, None if keeps_model else down, task)
+        return kept if keeps_model else up
+
+    apart = torch.cat([work_of([k]) for k in range(len(ids))])
+    assert distance(work_of(list(range(len(ids)))), apart) < 1e-12
+    assert distance(apart, w) > 1e-3
+
+
+@every_method
+def test_test_rows_never_reach_training(name, federation, graph):
+    """Other test rows, the same models."""
+    make, _ = methods(name, 1.0)
+    poisoned = fl.Federation(
+        federation.clients,
+        federation.train,
+        type(federation.test)(federation.test.x * 1e6, 2 - federation.test.y, federation.test.count),
+        federation.labels,
+    )
+    assert torch.equal(trained(make(graph), federation).models, trained(make(graph), poisoned).models)
+
+
+@every_work
+@either_sample
+def test_strength_zero_is_local(work, sample, federation, graph):
+    alone = trained(fl.Local(lr=LR, **work), federation, sample=sample)
+    together = trained(fl.FedU(graph, strength=0.0, lr=LR, **work), federation, sample=sample)
+    assert distance(alone.models, together.models) == 0
+
+
+@every_work
+@either_sample
+def test_an_edgeless_graph_is_local(work, sample, federation):
+    alone = trained(fl.Local(lr=LR, **work), federation, sample=sample)
+    empty = fl.Graph.empty(federation.clients)
+    together = trained(fl.FedU(empty, strength=5.0, lr=LR, **work), federation, sample=sample)
+    assert distance(alone.models, together.models) == 0
+
+
+@every_work
+def test_with_everyone_sampled_fedu_is_dfedu(work, federation, graph):
+    server = trained(fl.FedU(graph, strength=0.3, lr=LR, **work), federation)
+    peers = trained(fl.DFedU(graph, strength=0.3, lr=LR, **work), federation)
+    assert distance(server.models, peers.models) < 1e-9
+
+
+def stack(rows, seed=0):
+    return torch.randn(rows, 7, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("neighbours", ["all", "sampled"])
+@pytest.mark.parametrize("ids", [[0, 1, 2, 3, 4, 5], [4, 1, 2]], ids=["everyone", "some"])
+def test_mixing_keeps_the_mean(ids, neighbours, graph):
+    method = fl.FedU(graph, strength=0.3, lr=LR, neighbours=neighbours)
+    W, ids = stack(6), torch.tensor(ids)
+    rows = method.merge(W, ids, W[ids])
+    change = (W.index_copy(0, rows.ids, rows.values) - W).sum(0)
+    if neighbours == "sampled" or len(ids) == 6:
+        assert change.abs().max() < 1e-12
+    else:
+        assert change.abs().max() > 1e-3  # Algorithm 1 with sampling does not keep it
+
+
+@pytest.mark.parametrize("ids", [[0, 1, 2, 3, 4, 5], [4, 1, 2]], ids=["everyone", "some"])
+def test_mixing_is_a_step_along_the_laplacian(ids, graph):
+    """W ← W − μ̃ηLW on the sampled rows, from the values that the clients sent."""
+    method = fl.FedU(graph, strength=0.3, lr=LR, local_steps=4)
+    a = torch.from_numpy(graph.weights.matrix().toarray())
+    laplacian = torch.diag(a.sum(1)) - a
+    W, ids, ups = stack(6), torch.tensor(ids), stack(len(ids), seed=1)
+    arrived = W.index_copy(0, ids, ups)
+    expected = arrived - LR * 4 * 0.3 * laplacian @ arrived
+    assert distance(method.merge(W, ids, ups).values, expected[ids]) < 1e-12
+
+
+def test_a_peer_does_what_the_stack_does(graph):
+    method = fl.DFedU(graph, strength=0.3, lr=LR)
+    W = stack(6)
+    for place in range(6):
+        near, weights = method.hears(place)
+        mine = method.mix(W[place : place + 1], W[near].unsqueeze(0), weights.unsqueeze(0))
+        assert distance(mine[0], method.mix_all(W)[place]) < 1e-12
+
+
+def test_bytes_are_what_crosses_the_wire(federation, graph):
+    size = 4 * (4 * 3 + 3)  # float32, four features, three labels
+    last = {}
+    for name in METHODS:
+        make, sample = methods(name, 0.5)
+        last[name] = trained(make(graph), federation, sample=sample, rounds=2, dtype="float32").scores[-1]
+    assert last["fedu"].bytes_up == last["fedu"].bytes_down == 2 * 3 * size
+    assert last["dfedu"].bytes_up == last["dfedu"].bytes_down == 2 * 2 * graph.edges * size
+    assert last["local"].bytes_up == last["local"].bytes_down == last["global"].bytes_up == 0
+
+
+def test_a_server_vertex_is_an_ordinary_vertex_without_loss(federation):
+    """FedU on the star with a server equals FedU in which the server is a client whose loss is flat."""
+    star = fl.Graph.star(federation.clients, server=True)
+    result = trained(fl.FedU(star, strength=0.3, lr=LR), federation, sample=0.5)
+    assert result.models.shape[0] == len(federation.clients) == result.server.shape[0] - 1
+    assert distance(result.models, result.server[:-1]) == 0
+    W = result.server
+    ids, ups = torch.tensor([2, 0]), stack(2)[:, :1].expand(-1, W.shape[1]).clone()
+    rows = fl.FedU(star, strength=0.3, lr=LR, local_steps=2).merge(W, ids, ups)
+    step = LR * 2 * 0.3
+    assert rows.ids.tolist() == [2, 0, 6]
+    assert distance(rows.values[:2], ups - step * (ups - W[-1])) < 1e-12
+    seen = W.index_copy(0, ids, ups)[:-1]
+    assert distance(rows.values[2], W[-1] - step * (6 * W[-1] - seen.sum(0))) < 1e-12
+
+
+def test_a_common_start_or_one_each(federation, graph):
+    method = fl.FedU(graph, strength=0.3, lr=LR)
+    row = torch.linspace(-1, 1, 15, dtype=torch.float64)
+    one = trained(method, federation, start=row)
+    each = trained(method, federation, start=row.expand(6, -1))
+    assert torch.equal(one.models, each.models)
+    assert distance(one.models, trained(method, federation).models) > 1e-3
+
+
+def test_scores_do_not_change_training(federation, graph):
+    method = fl.FedU(graph, strength=0.3, lr=LR)
+    often, once = (trained(method, federation, evaluate_every=every) for every in (1, 0))
+    assert torch.equal(often.models, once.models)
+    assert [s.round for s in often.scores] == list(range(1, 21))
+    assert [s.round for s in once.scores] == [20]
+    seven = trained(method, federation, evaluate_every=7)
+    assert [s.round for s in seven.scores] == [7, 14, 20]

@@ -1,0 +1,343 @@
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import fedlap as fl
+from fedlap.models import Batch, CrossEntropy, Model, SquaredError
+
+CLIENTS, BATCH, LABELS = 3, 5, 3
+REAL = {"cross-entropy": False, "squared error": True}
+
+
+class Conv(nn.Module):
+    """A small net with a normalisation that keeps no statistics, and a constant."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(2, 4, 3)
+        self.norm = nn.GroupNorm(2, 4)
+        self.register_buffer("shift", torch.linspace(-1, 1, 4).view(4, 1, 1))
+        self.head = nn.Linear(4 * 3 * 3, LABELS)
+
+    def forward(self, x):
+        return self.head((self.norm(self.conv(x)) + self.shift).relu().flatten(1))
+
+
+def seeded(make):
+    """A module whose start does not depend on which tests ran before."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return make()
+
+
+def sequential():
+    return seeded(lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, LABELS)))
+
+
+NETWORKS = {  # the architecture, and the shape of a row
+    "linear": (fl.models.linear, (4,)),
+    "linear on images": (fl.models.linear, (1, 3, 2)),
+    "mlp": (fl.models.mlp, (4,)),
+    "mlp-7-4": (lambda: fl.models.mlp((7, 4)), (2, 3)),
+    "mlp-6-1-5": (lambda: fl.models.mlp((6, 1, 5)), (4,)),
+    "mlp-0": (lambda: fl.models.mlp(()), (4,)),
+    "cnn": (fl.models.cnn, (2, 8, 9)),
+    "cnn on grey": (fl.models.cnn, (4, 4)),
+    "sequential": (lambda: fl.models.module(sequential()), (4,)),
+    "conv": (lambda: fl.models.module(seeded(Conv)), (2, 5, 5)),
+}
+
+every_network = pytest.mark.parametrize("name", NETWORKS)
+either_loss = pytest.mark.parametrize("real", REAL.values(), ids=REAL)
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def batch_for(inputs, real, seed=0):
+    """Unequal weights; the second client's batch is short."""
+    g = generator(seed)
+    x = torch.randn(CLIENTS, BATCH, *inputs, generator=g, dtype=torch.float64)
+    y = (
+        torch.randn(CLIENTS, BATCH, LABELS, generator=g, dtype=torch.float64)
+        if real
+        else torch.randint(0, LABELS, (CLIENTS, BATCH), generator=g)
+    )
+    weight = 0.1 + torch.rand(CLIENTS, BATCH, generator=g, dtype=torch.float64)
+    weight[1, 3:] = 0
+    return Batch(x, y, weight / weight.sum(1, keepdim=True))
+
+
+def problem(name, real, l2=0.1):
+    architecture, inputs = NETWORKS[name]
+    model = Model(architecture().build(inputs, LABELS), SquaredError() if real else CrossEntropy(), l2)
+    noise = torch.randn(CLIENTS, model.size, generator=generator(1), dtype=torch.float64)
+    return model, model.start(2) + 0.1 * noise, batch_for(inputs, real)
+
+
+def rows_of(batch, places):
+    return Batch(batch.x[places], batch.y[places], batch.weight[places])
+
+
+def close(one, other, bound=1e-10):
+    assert one.shape == other.shape
+    assert (one - other).abs().max() < bound
+
+
+@every_network
+@either_loss
+@pytest.mark.parametrize("l2", [0.0, 0.1])
+def test_gradient_is_that_of_the_loss(name, real, l2):
+    model, W, batch = problem(name, real, l2)
+    leaf = W.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(model.loss(leaf, batch).sum(), leaf)
+    before = W.clone()
+    gradient = model.gradient(W, batch)
+    close(gradient, expected)
+    assert gradient.abs().max() > 1e-3
+    assert torch.equal(W, before)
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp", "conv"])
+@either_loss
+def test_gradient_is_the_limit_of_differences(name, real):
+    model, W, batch = problem(name, real)
+    along = torch.randn(W.shape, generator=generator(3), dtype=torch.float64)
+    h = 1e-5
+    difference = (model.loss(W + h * along, batch) - model.loss(W - h * along, batch)) / (2 * h)
+    close((model.gradient(W, batch) * along).sum(1), difference, 1e-6)
+
+
+@every_network
+@either_loss
+@pytest.mark.parametrize("l2", [0.0, 0.1])
+def test_descending_is_a_step_against_the_gradient(name, real, l2):
+    model, W, batch = problem(name, real, l2)
+    expected = W - 0.3 * model.gradient(W, batch)
+    model.descend(W, batch, 0.3)
+    close(W, expected, 1e-12)
+
+
+@every_network
+@either_loss
+def test_rows_do_not_mix(name, real):
+    """A client's numbers are the same alone, and beside clients whose models are not numbers."""
+    model, W, batch = problem(name, real)
+    together = model.scores(W, batch.x), model.gradient(W, batch), model.loss(W, batch)
+    poisoned = W.clone()
+    poisoned[[0, 2]] = math.nan
+    for stack, places in ((W[[1]], [1]), (W[[2, 1]], [2, 1]), (poisoned, [0, 1, 2])):
+        some = rows_of(batch, places)
+        at = places.index(1)
+        apart = model.scores(stack, some.x), model.gradient(stack, some), model.loss(stack, some)
+        for one, other in zip(together, apart, strict=True):
+            close(one[1], other[at], 1e-12)
+        stack = stack.clone()
+        model.descend(stack, some, 0.3)
+        close(stack[at], W[1] - 0.3 * together[1][1], 1e-12)
+
+
+@every_network
+@either_loss
+def test_places_without_weight_do_not_count(name, real):
+    model, W, batch = problem(name, real)
+    short = Batch(batch.x[1:2, :3], batch.y[1:2, :3], batch.weight[1:2, :3])
+    close(model.loss(W[1:2], short), model.loss(W, batch)[1:2], 1e-12)
+    close(model.gradient(W[1:2], short), model.gradient(W, batch)[1:2], 1e-12)
+
+
+@every_network
+def test_a_row_is_an_ordinary_module(name):
+    model, W, batch = problem(name, False)
+    x = batch.x
+    if name == "cnn on grey":
+        x = x.unsqueeze(2)  # the module takes a channel, as torch's layers do
+    for place in range(CLIENTS):
+        module = model.network.module(W[place])
+        with torch.no_grad():
+            close(module(x[place]), model.scores(W, batch.x)[place], 1e-12)
+        parameters = dict(module.named_parameters())
+        flat = [value.flatten() for key, value in module.state_dict().items() if key in parameters]
+        assert torch.equal(torch.cat(flat), W[place])
+
+
+@pytest.mark.parametrize("name", [n for n in NETWORKS if n not in ("sequential", "conv")])
+def test_start_is_uniform_by_fan_in(name):
+    architecture, inputs = NETWORKS[name]
+    network = architecture().build(inputs, LABELS)
+    start = network.start(4)
+    assert start.dtype == torch.float64
+    assert torch.equal(start, network.start(4))
+    assert not torch.equal(start, network.start(5))
+    tensors = list(network.module(start).parameters())
+    for weight, bias in zip(tensors[::2], tensors[1::2], strict=True):
+        bound = weight[0].numel() ** -0.5
+        values = torch.cat([weight.flatten(), bias])
+        assert values.abs().max() < bound
+        if len(values) > 500:
+            assert values.abs().max() > 0.98 * bound
+            assert abs(values.std() / bound - 3**-0.5) < 0.04
+            assert abs(values.mean()) < 0.1 * bound
+
+
+def test_a_start_differs_from_layer_to_layer():
+    network = fl.models.mlp((4, 4)).build((4,), 4)
+    weights = [p for p in network.module(network.start(0)).parameters() if p.dim() == 2]
+    assert len({float(w[0, 0].detach()) for w in weights}) == 3
+
+
+def test_a_module_starts_where_it_is():
+    net = sequential()
+    network = fl.models.module(net).build((4,), LABELS)
+    flat = nn.utils.parameters_to_vector(net.parameters()).detach().double()
+    assert torch.equal(network.start(0), flat)
+    assert torch.equal(network.start(1), flat)
+
+
+def test_sizes():
+    assert fl.models.cnn().build((1, 28, 28), 10).size == 1_663_370
+    assert fl.models.cnn().build((28, 28), 10).size == 1_663_370
+    assert fl.models.linear().build((561,), 6).size == 561 * 6 + 6
+    assert fl.models.mlp((100, 100)).build((1, 28, 28), 10).size == 784 * 100 + 100 + 100 * 101 + 10 * 101
+    assert fl.models.module(seeded(Conv)).build((2, 5, 5), LABELS).size == 2 * 4 * 9 + 4 + 8 + 36 * 3 + 3
+
+
+def test_the_mlp_and_the_same_layers_as_a_module():
+    model, W, batch = problem("sequential", False)
+    own = Model(fl.models.mlp((6,)).build((4,), LABELS), CrossEntropy(), 0.1)
+    close(model.scores(W, batch.x), own.scores(W, batch.x), 1e-12)
+    close(model.gradient(W, batch), own.gradient(W, batch), 1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("make", [sequential, lambda: seeded(Conv)], ids=["sequential", "conv"])
+def test_a_users_module_called_directly(make, dtype):
+    """One copy of the module a client, torch's own loss, and backward()."""
+    bound = 1e-5 if dtype == torch.float32 else 1e-12
+    inputs = (4,) if make is sequential else (2, 5, 5)
+    net = make()
+    model = Model(fl.models.module(net).build(inputs, LABELS), CrossEntropy())
+    batch = batch_for(inputs, False)
+    batch = Batch(batch.x.to(dtype), batch.y, batch.weight.to(dtype))
+    W = torch.stack([model.start(0) * (1 + k) for k in range(CLIENTS)]).to(dtype)
+    scores, gradient = model.scores(W, batch.x), model.gradient(W, batch)
+    assert scores.dtype == gradient.dtype == dtype
+    for k in range(CLIENTS):
+        own = copy.deepcopy(net).to(dtype)
+        with torch.no_grad():
+            for parameter in own.parameters():
+                parameter.mul_(1 + k)
+        out = own(batch.x[k])
+        (functional.cross_entropy(out, batch.y[k], reduction="none") * batch.weight[k]).sum().backward()
+        close(out.detach(), scores[k], bound)
+        close(torch.cat([p.grad.flatten() for p in own.parameters()]), gradient[k], bound)
+
+
+def test_training_leaves_a_users_module_alone(federation):
+    net = sequential()
+    before = copy.deepcopy(net.state_dict())
+    result = fl.fit(fl.Local(), federation, fl.models.module(net), rounds=2, batch=4)
+    assert all(torch.equal(value, net.state_dict()[key]) for key, value in before.items())
+    assert (result.models - nn.utils.parameters_to_vector(net.parameters()).detach()).abs().max() > 1e-3
+
+
+def test_a_module_trains_as_the_mlp_does(federation, graph):
+    method = fl.FedU(graph, strength=0.2)
+    schedule = {"rounds": 5, "batch": 4, "seed": 1, "dtype": "float64"}
+    theirs = fl.fit(method, federation, fl.models.module(sequential(), l2=0.1), **schedule)
+    start = nn.utils.parameters_to_vector(sequential().parameters()).detach().double()
+    ours = fl.fit(method, federation, fl.models.mlp((6,), l2=0.1), start=start, **schedule)
+    close(theirs.models, ours.models)
+
+
+def test_cross_entropy():
+    g = generator()
+    scores = torch.randn(2, 7, LABELS, generator=g, dtype=torch.float64) * 5
+    y = torch.randint(0, LABELS, (2, 7), generator=g)
+    expected = functional.cross_entropy(scores.flatten(0, 1), y.flatten(), reduction="none")
+    close(CrossEntropy().values(scores, y).flatten(), expected, 1e-12)
+    one_hot = functional.one_hot(y, LABELS)
+    close(CrossEntropy().slope(scores, y), torch.softmax(scores, -1) - one_hot, 1e-12)
+    assert CrossEntropy().slope(scores, y).sum(-1).abs().max() < 1e-12
+    far = torch.tensor([[[1e4, -1e4, 0.0]]], dtype=torch.float64)
+    assert CrossEntropy().values(far, torch.tensor([[1]])).item() == 2e4
+    assert CrossEntropy().values(far, torch.tensor([[0]])).item() == 0
+
+
+def test_squared_error():
+    scores, y = torch.tensor([[[1.0, 2.0], [0.0, 0.0]]]), torch.tensor([[[4.0, -2.0], [0.0, 1.0]]])
+    assert SquaredError().values(scores, y).tolist() == [[12.5, 0.5]]
+    assert SquaredError().slope(scores, y).tolist() == [[[-3, 4], [0, -1]]]
+
+
+def test_least_squares_gradient_by_hand():
+    model, W, batch = problem("linear", True, l2=0.5)
+    weight, bias = W[:, : 4 * LABELS].view(CLIENTS, LABELS, 4), W[:, 4 * LABELS :]
+    for k in range(CLIENTS):
+        rest = batch.x[k] @ weight[k].T + bias[k] - batch.y[k]
+        by_weight = (batch.weight[k][:, None] * rest).T @ batch.x[k]
+        by_bias = batch.weight[k] @ rest
+        expected = torch.cat([by_weight.flatten(), by_bias]) + 0.5 * W[k]
+        close(model.gradient(W, batch)[k], expected, 1e-12)
+        value = (batch.weight[k] * rest.square().sum(1)).sum() / 2 + 0.25 * W[k].square().sum()
+        close(model.loss(W, batch)[k], value, 1e-12)
+
+
+class Functional(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, LABELS)
+
+    def forward(self, x):
+        return functional.dropout(self.layer(x), 0.5, self.training)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: [nn.Linear(4, LABELS), nn.Dropout(0.5)], "layer '1' is a dropout"),
+        (lambda: [nn.Sequential(nn.Dropout2d(0.1)), nn.Linear(4, LABELS)], r"layer '0.0' is a dropout"),
+        (lambda: [nn.BatchNorm1d(4), nn.Linear(4, LABELS)], "layer '0' is a batch norm with running stat"),
+        (lambda: [nn.Linear(4, 2)], r"into shape \(2, 2\); this data needs \(2, 3\)"),
+        (lambda: [nn.Linear(5, LABELS)], r"Sequential fails on features of shape \(4,\)"),
+        (lambda: [nn.Conv2d(1, 2, 3)], r"Sequential fails on features of shape \(4,\)"),
+        (lambda: [nn.Flatten()], "Sequential has no parameters to train"),
+        (lambda: [Functional()], r"Sequential fails on features of shape \(4,\)"),
+    ],
+    ids=["dropout", "inner dropout", "batch norm", "outputs", "inputs", "image", "nothing", "functional"],
+)
+def test_modules_that_cannot_be_trained(make, message):
+    net = seeded(lambda: nn.Sequential(*make()))
+    with pytest.raises(fl.InputError, match=message) as error:
+        fl.models.module(net).build((4,), LABELS)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(0.0), nn.BatchNorm1d(4, track_running_stats=False)])
+def test_harmless_relatives_are_taken(layer):
+    net = seeded(lambda: nn.Sequential(layer, nn.Linear(4, LABELS)))
+    assert fl.models.module(net).build((4,), LABELS).outputs == LABELS
+
+
+@pytest.mark.parametrize("l2", [-0.1, math.inf, math.nan])
+@pytest.mark.parametrize(
+    "make", [fl.models.linear, fl.models.mlp, fl.models.cnn], ids=["linear", "mlp", "cnn"]
+)
+def test_a_wrong_l2(make, l2):
+    with pytest.raises(fl.InputError, match=r"l2 = .*zero or more"):
+        make(l2=l2)
+    with pytest.raises(fl.InputError, match=r"l2 = .*zero or more"):
+        fl.models.module(sequential(), l2=l2)
+
+
+def test_wrong_sizes():
+    with pytest.raises(fl.InputError, match="at least one unit"):
+        fl.models.mlp((3, 0))
+    for inputs in ((784,), (1, 3, 28), (28, 3), (1, 1, 28, 28)):
+        with pytest.raises(fl.InputError, match="cnn: features have shape"):
+            fl.models.cnn().build(inputs, 10)

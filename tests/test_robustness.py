@@ -1,0 +1,149 @@
+"""Mistakes and corners that once went wrong."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedlap as fl
+from conftest import random_arrays
+from fedlap.partition import by_label
+
+
+def test_global_takes_images_scaled_client_by_client():
+    """Each pooled row keeps its own client's constants."""
+    federation = fl.data.load("digits", scale="client")
+    pooled = federation.pooled().resident(torch.device("cpu"), torch.float64)
+    by_name = federation.digests.argsort().tolist()
+    raw = [federation.train.client(k)[0].unsqueeze(0) for k in by_name]
+    own = [
+        federation.scale.apply(x, torch.tensor([k]), torch.float64)[0]
+        for x, k in zip(raw, by_name, strict=True)
+    ]
+    assert torch.equal(pooled.train.x, torch.cat(own))
+    assert fl.fit(fl.Global(), federation, fl.models.linear(), rounds=2).scores[-1].accuracy > 0.5
+
+
+def test_a_cut_that_leaves_a_label_to_nobody_is_refused():
+    with pytest.raises(fl.InputError, match="labels to nobody"):
+        fl.data.digits(clients=4, labels_per_client=3)
+    assert len(fl.data.digits(clients=8, labels_per_client=3).clients) == 8
+    with pytest.raises(fl.InputError, match="no rows"):
+        by_label(torch.zeros(0, dtype=torch.int64), 2, 1, 1.0, 0)
+
+
+def test_a_very_uneven_cut():
+    federation = fl.data.digits(spread=500.0)
+    assert int(federation.train.count.sum() + federation.test.count.sum()) == 1797
+
+
+def test_regression_without_test_rows():
+    made = fl.data.synthetic("regression", clients=4, test_rows=0)
+    last = fl.fit(fl.Local(), made.federation, fl.models.linear(), rounds=2).scores[-1]
+    assert last.loss is None
+    assert last.train_loss > 0
+
+
+@pytest.mark.parametrize("make", [fl.Graph.empty, lambda names: fl.Graph.ring(names, 0.0)])
+@pytest.mark.parametrize("size", [1, 3, 2500])
+def test_graphs_without_edges(make, size):
+    graph = make([str(k) for k in range(size)])
+    assert (graph.rho, graph.lambda2, graph.components, graph.edges) == (0, 0, size, 0)
+
+
+def test_a_model_handed_out_is_the_user_s_own(federation, graph):
+    result = fl.fit(fl.FedU(graph), federation, fl.models.mlp((4,)), rounds=1)
+    before, generator = result.models.clone(), torch.get_rng_state()
+    module = result.model("a")
+    assert torch.equal(torch.get_rng_state(), generator)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(1.0)
+    assert torch.equal(result.models, before)
+
+
+def test_large_values_keep_their_digits():
+    """Features are shifted before they are rounded."""
+    arrays = {name: (x + 1e9, y) for name, (x, y) in random_arrays([30, 20]).items()}
+    federation = fl.Federation.from_arrays(arrays, test_share=0).scaled("pooled")
+    seen = federation.resident(torch.device("cpu"), torch.float32).train.x
+    assert seen.std(0, correction=0).sub(1).abs().max() < 1e-5
+
+
+def test_a_bad_row_is_named_as_the_user_counts():
+    x = np.zeros((6, 2))
+    x[5, 1] = np.nan
+    with pytest.raises(fl.InputError, match="client 'a', row 5"):
+        fl.Federation.from_arrays({"a": (x, np.zeros(6, int))}, test_share=0.25)
+
+
+def test_grey_images_are_one_channel():
+    x = torch.randint(0, 255, (10, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    federation = fl.Federation.from_arrays({"a": (x, torch.arange(10) % 2)}, test_share=0).scaled("pooled")
+    assert federation.scale.shift.numel() == 1
+
+
+@pytest.mark.parametrize(
+    "rows", [(np.zeros((3, 2)), 3), (np.zeros((3, 0)), np.zeros(3)), ([[1], [1, 2]], [0, 1])]
+)
+def test_arrays_that_cannot_be(rows):
+    with pytest.raises(fl.InputError, match="client 'a'"):
+        fl.Federation.from_arrays({"a": rows})
+
+
+@pytest.mark.parametrize("matrix", [[[0, 1], [1]], [["a"]], np.zeros((2, 2, 2)), np.zeros(3)])
+def test_weights_that_cannot_be(matrix):
+    with pytest.raises(fl.InputError, match="graph: the weight"):
+        fl.Graph.from_matrix(matrix)
+
+
+def test_weights_from_a_sparse_tensor():
+    matrix = torch.tensor([[0.0, 2.0], [2.0, 0.0]])
+    assert fl.Graph.from_matrix(matrix.to_sparse()).rho == pytest.approx(4.0)
+
+
+def test_frozen_parameters_stay():
+    federation = fl.data.load("digits")
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.ReLU(), nn.Linear(5, 10))
+    for parameter in net[1].parameters():
+        parameter.requires_grad_(False)
+    result = fl.fit(fl.Local(lr=0.1), federation, fl.models.module(net), rounds=2)
+    assert result.models.shape == (20, 60)
+    module = result.model("3")
+    assert torch.equal(module[1].weight, net[1].weight)
+    assert not torch.equal(module[3].weight, net[3].weight)
+
+
+@pytest.mark.parametrize(
+    "net", [nn.LazyLinear(10), nn.Sequential(nn.BatchNorm1d(3, track_running_stats=False))]
+)
+def test_modules_that_cannot_be(net):
+    with pytest.raises(fl.InputError, match="module: "):
+        fl.fit(fl.Local(), fl.data.load("digits"), fl.models.module(net), rounds=1)
+
+
+def test_a_start_of_the_wrong_shape(federation, graph):
+    for start in (torch.zeros(7), torch.zeros(5, 15), torch.full((15,), torch.nan)):
+        with pytest.raises(fl.InputError, match="start"):
+            fl.fit(fl.FedU(graph), federation, fl.models.linear(), start=start)
+
+
+def test_a_graph_of_other_clients(federation):
+    with pytest.raises(fl.InputError, match="client 'f' of the data is not in the graph"):
+        fl.fit(fl.FedU(fl.Graph.complete("abcde")), federation, fl.models.linear())
+    with pytest.raises(fl.InputError, match="5 vertices, the data 6 clients"):
+        fl.fit(fl.FedU(fl.Graph.from_matrix(np.zeros((5, 5)))), federation, fl.models.linear())
+
+
+def test_predict_takes_raw_features():
+    federation = fl.data.load("digits")
+    result = fl.fit(fl.Local(lr=0.1), federation, fl.models.linear(), rounds=20)
+    right = [
+        result.predict(name, federation.test.client(k)[0]) == federation.test.client(k)[1]
+        for k, name in enumerate(federation.clients)
+    ]
+    assert torch.cat(right).double().mean().item() == pytest.approx(result.scores[-1].accuracy, abs=1e-12)
+    with pytest.raises(fl.InputError, match="unknown client '33'"):
+        result.predict("33", federation.test.x)
+    with pytest.raises(fl.InputError, match="give rows of features"):
+        result.predict("3", torch.zeros(64))

@@ -1,0 +1,206 @@
+from collections import Counter
+from itertools import chain, combinations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedlap as fl
+from fedlap.randomness import digests, draws
+from fedlap.work import CHOOSE_UP_TO, Work, chosen, drawn, in_order, shuffled
+
+CPU = torch.device("cpu")
+STREAM = draws(1, "batches", 1)
+law = settings(max_examples=40, deadline=None, derandomize=True)
+
+falling = st.lists(st.integers(1, 30), min_size=1, max_size=6).map(lambda c: sorted(c, reverse=True))
+wide = st.lists(st.integers(1, 150), min_size=1, max_size=4).map(lambda c: sorted(c, reverse=True))
+repeats = st.integers(1, 3)
+
+
+def plan_of(counts, batch, work, places=None, stream=STREAM):
+    """The plan of some clients of a federation with these counts."""
+    count = torch.tensor(counts)
+    first = count.cumsum(0) - count
+    names = digests([f"client {k}" for k in range(len(counts))])
+    at = torch.arange(len(counts)) if places is None else torch.tensor(places)
+    return drawn(stream, names[at], first[at], count[at], work, batch, CPU)
+
+
+def batches(plan, place):
+    """The rows of each of a client's mini-batches, sorted, since a mean knows no order."""
+    made = []
+    for step, active in enumerate(plan.active):
+        if place < active:
+            weight = plan.weight[step, place]
+            rows = plan.rows[step, place][weight > 0]
+            assert torch.allclose(weight[weight > 0], torch.tensor(1 / len(rows), dtype=torch.float64))
+            made += [sorted(rows.tolist())] * plan.repeat
+    return made
+
+
+def chi_square(observed, expected):
+    return sum((count - expected) ** 2 / expected for count in observed)
+
+
+@law
+@given(falling, st.integers(1, 12), repeats)
+def test_chosen_rows_are_distinct_and_in_range(counts, batch, steps):
+    picked = chosen(STREAM, digests([str(k) for k in range(len(counts))]), torch.tensor(counts), steps, batch)
+    assert picked.shape == (steps, len(counts), batch)
+    for step in picked:
+        for rows, count in zip(step, counts, strict=True):
+            own = rows[:count].tolist()
+            assert len(set(own)) == min(count, batch)
+            assert set(own) <= set(range(count))
+
+
+@pytest.mark.parametrize(("count", "batch"), [(5, 2), (6, 3), (5, 4)])
+def test_every_subset_is_chosen_equally_often(count, batch):
+    steps = 6000
+    picked = chosen(STREAM, digests(["a"]), torch.tensor([count]), steps, batch)[:, 0]
+    seen = Counter(tuple(sorted(rows)) for rows in picked.tolist())
+    subsets = list(combinations(range(count), batch))
+    assert set(seen) == set(subsets)
+    # Up to 19 degrees of freedom; chi-square stays below 50 with probability 0.9999.
+    assert chi_square(seen.values(), steps / len(subsets)) < 50
+
+
+def test_inclusion_is_uniform_for_large_batches():
+    count, batch, steps = 70, CHOOSE_UP_TO + 2, 2000
+    plan = plan_of([count], batch, Work(steps, False))
+    inside = torch.bincount(plan.rows.flatten(), minlength=count)
+    left_out = (steps - inside).tolist()
+    assert chi_square(left_out, steps * (count - batch) / count) < 130  # 69 degrees of freedom
+
+
+def test_every_order_of_an_epoch_is_equally_likely():
+    orders = shuffled(STREAM, digests(["a"]), torch.tensor([4]), 4800)
+    seen = Counter(map(tuple, orders.tolist()))
+    assert len(seen) == 24
+    assert chi_square(seen.values(), 200) < 60  # 23 degrees of freedom
+
+
+@law
+@given(falling, repeats)
+def test_shuffled_holds_each_row_once_an_epoch(counts, epochs):
+    orders = shuffled(STREAM, digests([str(k) for k in range(len(counts))]), torch.tensor(counts), epochs)
+    begin = 0
+    for count in counts:
+        for order in orders:
+            assert sorted(order[begin : begin + count].tolist()) == list(range(count))
+        begin += -(-count // 4) * 4
+
+
+@law
+@given(falling, st.integers(1, 35), repeats)
+def test_epochs_use_each_row_once_and_keep_the_short_batch(counts, batch, epochs):
+    plan = plan_of(counts, batch, Work(epochs, True))
+    begin = 0
+    for place, count in enumerate(counts):
+        made = batches(plan, place)
+        each = -(-count // batch)
+        assert len(made) == epochs * each
+        for epoch in range(epochs):
+            own = made[epoch * each : (epoch + 1) * each]
+            assert sorted(chain(*own)) == list(range(begin, begin + count))
+            assert [len(rows) for rows in own] == [batch] * (each - 1) + [count - batch * (each - 1)]
+        begin += count
+
+
+@law
+@given(wide, st.one_of(st.integers(1, 12), st.integers(65, 100), st.just("all")), repeats, st.booleans())
+def test_weights_sum_to_one_at_the_active_prefix(counts, batch, number, epochs):
+    plan = plan_of(counts, batch, Work(number, epochs))
+    assert list(plan.active) == sorted(plan.active, reverse=True)
+    assert plan.active[0] == len(counts)
+    assert len(plan.active) == len(plan.rows) == len(plan.weight)
+    count = torch.tensor(counts)
+    first = (count.cumsum(0) - count).view(1, -1, 1)
+    assert bool(((first <= plan.rows) & (plan.rows < first + count.view(1, -1, 1))).all())  # padding too
+    for step, active in enumerate(plan.active):
+        total = plan.weight[step].sum(-1)
+        assert torch.allclose(total[:active], torch.ones(active, dtype=torch.float64))
+        assert not total[active:].any()
+
+
+@law
+@given(wide, st.integers(1, 100), repeats)
+def test_steps_hold_distinct_rows(counts, batch, steps):
+    plan = plan_of(counts, batch, Work(steps, False))
+    for place, count in enumerate(counts):
+        made = batches(plan, place)
+        assert len(made) == steps
+        assert [len(set(rows)) for rows in made] == [min(batch, count)] * steps
+
+
+@pytest.mark.parametrize("batch", [CHOOSE_UP_TO, CHOOSE_UP_TO + 1])
+def test_either_side_of_the_branch(batch):
+    counts = [200, 66, 65, 64, 3]
+    plan = plan_of(counts, batch, Work(4, False))
+    for place, count in enumerate(counts):
+        assert [len(set(rows)) for rows in batches(plan, place)] == [min(batch, count)] * 4
+    assert len({tuple(rows) for rows in batches(plan, 0)}) == 4  # steps are independent
+
+
+@law
+@given(
+    wide,
+    st.one_of(st.integers(1, 12), st.integers(60, 100), st.just("all")),
+    repeats,
+    st.booleans(),
+    st.data(),
+)
+def test_batches_do_not_depend_on_the_stack(counts, batch, number, epochs, data):
+    work = Work(number, epochs)
+    together = plan_of(counts, batch, work)
+    some = sorted(data.draw(st.sets(st.integers(0, len(counts) - 1), min_size=1)))
+    stack = plan_of(counts, batch, work, some)
+    for at, place in enumerate(some):
+        expected = batches(together, place)
+        assert batches(stack, at) == expected
+        assert batches(plan_of(counts, batch, work, [place]), 0) == expected
+
+
+def test_rounds_and_names_draw_other_batches():
+    one = plan_of([40, 40], 5, Work(3, False))
+    other = plan_of([40, 40], 5, Work(3, False), stream=draws(1, "batches", 2))
+    assert batches(one, 0) != batches(other, 0)
+    assert batches(one, 0) != [[row - 40 for row in rows] for rows in batches(one, 1)]
+
+
+@law
+@given(falling, st.integers(1, 35))
+def test_in_order_is_one_pass(counts, batch):
+    count = torch.tensor([*counts, 0])
+    first = count.cumsum(0) - count
+    plan = in_order(first, count, batch, CPU)
+    assert [list(chain(*batches(plan, place))) for place in range(len(counts))] == [
+        list(range(a, a + n)) for a, n in zip(first.tolist(), counts, strict=False)
+    ]
+    assert batches(plan, len(counts)) == []
+
+
+def test_how_much_work():
+    assert Work.of(None, None) == Work(5, False)
+    assert Work.of(3, None) == Work(3, False)
+    assert Work.of(None, 2) == Work(2, True)
+    assert Work.of(3, None).times(4) == Work(12, False)
+    assert Work.of(None, 3).times(4) == Work(3, True)
+
+
+@pytest.mark.parametrize(
+    ("steps", "epochs", "message"),
+    [
+        (3, 2, "local_steps = 3 and local_epochs = 2 are both given"),
+        (0, None, "local_steps = 0; it must be at least 1"),
+        (None, 0, "local_epochs = 0; it must be at least 1"),
+        (None, -2, "local_epochs = -2; it must be at least 1"),
+    ],
+)
+def test_work_that_cannot_be(steps, epochs, message):
+    with pytest.raises(fl.InputError, match=message):
+        Work.of(steps, epochs)
+    with pytest.raises(fl.InputError, match=message):
+        fl.Local(local_steps=steps, local_epochs=epochs)
