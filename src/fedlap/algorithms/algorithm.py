@@ -122,13 +122,6 @@ class PeerAlgorithm(Algorithm, Protocol):
         ...
 
 
-def sgd(w: Stack, task: Task, lr: float) -> Stack:
-    """Plain mini-batch descent through all of a round's batches."""
-    for batch in task.batches():
-        w = task.descend(w, batch, lr)
-    return w
-
-
 def check_lr(name: str, lr: float) -> None:
     """Refuse a step length that is not a positive number."""
     if not 0 < lr < math.inf:

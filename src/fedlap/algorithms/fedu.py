@@ -6,7 +6,6 @@ Laplacian Regularization", IEEE TNNLS 2022; Algorithms 1 and 2. Both descend on
     J(W) = Σ_k F_k(w_k) + (η/2) Σ_{k<ℓ} a_kℓ ‖w_k − w_ℓ‖²
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -15,55 +14,12 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fedlap.algorithms.algorithm import Everyone, Ids, Rows, Stack, Task, check_lr, sgd
+from fedlap.algorithms.algorithm import Everyone, Ids, Rows, Stack, Task
+from fedlap.algorithms.coupling import Coupling
 from fedlap.errors import InputError
 from fedlap.federation import Federation
 from fedlap.graph import Graph
 from fedlap.work import Work
-
-
-@dataclass(frozen=True)
-class Coupling:
-    """How strongly neighbours are pulled together in a round of R local steps of length μ."""
-
-    graph: Graph
-    strength: float | None
-    lr: float
-    repeats: int
-
-    @property
-    def eta(self) -> float:
-        """η as given, or min(0.01, 1/(μRρ))."""
-        if self.strength is not None:
-            return self.strength
-        return min(0.01, 1 / self.unit) if self.unit > 0 else 0.01
-
-    @property
-    def step(self) -> float:
-        """μRη, the length of a mixing step."""
-        return self.lr * self.repeats * self.eta
-
-    @property
-    def unit(self) -> float:
-        """μRρ; mixing is stable where this times η is at most 2."""
-        return self.lr * self.repeats * self.graph.rho
-
-    def penalty(self, W: Everyone) -> Float[Tensor, ""]:
-        """(η/2) tr(WᵀLW)."""
-        return self.eta / 2 * self.graph.smoothness(W)
-
-    def check(self, name: str, allow_unstable: bool) -> None:
-        """Refuse a negative strength, and one past the limit of stability unless that is wanted."""
-        check_lr(name, self.lr)
-        if not 0 <= self.eta < math.inf:
-            raise InputError(f"{name}: strength = {self.eta}; it must be a finite number, zero or more")
-        product = self.unit * self.eta
-        if product > 2 * (1 + 1e-12) and not allow_unstable:
-            raise InputError(
-                f"{name}: strength = {self.eta:g} is too large: lr·R·strength·ρ = {self.lr:g}·{self.repeats}·"
-                f"{self.eta:g}·{self.graph.rho:g} = {product:.4g} > 2 and mixing would diverge; "
-                f"take a strength of at most {2 / self.unit:.4g}, or set allow_unstable"
-            )
 
 
 @dataclass(frozen=True)
@@ -104,7 +60,7 @@ class FedU:
         """Every client by itself."""
         return federation
 
-    def work(self, sampled: int) -> Work:  # noqa: ARG002 — the same for any number
+    def work(self, sampled: int) -> Work:
         """R steps or R epochs."""
         return Work.of(self.local_steps, self.local_epochs)
 
@@ -123,7 +79,9 @@ class FedU:
 
     def local(self, private: None, w: Stack, task: Task) -> tuple[None, Stack]:
         """R mini-batch steps."""
-        return private, sgd(w, task, self.lr)
+        for batch in task.batches():
+            w = task.descend(w, batch, self.lr)
+        return private, w
 
     def merge(self, W: Everyone, ids: Ids, ups: Stack) -> Rows:
         """A step along −η L W, at the sampled clients."""
@@ -132,11 +90,11 @@ class FedU:
         pull = self.graph.pull(ids, ups, W if self.neighbours == "all" else None)
         return Rows(ids, ups - self.coupling.step * pull)
 
-    def penalty(self, W: Everyone, private: None) -> Float[Tensor, ""]:  # noqa: ARG002 — nothing is private
+    def penalty(self, W: Everyone, private: None) -> Float[Tensor, ""]:
         """(η/2) tr(WᵀLW)."""
         return self.coupling.penalty(W)
 
-    def personal(self, W: Everyone, private: None, clients: int) -> Stack:  # noqa: ARG002 — nothing is private
+    def personal(self, W: Everyone, private: None, clients: int) -> Stack:
         """Each client's own model."""
         return W[:clients]
 
@@ -176,7 +134,7 @@ class DFedU:
         """Every client by itself."""
         return federation
 
-    def work(self, sampled: int) -> Work:  # noqa: ARG002 — the same for any number
+    def work(self, sampled: int) -> Work:
         """R steps or R epochs."""
         return Work.of(self.local_steps, self.local_epochs)
 
@@ -189,9 +147,10 @@ class DFedU:
         """Each client keeps its own model; there is no server."""
         return None, start.clone()
 
-    def local(self, w: Stack, heard: None, task: Task) -> tuple[Stack, Stack]:  # noqa: ARG002 — nobody tells
+    def local(self, w: Stack, heard: None, task: Task) -> tuple[Stack, Stack]:
         """R mini-batch steps; the model is kept, and sent to the neighbours."""
-        w = sgd(w, task, self.lr)
+        for batch in task.batches():
+            w = task.descend(w, batch, self.lr)
         return w, w
 
     def hears(self, place: int) -> tuple[Int64[Tensor, "heard"], Float[Tensor, "heard"]]:
@@ -214,10 +173,10 @@ class DFedU:
         """The same step at every client, as one product with the Laplacian."""
         return W - self.coupling.step * self.graph.pull(torch.arange(len(W), device=W.device), W)
 
-    def penalty(self, server: None, W: Stack) -> Float[Tensor, ""]:  # noqa: ARG002 — there is no server
+    def penalty(self, server: None, W: Stack) -> Float[Tensor, ""]:
         """(η/2) tr(WᵀLW)."""
         return self.coupling.penalty(W)
 
-    def personal(self, server: None, W: Stack, clients: int) -> Stack:  # noqa: ARG002 — there is no server
+    def personal(self, server: None, W: Stack, clients: int) -> Stack:
         """Each client's own model."""
         return W

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms.algorithm import Ids, Stack, Task, check_lr, sgd
+from fedlap.algorithms.algorithm import Ids, Stack, Task, check_lr
 from fedlap.federation import Federation
 from fedlap.work import Work
 
@@ -32,7 +32,7 @@ class Global:
         check_lr("global", self.lr)
         Work.of(self.local_steps, self.local_epochs)
 
-    def aligned(self, clients: Sequence[str]) -> "Global":  # noqa: ARG002 — it knows no clients
+    def aligned(self, clients: Sequence[str]) -> "Global":
         """The same method."""
         return self
 
@@ -51,17 +51,19 @@ class Global:
     def send(self, server: None, ids: Ids) -> None:
         """Nothing."""
 
-    def local(self, w: Stack, down: None, task: Task) -> tuple[Stack, None]:  # noqa: ARG002 — nothing is told
+    def local(self, w: Stack, down: None, task: Task) -> tuple[Stack, None]:
         """Mini-batch steps on the pooled rows."""
-        return sgd(w, task, self.lr), None
+        for batch in task.batches():
+            w = task.descend(w, batch, self.lr)
+        return w, None
 
     def merge(self, server: None, ids: Ids, ups: None) -> None:
         """Nothing."""
 
-    def penalty(self, server: None, w: One) -> Float[Tensor, ""]:  # noqa: ARG002 — there is no server
+    def penalty(self, server: None, w: One) -> Float[Tensor, ""]:
         """None: J(W) is the sum of the clients' losses."""
         return w.new_zeros(())
 
-    def personal(self, server: None, w: One, clients: int) -> Stack:  # noqa: ARG002 — there is no server
+    def personal(self, server: None, w: One, clients: int) -> Stack:
         """The one model, at every client."""
         return w.expand(clients, -1)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms.algorithm import Ids, Stack, Task, check_lr, sgd
+from fedlap.algorithms.algorithm import Ids, Stack, Task, check_lr
 from fedlap.federation import Federation
 from fedlap.work import Work
 
@@ -30,7 +30,7 @@ class Local:
         check_lr("local", self.lr)
         Work.of(self.local_steps, self.local_epochs)
 
-    def aligned(self, clients: Sequence[str]) -> "Local":  # noqa: ARG002 — it knows no clients
+    def aligned(self, clients: Sequence[str]) -> "Local":
         """The same method."""
         return self
 
@@ -38,7 +38,7 @@ class Local:
         """Every client by itself."""
         return federation
 
-    def work(self, sampled: int) -> Work:  # noqa: ARG002 — the same for any number
+    def work(self, sampled: int) -> Work:
         """R steps or R epochs."""
         return Work.of(self.local_steps, self.local_epochs)
 
@@ -49,17 +49,19 @@ class Local:
     def send(self, server: None, ids: Ids) -> None:
         """Nothing."""
 
-    def local(self, w: Stack, down: None, task: Task) -> tuple[Stack, None]:  # noqa: ARG002 — nothing is told
+    def local(self, w: Stack, down: None, task: Task) -> tuple[Stack, None]:
         """R mini-batch steps."""
-        return sgd(w, task, self.lr), None
+        for batch in task.batches():
+            w = task.descend(w, batch, self.lr)
+        return w, None
 
     def merge(self, server: None, ids: Ids, ups: None) -> None:
         """Nothing."""
 
-    def penalty(self, server: None, w: Stack) -> Float[Tensor, ""]:  # noqa: ARG002 — there is no server
+    def penalty(self, server: None, w: Stack) -> Float[Tensor, ""]:
         """None: J(W) is the sum of the clients' losses."""
         return w.new_zeros(())
 
-    def personal(self, server: None, w: Stack, clients: int) -> Stack:  # noqa: ARG002 — all is private
+    def personal(self, server: None, w: Stack, clients: int) -> Stack:
         """Each client's own model."""
         return w

@@ -13,7 +13,7 @@ from scipy.sparse import coo_array, csr_array, issparse
 from torch import Tensor
 
 from fedlap.errors import InputError, unknown
-from fedlap.graph.spectrum import components, extremes
+from fedlap.graph.spectrum import components, largest, second_smallest
 from fedlap.graph.weights import Chosen, CompleteWeights, Ids, Models, Weights, weights
 
 SERVER = "server"  # the name of a vertex that is not a client
@@ -115,18 +115,14 @@ class Graph:
         return self.weights.size
 
     @cached_property
-    def _extremes(self) -> tuple[float, float]:
-        return extremes(self.weights)
-
-    @property
     def rho(self) -> float:
         """ρ, the largest eigenvalue of L."""
-        return self._extremes[1]
+        return largest(self.weights)
 
-    @property
+    @cached_property
     def lambda2(self) -> float:
         """λ₂, the second smallest eigenvalue of L: positive where the graph is connected."""
-        return self._extremes[0]
+        return second_smallest(self.weights)
 
     @cached_property
     def components(self) -> int:

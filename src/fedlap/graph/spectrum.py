@@ -9,6 +9,8 @@ from scipy.sparse.linalg import eigsh
 
 from fedlap.graph.weights import DENSE_UP_TO, CompleteWeights, Weights
 
+EXACT_UP_TO = 300  # vertices; above it iterating is faster than a full decomposition
+
 
 def laplacian(weights: Weights) -> csr_array:
     """L = D − A."""
@@ -16,23 +18,34 @@ def laplacian(weights: Weights) -> csr_array:
     return csr_array(diags_array(np.asarray(a.sum(axis=1)).ravel()) - a)
 
 
-def extremes(weights: Weights) -> tuple[float, float]:
-    """λ₂ and ρ, the second smallest and the largest eigenvalue of L."""
+def largest(weights: Weights) -> float:
+    """ρ, the largest eigenvalue of L."""
     if isinstance(weights, CompleteWeights):
-        value = weights.size * weights.weight if weights.size > 1 else 0.0
-        return value, value
+        return weights.size * weights.weight if weights.size > 1 else 0.0
     L = laplacian(weights)
-    if weights.size == 1 or not L.nnz:
-        return 0.0, 0.0
+    if not L.nnz:
+        return 0.0
+    if weights.size <= EXACT_UP_TO:
+        return float(eigvalsh(L.toarray())[-1])
+    return float(eigsh(L, k=1, which="LA", v0=_start(weights), return_eigenvectors=False)[0])
+
+
+def second_smallest(weights: Weights) -> float:
+    """λ₂, positive where the graph is connected."""
+    if isinstance(weights, CompleteWeights):
+        return largest(weights)
+    if components(weights) > 1 or weights.size == 1:
+        return 0.0
+    L = laplacian(weights)
     if weights.size <= DENSE_UP_TO:
-        values: Float64[np.ndarray, vertex] = eigvalsh(L.toarray())
-        return max(0.0, float(values[1])), max(0.0, float(values[-1]))
-    start = np.cos(np.arange(weights.size))  # any fixed vector that no symmetry makes an eigenvector
-    largest = float(eigsh(L, k=1, which="LA", v0=start, return_eigenvectors=False)[0])
-    if components(weights) > 1:
-        return 0.0, largest
-    near_zero = eigsh(L, k=2, sigma=-1e-6 * largest, v0=start, return_eigenvectors=False)
-    return float(max(near_zero)), largest
+        return float(eigvalsh(L.toarray())[1])
+    shift = -1e-6 * largest(weights)  # just below zero, where L has an eigenvalue
+    return float(max(eigsh(L, k=2, sigma=shift, v0=_start(weights), return_eigenvectors=False)))
+
+
+def _start(weights: Weights) -> Float64[np.ndarray, "vertex"]:
+    """A fixed vector to iterate from, so that the same graph always gives the same number."""
+    return np.asarray(np.cos(np.arange(weights.size)))
 
 
 def components(weights: Weights) -> int:

@@ -37,7 +37,7 @@ class ModuleNetwork:
         """Number of parameters."""
         return size_of(self.shapes)
 
-    def start(self, seed: int) -> Float[Tensor, "param"]:  # noqa: ARG002 — the module's own values
+    def start(self, seed: int) -> Float[Tensor, "param"]:
         """The values the module came with, whatever the seed."""
         return torch.cat([parameter.detach().double().flatten() for parameter in self.trained.values()])
 

@@ -1,0 +1,55 @@
+"""How strongly a graph pulls models together, and how strongly it may."""
+
+import math
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from fedlap.algorithms.algorithm import Everyone, check_lr
+from fedlap.errors import InputError
+from fedlap.graph import Graph
+
+
+@dataclass(frozen=True)
+class Coupling:
+    """How strongly neighbours are pulled together in a round of R local steps of length μ."""
+
+    graph: Graph
+    strength: float | None
+    lr: float
+    repeats: int
+
+    @property
+    def eta(self) -> float:
+        """η as given, or min(0.01, 1/(μRρ))."""
+        if self.strength is not None:
+            return self.strength
+        return min(0.01, 1 / self.unit) if self.unit > 0 else 0.01
+
+    @property
+    def step(self) -> float:
+        """μRη, the length of a mixing step."""
+        return self.lr * self.repeats * self.eta
+
+    @property
+    def unit(self) -> float:
+        """μRρ; mixing is stable where this times η is at most 2."""
+        return self.lr * self.repeats * self.graph.rho
+
+    def penalty(self, W: Everyone) -> Float[Tensor, ""]:
+        """(η/2) tr(WᵀLW)."""
+        return self.eta / 2 * self.graph.smoothness(W)
+
+    def check(self, name: str, allow_unstable: bool) -> None:
+        """Refuse a negative strength, and one past the limit of stability unless that is wanted."""
+        check_lr(name, self.lr)
+        if not 0 <= self.eta < math.inf:
+            raise InputError(f"{name}: strength = {self.eta}; it must be a finite number, zero or more")
+        product = self.unit * self.eta
+        if product > 2 * (1 + 1e-12) and not allow_unstable:
+            raise InputError(
+                f"{name}: strength = {self.eta:g} is too large: lr·R·strength·ρ = {self.lr:g}·{self.repeats}·"
+                f"{self.eta:g}·{self.graph.rho:g} = {product:.4g} > 2 and mixing would diverge; "
+                f"take a strength of at most {2 / self.unit:.4g}, or set allow_unstable"
+            )
