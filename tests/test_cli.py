@@ -131,6 +131,14 @@ def test_regression_is_ranked_by_loss(call):
     assert "accuracy" not in out
 
 
+def test_one_algorithm_is_explained(call):
+    code, out, _ = call("algorithms", "fedu", out=False)
+    assert code == 0
+    assert "Algorithm 1" in out
+    assert "neighbours: " in out
+    assert call("algorithms", "fedx", out=False)[0] == 2
+
+
 def test_lists(call):
     code, out, _ = call("algorithms", out=False)
     assert code == 0

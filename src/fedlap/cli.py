@@ -3,8 +3,9 @@
 import inspect
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -189,13 +190,19 @@ def compare(
 
 
 @app.command()
-def algorithms() -> None:
-    """List the algorithms and their settings."""
+def algorithms(
+    name: Annotated[str, typer.Argument(help="One of them, to be explained in full.")] = "",
+) -> None:
+    """List the algorithms and their settings, or explain one."""
+    if name:
+        (known,) = algorithm_names(name)
+        print(inspect.getdoc(ALGORITHMS[known]))
+        return
     table = Table("name", "what it is", "settings and their defaults")
-    for name, make in ALGORITHMS.items():
+    for known, make in ALGORITHMS.items():
         about = (inspect.getdoc(make) or "").split("\n\n")[0].replace("\n", " ")
-        shown = (f"{key} = {p.default}" for key, p in settings_of(make, ("graph",)).items())
-        table.add_row(name, about, ", ".join(shown) + (", over a --graph" if takes_graph(name) else ""))
+        over = [] if not takes_graph(known) else ["over a --graph"]
+        table.add_row(known, about, ", ".join(_settings(make, "graph") + over))
     out.print(table)
 
 
@@ -204,9 +211,15 @@ def data_list() -> None:
     """List the data sets and their settings."""
     table = Table("name", "what it is", "settings and their defaults")
     for name, source in SOURCES.items():
-        shown = [f"{key} = {p.default}" for key, p in settings_of(source.make, ("seed",)).items()]
-        table.add_row(name, source.about, ", ".join([*shown, f"scale = {source.scale}"]))
+        shown = [*_settings(source.make, "seed"), f"scale = {source.scale}"]
+        table.add_row(name, source.about, ", ".join(shown))
     out.print(table)
+
+
+def _settings(make: Callable[..., Any], leave: str) -> list[str]:
+    """Names and defaults; a name alone where the default is not a fixed value."""
+    settings = settings_of(make, (leave,)).items()
+    return [key if p.default is None else f"{key} = {p.default}" for key, p in settings]
 
 
 def main() -> None:

@@ -171,7 +171,7 @@ class DFedU:
 
     def mix_all(self, W: Stack) -> Stack:
         """The same step at every client, as one product with the Laplacian."""
-        return W - self.coupling.step * self.graph.pull(torch.arange(len(W), device=W.device), W)
+        return W - self.coupling.step * self.graph.laplacian_times(W)
 
     def penalty(self, server: None, W: Stack) -> Float[Tensor, ""]:
         """(η/2) tr(WᵀLW)."""

@@ -153,7 +153,7 @@ class Graph:
         Over all neighbours ℓ, with those outside `ids` at their row of `elsewhere`; or, without it, over the
         neighbours in `ids` alone.
         """
-        among = self.weights.induced(ids)
+        among = self.weights.induced(ids, w)
         if elsewhere is None or len(ids) == self.size:
             return among.degrees(w) * w - among.times(w)
         # The sum over neighbours is taken at their old models, then corrected for those in `ids`.
@@ -162,7 +162,11 @@ class Graph:
 
     def smoothness(self, W: Models) -> Float[Tensor, ""]:
         """tr(WᵀLW) = ½ Σ_k Σ_ℓ a_kℓ ‖w_k − w_ℓ‖²."""
-        return (W * (self.weights.degrees(W) * W - self.weights.times(W))).sum()
+        return (W * self.laplacian_times(W)).sum()
+
+    def laplacian_times(self, W: Models) -> Models:
+        """L W: for every vertex, Σ_ℓ a_kℓ (w_k − w_ℓ)."""
+        return self.weights.degrees(W) * W - self.weights.times(W)
 
     def aligned(self, clients: Sequence[str]) -> "Graph":
         """The same graph in the order of `clients`, which must be its own."""

@@ -34,8 +34,8 @@ class Weights(Protocol):
         """Row sums of A, where `like` is."""
         ...
 
-    def induced(self, ids: Ids) -> "Weights":
-        """The weights among the vertices in `ids`, in that order."""
+    def induced(self, ids: Ids, like: Tensor) -> "Weights":
+        """The weights among the vertices in `ids`, in that order, for use where `like` is."""
         ...
 
     def times(self, W: Models) -> Models:
@@ -62,7 +62,7 @@ class CompleteWeights:
         """(N − 1) · weight."""
         return like.new_full((self.size, 1), self.weight * (self.size - 1))
 
-    def induced(self, ids: Ids) -> "CompleteWeights":
+    def induced(self, ids: Ids, like: Tensor) -> "CompleteWeights":
         """A smaller complete graph."""
         return CompleteWeights(len(ids), self.weight)
 
@@ -95,9 +95,9 @@ class DenseWeights:
         """Row sums of A."""
         return self._like(like).sum(1, keepdim=True)
 
-    def induced(self, ids: Ids) -> "DenseWeights":
+    def induced(self, ids: Ids, like: Tensor) -> "DenseWeights":
         """Some rows and the same columns."""
-        return DenseWeights(self.array.to(ids.device)[ids][:, ids])
+        return DenseWeights(self._like(like)[ids][:, ids])
 
     def times(self, W: Models) -> Models:
         """A W."""
@@ -120,6 +120,7 @@ class SparseWeights:
     """A large graph; only the rows asked for are touched."""
 
     csr: csr_array
+    _placed: dict[tuple[torch.device, torch.dtype], Tensor] = field(default_factory=dict, repr=False)
 
     @property
     def size(self) -> int:
@@ -138,24 +139,27 @@ class SparseWeights:
         """Row sums of A."""
         return torch.from_numpy(self._row_sums).unsqueeze(1).to(like)
 
-    def induced(self, ids: Ids) -> "SparseWeights":
+    def induced(self, ids: Ids, like: Tensor) -> "SparseWeights":
         """Some rows and the same columns."""
         at = ids.cpu().numpy()
         return SparseWeights(csr_array(self.csr[at][:, at]))
 
     def times(self, W: Models) -> Models:
         """A W."""
-        return _placed(self.csr, W) @ W
+        place = (W.device, W.dtype)
+        if place not in self._placed:  # as above: a copy once placed stays right
+            self._placed[place] = _sparse_tensor(self.csr, W)
+        return self._placed[place] @ W
 
     def rows_times(self, ids: Ids, W: Models) -> Chosen:
         """Some rows of A, times the rows of W that they name."""
         rows = csr_array(self.csr[ids.cpu().numpy()])
         near, column = np.unique(rows.indices, return_inverse=True)
         small = csr_array((rows.data, column, rows.indptr), shape=(len(ids), len(near)))
-        return _placed(small, W) @ W[torch.from_numpy(near).to(W.device, torch.int64)]
+        return _sparse_tensor(small, W) @ W[torch.from_numpy(near).to(W.device, torch.int64)]
 
 
-def _placed(a: csr_array, w: Tensor) -> Tensor:
+def _sparse_tensor(a: csr_array, w: Tensor) -> Tensor:
     entries = a.tocoo()
     at = torch.from_numpy(np.stack([entries.row, entries.col]).astype(np.int64))
     values = torch.from_numpy(entries.data).to(w.dtype)
