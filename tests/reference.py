@@ -77,25 +77,55 @@ def local_steps(w, data, name, seed, round, lr, batch, labels, l2, work):
     return w
 
 
-def fedu(data, a, start, *, rounds, lr, eta, batch, share, seed, neighbours, labels, l2, work):
-    """Algorithm 1. `data` maps names to (x, y), `a` maps pairs of names to weights."""
+def fedu(data, a, start, *, rounds, lr, eta, batch, share, seed, neighbours, labels, l2, work, server=None):
+    """Algorithm 1. `data` maps names to (x, y), `a` maps pairs of names to weights.
+
+    A `server` is one more vertex with F₀ = 0, always sampled, which starts at the mean of the clients.
+    """
     names = list(data)
-    w = {k: start.copy() for k in names}
+    vertices = names if server is None else [*names, server]
+    w = {k: start.copy() for k in vertices}
     r = work.get("steps") or work["epochs"]
     for t in range(1, rounds + 1):
-        chosen = sampled(names, seed, t, share)
+        clients = sampled(names, seed, t, share)
+        chosen = clients if server is None else [*clients, server]
         after = {
-            k: local_steps(w[k], data, k, seed, t, lr, batch, labels, l2, work) if k in chosen else w[k]
-            for k in names
+            k: local_steps(w[k], data, k, seed, t, lr, batch, labels, l2, work) if k in clients else w[k]
+            for k in vertices
         }
-        near = names if neighbours == "all" else chosen
+        near = vertices if neighbours == "all" else chosen
         w = {
             k: after[k] - lr * r * eta * sum(a.get((k, o), 0.0) * (after[k] - after[o]) for o in near)
             if k in chosen
             else w[k]
-            for k in names
+            for k in vertices
         }
-    return np.stack([w[k] for k in names])
+    return np.stack([w[k] for k in vertices])
+
+
+def local(data, start, *, rounds, lr, batch, share, seed, labels, l2, work):
+    """Every sampled client by itself."""
+    w = {k: start.copy() for k in data}
+    for t in range(1, rounds + 1):
+        for k in sampled(list(data), seed, t, share):
+            w[k] = local_steps(w[k], data, k, seed, t, lr, batch, labels, l2, work)
+    return np.stack(list(w.values()))
+
+
+def everybody(data, start, *, rounds, lr, batch, share, seed, labels, l2, work):
+    """One model on all rows, in the order of the clients' digests: R epochs, or R·S steps, a round."""
+
+    def place(name):
+        return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little", signed=True)
+
+    order = sorted(data, key=place)
+    pooled = {"pooled": tuple(np.concatenate([data[k][part] for k in order]) for part in (0, 1))}
+    if "steps" in work:
+        work = {"steps": work["steps"] * max(1, math.floor(share * len(data) + 0.5))}
+    w = start.copy()
+    for t in range(1, rounds + 1):
+        w = local_steps(w, pooled, "pooled", seed, t, lr, batch, labels, l2, work)
+    return np.stack([w] * len(data))
 
 
 def dfedu(data, a, start, *, rounds, lr, eta, batch, seed, labels, l2, work):

@@ -1,8 +1,11 @@
 """The command line as a user meets it."""
 
 import json
+import signal
 import subprocess
 import sys
+import tempfile
+import time
 import tomllib
 
 import numpy as np
@@ -121,6 +124,53 @@ def test_compare_gives_a_setting_to_those_that_have_it(call):
     assert set(json.loads(out)["algorithms"]) == {"fedu", "local"}
 
 
+def test_compare_trains_all_from_the_same_starts_on_the_same_batches(call):
+    """Without mixing FedU is Local, to the last digit, in every seed."""
+    words = ("--seeds", "0-1", "--strength", "0", "--sample", "0.4", *SHORT, "--json")
+    answer = json.loads(call("compare", "--algorithms", "fedu,local", *words)[1])["algorithms"]
+    same = ("accuracy", "loss_worst", "train_loss", "objective")
+    for one, other in zip(answer["fedu"], answer["local"], strict=True):
+        assert [one[key] for key in same] == [other[key] for key in same]
+
+
+def test_a_run_says_everything_that_was_chosen(call, tmp_path):
+    call("run", "--rounds", "1", "--model", "mlp")
+    (folder,) = (tmp_path / "runs").iterdir()
+    described = tomllib.loads((folder / "experiment.toml").read_text())
+    assert described["algorithm"]["strength"] == 0.01
+    assert described["algorithm"]["local_steps"] == 5
+    assert json.loads((folder / "environment.json").read_text())["torch"]
+    with safe_open(folder / "models.safetensors", "np") as file:
+        assert file.get_tensor("shift").shape == (1, 1, 1, 1)
+        assert json.loads(file.metadata()["labels"]) == [str(n) for n in range(10)]
+
+
+def test_another_graph_in_the_same_file_is_another_experiment(call, tmp_path):
+    edges = tmp_path / "g.csv"
+    folders = []
+    for text in ("0,1\n", "0,1\n2,3,0.5\n"):
+        edges.write_text(text)
+        folders.append(json.loads(call("run", "--rounds", "1", "--graph", str(edges), "--json")[1])["folder"])
+    assert folders[0] != folders[1]
+
+
+def test_set_a_name_keeps_the_settings(call):
+    code, out, _ = call("run", *SHORT, "--lr", "0.5", "--set", "algorithm=local", "--json")
+    assert code == 0
+    assert json.loads(out)["experiment"]["algorithm"] == {"name": "local", "lr": 0.5, "local_steps": 5}
+    table = 'data={name="digits", clients=10}'
+    assert json.loads(call("run", *SHORT, "--set", table, "--json")[1])["experiment"]["data"]["clients"] == 10
+
+
+@pytest.mark.parametrize(
+    "words", [("--algorithms", "local,fedu", "--strength", "5"), ("--algorithms", "all", "--sample", "0.5")]
+)
+def test_nothing_is_trained_before_all_is_checked(words, call):
+    code, _, err = call("compare", *words, *SHORT)
+    assert code == 2
+    assert "round" not in err
+
+
 def test_regression_is_ranked_by_loss(call):
     code, out, _ = call(
         "compare", "--data", "synthetic", "--set", "data.task=regression", "--graph", "known",
@@ -166,6 +216,7 @@ def files(tmp_path):
     np.save(tmp_path / "small.npy", np.zeros((3, 3)))
     (tmp_path / "stranger.csv").write_text("0,1\n1,99\n")
     (tmp_path / "word.csv").write_text("0,1,heavy\n")
+    (tmp_path / "zip.npy").write_bytes(b"PK\x03\x04nothing")
     (tmp_path / "file").write_text(",".join(names))
     return tmp_path
 
@@ -217,6 +268,18 @@ BAD = {
     "too many labels": (["run", "--set", "data.labels_per_client=11"], ["labels_per_client = 11"]),
     "too many clients": (["run", "--set", "data.clients=9999"], ["clients"]),
     "negative l2": (["run", "--set", "model.l2=-1"], ["l2 = -1"]),
+    "rounds true": (["run", "--set", "rounds=true"], ["rounds = True"]),
+    "lr true": (["run", "--set", "algorithm.lr=true"], ["algorithm.lr = True"]),
+    "seed half": (["run", "--set", "seed=1.5"], ["seed", "1.5"]),
+    "batch odd": (["run", "--batch", "²"], ["batch", "²"]),
+    "batch minus": (["run", "--batch=--5"], ["batch", "--5"]),
+    "device meta": (["run", "--device", "meta"], ["'meta'", "use cpu"]),
+    "size infinite": (["run", "--data", "synthetic", "--set", "data.size=inf"], ["size = inf"]),
+    "task misspelt": (["run", "--data", "synthetic", "--set", "data.task=regresion"], ["data.task"]),
+    "zip as matrix": (["run", "--graph", "{}/zip.npy"], ["zip.npy", "cannot be read"]),
+    "diverging by mixing": (
+        ["run", "--rounds", "300", "--strength", "30", "--set", "algorithm.allow_unstable=true"],
+        ["lower strength", "= 90"]),
     "diverging": (
         ["run", "--data", "synthetic", "--set", "data.task=regression", "--lr", "9"], ["diverged", "lr"]),
 }  # fmt: skip
@@ -226,7 +289,9 @@ BAD = {
 def test_a_mistake_is_one_clear_line_and_exit_code_2(case, call, files):
     words, wanted = BAD[case]
     short = (
-        [] if case in ("no rounds", "rounds a word", "unknown command", "diverging") else ["--rounds", "2"]
+        []
+        if case in ("no rounds", "rounds a word", "unknown command", "diverging", "diverging by mixing")
+        else ["--rounds", "2"]
     )
     code, out, err = call(*[word.format(files) for word in words], *short)
     lines = [line for line in err.splitlines() if "strength = 0.01, by default" not in line]
@@ -243,7 +308,27 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(case, call, files):
 def test_an_out_folder_that_cannot_be_written(call, files):
     code, _, err = call("run", *SHORT, "--out", str(files / "file"), out=False)
     assert code == 2
-    assert "cannot be written" in err.splitlines()[-1]
+    assert err.count("\n") == 1  # before anything is trained
+    assert "cannot be written" in err
+
+
+def test_an_out_folder_with_odd_characters(call, tmp_path):
+    odd = tmp_path / "a[/red]b"
+    code, out, _ = call("run", *SHORT, "--out", str(odd), out=False)
+    assert code == 0
+    assert str(odd) in out.replace("\n", "")
+
+
+def test_ctrl_c_says_so():
+    command = [sys.executable, "-m", "fedlap.cli", "run", "--rounds", "1000000", "--out"]
+    with tempfile.TemporaryDirectory() as out:
+        running = subprocess.Popen([*command, out], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert "strength" in running.stderr.readline()  # it has begun
+        time.sleep(0.5)
+        running.send_signal(signal.SIGINT)
+        _, err = running.communicate(timeout=30)
+    assert running.returncode == 130
+    assert err.splitlines()[-1] == "error: interrupted"
 
 
 def test_the_installed_command():

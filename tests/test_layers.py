@@ -13,7 +13,8 @@ FILES = sorted(SRC.rglob("*.py"))
 ORDER = [
     "errors", "randomness", "models", "parts",
     "arrays", "federation", "work", "partition", "graph", "algorithms",
-    "data", "scores", "engines", "result", "rounds", "experiment", "runs", "report", "options", "cli",
+    "data", "scores", "engines", "result", "schedule", "rounds", "experiment",
+    "runs", "report", "options", "cli",
 ]  # fmt: skip
 
 every_file = pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SRC)))

@@ -49,10 +49,10 @@ def test_a_seed_fixes_the_cut():
 @pytest.mark.parametrize(
     ("clients", "each", "message"),
     [
-        (5, 0, "labels_per_client = 0; it must be 1 to 4"),
+        (5, 0, "labels_per_client = 0; it must be a whole number, at least 1"),
         (5, 5, "labels_per_client = 5; it must be 1 to 4"),
         (1, 3, "leave some of 4 labels to nobody"),
-        (0, 4, "leave some of 4 labels to nobody"),
+        (0, 4, "clients = 0; it must be a whole number"),
         (12, 4, "label 0 has 10 rows for 12 clients; take fewer clients"),
     ],
 )

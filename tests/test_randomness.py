@@ -59,7 +59,7 @@ def test_everything_that_names_a_draw_changes_it():
     def first(seed=0, purpose="batches", round=1, name="a", step=0):
         return tuple(draws(seed, purpose, round).words(torch.tensor(digest(name)), step, 4).tolist())
 
-    purposes = ["start", "sample", "batches", "split", "partition", "data", "graph"]
+    purposes = ["start", "sample", "batches", "split", "partition", "data"]
     seen = [first(purpose=purpose) for purpose in purposes]
     seen += [first(seed=seed) for seed in (1, 2, -1, 2**40)] + [first(round=round) for round in (0, 2, 10)]
     seen += [first(name=name) for name in ("b", "aa", "", "é")] + [first(step=step) for step in (1, 2, 2**31)]

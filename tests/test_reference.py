@@ -78,6 +78,34 @@ def test_dfedu_is_algorithm_2(problem, work, batch):
     assert np.abs(trained(method, federation, start, batch) - plain).max() < 1e-9
 
 
+@pytest.mark.parametrize("batch", [4, "all"])
+@pytest.mark.parametrize("work", [{"steps": 3}, {"epochs": 2}], ids=["steps", "epochs"])
+@pytest.mark.parametrize("sample", [0.5, 1.0])  # half of seven clients are four
+@pytest.mark.parametrize(("method", "plain"), [(fl.Local, reference.local), (fl.Global, reference.everybody)])
+def test_baselines_are_what_they_say(problem, method, plain, sample, work, batch):
+    arrays, federation, _, _, start = problem
+    fields = {f"local_{kind}": number for kind, number in work.items()}
+    expected = plain(
+        arrays, start, rounds=20, lr=LR, batch=batch, share=sample, seed=SEED, labels=LABELS, l2=L2, work=work
+    )
+    found = trained(method(lr=LR, **fields), federation, start, batch, sample)
+    assert np.abs(found - expected).max() < 1e-9
+
+
+@pytest.mark.parametrize("neighbours", ["all", "sampled"])
+@pytest.mark.parametrize("sample", [0.45, 1.0])
+def test_a_server_vertex_is_a_vertex_without_loss(problem, sample, neighbours):
+    arrays, federation, _, _, start = problem
+    star = fl.Graph.star(federation.clients, 0.8, server=True)
+    pairs = {pair: 0.8 for k in arrays for pair in ((k, "server"), ("server", k))}
+    plain = reference.fedu(
+        arrays, pairs, start, rounds=20, lr=LR, eta=ETA, batch=4, share=sample, seed=SEED,
+        neighbours=neighbours, labels=LABELS, l2=L2, work={"steps": 3}, server="server",
+    )  # fmt: skip
+    method = fl.FedU(star, strength=ETA, lr=LR, local_steps=3, neighbours=neighbours)
+    assert np.abs(trained(method, federation, start, 4, sample) - plain[:-1]).max() < 1e-9
+
+
 def test_the_reference_learns(problem):
     """The comparison above would be empty if nothing moved."""
     _, federation, graph, _, start = problem

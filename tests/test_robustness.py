@@ -1,5 +1,7 @@
 """Mistakes and corners that once went wrong."""
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from torch import nn
 import fedlap as fl
 from conftest import random_arrays
 from fedlap.partition import by_label
+from fedlap.schedule import check_makers, check_schedule
 
 
 def test_global_takes_images_scaled_client_by_client():
@@ -147,3 +150,66 @@ def test_predict_takes_raw_features():
         result.predict("33", federation.test.x)
     with pytest.raises(fl.InputError, match="give rows of features"):
         result.predict("3", torch.zeros(64))
+
+
+def test_two_names_that_read_alike(arrays):
+    with pytest.raises(fl.InputError, match="'1' appears twice"):
+        fl.Federation.from_arrays({1: arrays["a"], "1": arrays["b"]})
+
+
+def test_labels_far_beyond_what_is_seen():
+    with pytest.raises(fl.InputError, match="largest label is 10000000"):
+        fl.Federation.from_arrays({"a": (np.zeros((3, 1)), np.array([0, 1, 10_000_000]))})
+
+
+def test_labels_counted_by_numpy_or_named_in_an_array():
+    rows = {"a": (np.zeros((4, 1)), np.array([0, 1, 2, 0]))}
+    assert fl.Federation.from_arrays(rows, labels=np.int64(3)).labels == ("0", "1", "2")
+    assert fl.Federation.from_arrays(rows, labels=np.array(["x", "y", "z"])).labels == ("x", "y", "z")
+
+
+def test_arrays_that_may_not_be_written_to():
+    x = np.zeros((4, 1))
+    x.flags.writeable = False
+    fl.Federation.from_arrays({"a": (x, np.array([0, 1, 0, 1]))})
+
+
+def test_weights_rounded_to_single_precision_are_symmetric_enough():
+    a = np.array([[0, 0.1], [np.float32(0.1), 0]])
+    graph = fl.Graph.from_matrix(a)
+    matrix = graph.weights.matrix().toarray()
+    assert np.array_equal(matrix, matrix.T)
+
+
+def test_an_unknown_setting_of_data():
+    with pytest.raises(fl.InputError, match="'clientz'; did you mean 'clients'"):
+        fl.data.load("digits", clientz=3)
+
+
+def test_one_hidden_layer_by_its_width():
+    assert fl.models.mlp(7) == fl.models.mlp((7,))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "model", "message"),
+    [
+        (fl.FedU, fl.models.linear(), "not an algorithm"),
+        ("fedu", fl.models.linear(), "not an algorithm"),
+        (fl.Local(), fl.models.linear, "not a model"),
+        (fl.Local(), nn.Linear(4, 3), "wrap it"),
+    ],
+)
+def test_makers_that_cannot_be(algorithm, model, message, federation):
+    with pytest.raises(fl.InputError, match=message):
+        check_makers(algorithm, model)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"rounds": 2.5}, {"batch": 2.5}, {"batch": None}, {"sample": "1"}, {"seed": 1.5}]
+)
+def test_schedules_that_cannot_be(bad):
+    good = {"rounds": 1, "batch": 1, "sample": 1.0, "evaluate_every": 1, "seed": 0}
+    unchecked = inspect.unwrap(check_schedule)
+    unchecked(**good)
+    with pytest.raises(fl.InputError, match=next(iter(bad))):
+        unchecked(**{**good, **bad})

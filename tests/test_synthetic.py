@@ -17,7 +17,7 @@ SEEDS = 5
 
 def shuffled(graph, seed):
     """The same ring with clients in other places."""
-    order = draws(seed, "graph").permutation(0, 0, graph.size).tolist()
+    order = draws(seed, "data").permutation(0, 0, graph.size).tolist()
     return [graph.clients[k] for k in order]
 
 

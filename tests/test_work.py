@@ -194,9 +194,9 @@ def test_how_much_work():
     ("steps", "epochs", "message"),
     [
         (3, 2, "local_steps = 3 and local_epochs = 2 are both given"),
-        (0, None, "local_steps = 0; it must be at least 1"),
-        (None, 0, "local_epochs = 0; it must be at least 1"),
-        (None, -2, "local_epochs = -2; it must be at least 1"),
+        (0, None, "local_steps = 0; it must be a whole number, at least 1"),
+        (None, 0, "local_epochs = 0; it must be a whole number, at least 1"),
+        (None, -2, "local_epochs = -2; it must be a whole number, at least 1"),
     ],
 )
 def test_work_that_cannot_be(steps, epochs, message):

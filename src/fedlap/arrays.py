@@ -19,7 +19,9 @@ Rows = tuple[Tensor, Tensor]  # the same, in the form that training takes
 def checked(name: str, given: Given, labels: int | None, what: str = "row") -> Rows:
     """One client's features (bytes or real) and labels (whole) or targets (real, a column each)."""
     try:
-        x, y = (torch.as_tensor(np.ascontiguousarray(v) if isinstance(v, np.ndarray) else v) for v in given)
+        if isinstance(given, np.ndarray | Tensor):
+            raise TypeError("one array was given where a pair is needed")
+        x, y = (_tensor(values) for values in given)
         shapes = f"features of shape {tuple(x.shape)} and labels of shape {tuple(y.shape)}"
         alike = x.dim() > 0 and y.dim() > 0 and len(x) == len(y)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -57,6 +59,14 @@ def checked(name: str, given: Given, labels: int | None, what: str = "row") -> R
                 f"data: client {name!r}, {what} {at}: label {int(y[at])} is out of range; {known}"
             )
     return x, y
+
+
+def _tensor(values: Any) -> Tensor:
+    """A tensor of these values; an array that may not be written to is copied, as torch wants."""
+    if isinstance(values, Tensor):
+        return values.to_dense()
+    array = np.asarray(values)
+    return torch.from_numpy(np.ascontiguousarray(array if array.flags.writeable else array.copy()))
 
 
 def check_alike(names: Sequence[str], given: Sequence[Rows]) -> None:
@@ -100,6 +110,11 @@ def label_names(labels: Sequence[str] | int | None, train: Part, test: Part) -> 
             raise InputError("data: labels were named but targets are real numbers; give whole-number labels")
         return None
     if labels is None:
-        top = max((int(part.y.max()) for part in (train, test) if len(part.y)), default=0)
-        labels = max(2, top + 1)
+        seen = torch.cat([train.y, test.y])
+        labels = max(2, int(seen.max()) + 1)
+        if labels > 1000 and labels > 10 * len(seen.unique()):
+            raise InputError(
+                f"data: the largest label is {labels - 1}, but only {len(seen.unique())} are in use; "
+                "number them 0, 1, …, or say how many there are with labels="
+            )
     return tuple(str(n) for n in range(labels)) if isinstance(labels, int) else tuple(map(str, labels))

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedlap import __version__
-from fedlap.algorithms import ALGORITHMS, DFedU, FedU
+from fedlap.algorithms import ALGORITHMS
 from fedlap.data import SOURCES
 from fedlap.errors import InputError
 from fedlap.experiment import KNOWN_GRAPH, Experiment, settings_of, takes_graph
@@ -23,7 +23,7 @@ from fedlap.options import algorithm_names, assign, description, parsed, seed_nu
 from fedlap.report import Comparison, draw_curves
 from fedlap.report.progress import progress
 from fedlap.result import Result
-from fedlap.runs import folder_for_all, write_file, write_run
+from fedlap.runs import folder_for_all, prepare, write_file, write_run
 from fedlap.scores import Score
 
 app = typer.Typer(
@@ -37,6 +37,8 @@ app.add_typer(data_app, name="data")
 
 out = Console()
 err = Console(stderr=True)
+
+INTERRUPTED = 130
 
 Data = Annotated[str, typer.Option(help=f"Data set: {', '.join(SOURCES)}.")]
 ModelName = Annotated[str, typer.Option("--model", help=f"Model: {', '.join(MODELS)}.")]
@@ -115,7 +117,8 @@ def run(
     asked["algorithm"] = {"name": algorithm, **{k: v for k, v in given.items() if v is not None}}
     for assignment in set_ or []:
         assign(asked, assignment)
-    experiment = Experiment.of(asked)
+    prepare(out_folder)
+    experiment = _settled(Experiment.of(asked))
     result = _train(experiment)
     folder = write_run(out_folder, experiment, result)
     last = result.scores[-1]
@@ -125,9 +128,11 @@ def run(
         )
         return
     runs = {experiment.algorithm["name"]: [result.scores]}
-    out.print(Comparison(experiment.data["name"], [experiment.seed], runs).table())
+    out.print(Comparison(experiment.data["name"], [experiment.seed], runs).table(out.width))
     out.print(f"J(W) = {last.objective:.4f}, training loss {last.train_loss:.4f}", highlight=False)
-    out.print(f"{last.seconds:.2f} s of training. Kept in {folder}", highlight=False, soft_wrap=True)
+    out.print(
+        f"{last.seconds:.2f} s of training. Kept in {folder}", highlight=False, markup=False, soft_wrap=True
+    )
 
 
 @app.command()
@@ -168,11 +173,14 @@ def compare(
             assign(common, assignment)
     shared = shared_settings(names, settings)
     asked = {name: {**common, "algorithm": {"name": name, **shared[name]}} for name in names}
-    # All are checked before the first is run.
-    planned = [Experiment.of({**asked[name], "seed": seed}) for seed in numbers for name in names]
+    prepare(out_folder)
+    # Every algorithm is checked before the first is trained; a random graph's ρ may differ between seeds.
+    first = [_settled(Experiment.of({**asked[name], "seed": numbers[0]})) for name in names]
+    rest = [Experiment.of({**asked[name], "seed": seed}).checked() for seed in numbers[1:] for name in names]
+    planned = first + rest
     runs: dict[str, list[list[Score]]] = {name: [] for name in names}
-    for place, experiment in enumerate(planned):
-        result = _train(experiment, lines=1, explain=place < len(names))
+    for experiment in planned:
+        result = _train(experiment, lines=1)
         write_run(out_folder, experiment, result)
         runs[experiment.algorithm["name"]].append(result.scores)
     comparison = Comparison(planned[0].data["name"], numbers, runs)
@@ -183,10 +191,10 @@ def compare(
     if as_json:
         print(json.dumps({**comparison.as_dict(), "folder": str(folder)}))
         return
-    out.print(comparison.table())
+    out.print(comparison.table(out.width))
     for line in comparison.verdict():
         out.print(line, highlight=False)
-    out.print(f"Table and curves are in {folder}", highlight=False, soft_wrap=True)
+    out.print(f"Table and curves are in {folder}", highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -226,12 +234,14 @@ def main() -> None:
     """Run the command line; a user's mistake is one line and exit code 2."""
     try:
         code = app(standalone_mode=False)
+        if code == INTERRUPTED:  # typer turns Ctrl-C into this code
+            _fail("interrupted", code)
     except InputError as error:
         code = _fail(str(error), 2)
     except typer.TyperException as error:
         code = _fail(error.format_message(), 2)
-    except (typer.Abort, KeyboardInterrupt):
-        code = _fail("interrupted", 130)
+    except typer.Abort:
+        code = _fail("interrupted", INTERRUPTED)
     sys.exit(code or 0)
 
 
@@ -240,16 +250,21 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-def _train(experiment: Experiment, lines: int = 5, explain: bool = True) -> Result:
-    """Train with progress, after saying which strength was chosen where none was given."""
-    algorithm, federation, model = experiment.build()
+def _settled(experiment: Experiment) -> Experiment:
+    """The experiment, checked; says which strength it chose where none was given."""
+    made = experiment.checked()
+    name, eta = made.algorithm["name"], made.algorithm.get("strength")
+    if eta is not None and "strength" not in experiment.algorithm:
+        rule = "by default min(0.01, 1/(lr·R·ρ)), ρ the largest eigenvalue of the graph's Laplacian"
+        err.print(f"{name}  strength = {eta:g}, {rule}", highlight=False, markup=False, soft_wrap=True)
+    return made
+
+
+def _train(experiment: Experiment, lines: int = 5) -> Result:
+    """Train with progress."""
     name = f"{experiment.algorithm['name']} seed {experiment.seed}"
-    if explain and isinstance(algorithm, FedU | DFedU) and algorithm.strength is None:
-        coupling = algorithm.coupling
-        default = f"by default min(0.01, 1/(lr·R·ρ)) with lr·R·ρ = {coupling.unit:g}"
-        err.print(f"{name}  strength = {coupling.eta:g}, {default}", highlight=False, soft_wrap=True)
-    with progress(err, name, experiment.rounds, lines) as on_score:
-        return experiment.train(algorithm, federation, model, on_score)
+    with progress(err, name, experiment.rounds, lines) as (on_score, on_round):
+        return experiment.run(on_score, on_round)
 
 
 def _use_threads(threads: int | None) -> None:

@@ -1,6 +1,8 @@
 """What a user can do wrong, said in one line."""
 
 import difflib
+import math
+import numbers
 from collections.abc import Iterable
 
 
@@ -18,3 +20,21 @@ def unknown(what: str, name: object, known: Iterable[str]) -> InputError:
     near = difflib.get_close_matches(str(name), names, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
     return InputError(f"unknown {what} {str(name)!r}; {hint}")
+
+
+def whole(name: str, value: object, least: int | None = None) -> int:
+    """A whole number, of at least this much."""
+    number = int(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else None
+    if number is None or (least is not None and number < least):
+        bound = "" if least is None else f", at least {least}"
+        raise InputError(f"{name} = {value!r}; it must be a whole number{bound}")
+    return number
+
+
+def real(name: str, value: object, *, zero: bool) -> float:
+    """A finite number above zero, or from zero on."""
+    number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
+    if not 0 <= number < math.inf or (number == 0 and not zero):
+        least = "zero or more" if zero else "above zero"
+        raise InputError(f"{name} = {value!r}; it must be a finite number, {least}")
+    return number

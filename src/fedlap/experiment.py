@@ -8,16 +8,18 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model, field_validator
 
-from fedlap.algorithms import ALGORITHMS, Algorithm
+from fedlap.algorithms import ALGORITHMS, Algorithm, DFedU, FedU
 from fedlap.data import SOURCES, load_with_graph
 from fedlap.errors import InputError, unknown
 from fedlap.federation import Federation
-from fedlap.graph import GRAPHS, Graph
+from fedlap.graph import GRAPHS, Graph, digest_of
 from fedlap.models import MODELS, Architecture
 from fedlap.parts import Scaling
 from fedlap.result import Result
-from fedlap.rounds import DtypeName, EngineName, check_schedule, fit
+from fedlap.rounds import fit
+from fedlap.schedule import DtypeName, EngineName, check_schedule, sample_size
 from fedlap.scores import Score
+from fedlap.work import DEFAULT_STEPS
 
 KNOWN_GRAPH = "known"  # the graph that comes with the data
 
@@ -48,12 +50,15 @@ class Experiment(BaseModel):
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> "Experiment":
         """From plain values; a mistake is one line that names the field."""
+        for field, value in description.items():
+            if isinstance(value, bool):
+                raise InputError(f"{field} = {value}: it is not a matter of true or false")
         try:
             made = cls.model_validate(dict(description))
         except ValidationError as error:
             raise _one_line(error, "", cls.model_fields) from None
-        check_schedule(made.rounds, made.batch, made.sample, made.evaluate_every)
-        return made
+        check_schedule(made.rounds, made.batch, made.sample, made.evaluate_every, made.seed)
+        return made if takes_graph(made.algorithm["name"]) else made.model_copy(update={"graph": {}})
 
     @field_validator("data")
     @classmethod
@@ -72,14 +77,21 @@ class Experiment(BaseModel):
     @classmethod
     def _algorithm(cls, section: Section) -> Section:
         name = _name("algorithm", section, ALGORITHMS)
-        return _completed("algorithm", name, ALGORITHMS[name], section, leave=("graph",))
+        made = _completed("algorithm", name, ALGORITHMS[name], section, leave=("graph",))
+        if "local_steps" not in made and "local_epochs" not in made:
+            made["local_steps"] = DEFAULT_STEPS
+        return made
 
     @field_validator("graph")
     @classmethod
     def _graph(cls, section: Section) -> Section:
+        if not section:
+            return section
         name = _name("graph", section, [*GRAPHS, KNOWN_GRAPH])
-        make = GRAPHS.get(name, lambda: None)
-        return _completed("graph", name, make, section, leave=("clients",))
+        made = _completed("graph", name, GRAPHS.get(name, lambda: None), section, leave=("clients",))
+        if name == "file" and not made["sha256"]:
+            made["sha256"] = digest_of(made["path"])
+        return made
 
     def described(self) -> dict[str, Any]:
         """Plain values that make this experiment again."""
@@ -101,23 +113,27 @@ class Experiment(BaseModel):
         model_name, model_settings = _split(self.model)
         return make(**settings), federation, MODELS[model_name](**model_settings)
 
-    def run(self, on_score: Callable[[Score], None] | None = None) -> Result:
-        """Build and train."""
-        algorithm, federation, model = self.build()
-        return self.train(algorithm, federation, model, on_score)
+    def settled(self, algorithm: Algorithm) -> "Experiment":
+        """The same experiment with the strength that its algorithm chose, where none was given."""
+        if not isinstance(algorithm, FedU | DFedU):
+            return self
+        return self.model_copy(update={"algorithm": {**self.algorithm, "strength": algorithm.coupling.eta}})
 
-    def train(
+    def checked(self) -> "Experiment":
+        """This experiment, `settled`, after everything was built once: what cannot be run is refused here."""
+        algorithm, federation, model = self.build()
+        sample_size(algorithm, self.sample, len(federation.clients))
+        model.build(federation.inputs, federation.outputs)
+        return self.settled(algorithm)
+
+    def run(
         self,
-        algorithm: Algorithm,
-        federation: Federation,
-        model: Architecture,
         on_score: Callable[[Score], None] | None = None,
+        on_round: Callable[[int], None] | None = None,
     ) -> Result:
-        """Train what `build` gave."""
+        """Build and train."""
         return fit(
-            algorithm,
-            federation,
-            model,
+            *self.build(),
             rounds=self.rounds,
             batch=self.batch,
             sample=self.sample,
@@ -127,6 +143,7 @@ class Experiment(BaseModel):
             engine=self.engine,
             evaluate_every=self.evaluate_every,
             on_score=on_score,
+            on_round=on_round,
         )
 
     def _built_graph(self, federation: Federation, known: Graph | None) -> Graph:
@@ -175,6 +192,9 @@ def _completed(
         key: (p.annotation, ... if p.default is inspect.Parameter.empty else p.default)
         for key, p in settings_of(make, leave).items()
     } | (more or {})
+    for key, value in section.items():
+        if isinstance(value, bool) and key in fields and fields[key][0] is not bool:
+            raise InputError(f"{where}.{key} = {value}: it is not a matter of true or false")
     checker = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
     try:
         made = checker.model_validate({key: value for key, value in section.items() if key != "name"})

@@ -1,16 +1,17 @@
 """The Federation: whose rows are whose."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, SupportsIndex
 
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
 from fedlap.arrays import Given, check_alike, checked, joined, label_names, split
-from fedlap.errors import InputError
+from fedlap.errors import InputError, whole
 from fedlap.models import CrossEntropy, Loss, SquaredError
 from fedlap.parts import UNSCALED, Part, Scale, Scaling
 from fedlap.randomness import digests
@@ -27,9 +28,7 @@ class Federation:
     scale: Scale = UNSCALED
 
     def __post_init__(self) -> None:
-        for name, times in Counter(self.clients).items():
-            if times > 1:
-                raise InputError(f"data: client {name!r} appears twice; give every client its own name")
+        _check_names(self.clients)
         for place in (self.train.count == 0).nonzero().flatten().tolist():
             raise InputError(
                 f"data: client {self.clients[place]!r} has no training rows; leave it out or give it some"
@@ -38,12 +37,12 @@ class Federation:
     @classmethod
     def from_arrays(
         cls,
-        arrays: Mapping[str, Given],
+        arrays: Mapping[Any, Given],
         test_share: float = 0.25,
         seed: int = 0,
         *,
-        test: Mapping[str, Given] | None = None,
-        labels: Sequence[str] | int | None = None,
+        test: Mapping[Any, Given] | None = None,
+        labels: Iterable[str] | SupportsIndex | None = None,
     ) -> "Federation":
         """A federation from each client's own arrays: {name: (x, y)}.
 
@@ -53,11 +52,18 @@ class Federation:
         """
         if not 0 <= test_share < 1:
             raise InputError(f"data: test_share = {test_share}; it must be in [0, 1)")
+        if not isinstance(arrays, Mapping):
+            raise InputError(
+                f"data: clients are given as {type(arrays).__name__}; give a dictionary name: (x, y)"
+            )
         if not arrays:
             raise InputError("data: there are no clients; a federation needs at least one")
-        classes = len(labels) if isinstance(labels, Sequence) else labels
-        if classes is not None and classes < 1:
-            raise InputError(f"data: labels = {labels!r}; there must be at least one")
+        _check_names(str(name) for name in arrays)
+        if isinstance(labels, Iterable):
+            named: tuple[str, ...] | int | None = tuple(str(name) for name in labels)
+        else:
+            named = None if labels is None else whole("data: labels", labels, 1)
+        classes = len(named) if isinstance(named, tuple) else named
         given = {str(name): checked(str(name), rows, classes) for name, rows in arrays.items()}
         names = tuple(given)
         check_alike(names, list(given.values()))
@@ -70,7 +76,7 @@ class Federation:
             check_alike((names[0], *held), [given[names[0]], *held.values()])
             pairs = [((x, y), held.get(name, (x[:0], y[:0]))) for name, (x, y) in given.items()]
         train, kept = joined([pair[0] for pair in pairs]), joined([pair[1] for pair in pairs])
-        return cls(names, train, kept, label_names(labels, train, kept))
+        return cls(names, train, kept, label_names(named, train, kept))
 
     @cached_property
     def digests(self) -> Int64[Tensor, "client"]:
@@ -101,7 +107,7 @@ class Federation:
         if self.train.x.dtype != torch.uint8:
             return self._scaled_for_good(device, dtype)
         train, test = (part.moved(part.x, device, dtype) for part in (self.train, self.test))
-        return replace(self, train=train, test=test)
+        return replace(self, train=train, test=test, scale=self.scale.moved(device, dtype))
 
     def pooled(self) -> "Federation":
         """One client that owns every row, in an order that depends on clients' names, not their places."""
@@ -116,7 +122,8 @@ class Federation:
         """The same federation with its clients in another order."""
         if sorted(clients) != sorted(self.clients):
             raise InputError("data: a new order must name each client exactly once")
-        places = [self.clients.index(name) for name in clients]
+        at = {name: place for place, name in enumerate(self.clients)}
+        places = [at[name] for name in clients]
         train, test = (part.reordered(places) for part in (self.train, self.test))
         return Federation(tuple(clients), train, test, self.labels, self.scale.reordered(places))
 
@@ -128,3 +135,9 @@ class Federation:
             x = self.scale.apply(part.x.unsqueeze(1), part.owner(), dtype).squeeze(1)
             parts.append(part.moved(x, device, dtype))
         return replace(self, train=parts[0], test=parts[1], scale=UNSCALED)
+
+
+def _check_names(names: Iterable[str]) -> None:
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise InputError(f"data: client {name!r} appears twice; give every client its own name")

@@ -14,13 +14,13 @@ def description(
     data: str, model: str, graph: str, rounds: int, batch: str, sample: float, device: str
 ) -> dict[str, Any]:
     """What both commands say of an experiment, before its algorithm and seed."""
-    by_file = graph not in GRAPHS and Path(graph).suffix in (".csv", ".npy")
+    by_file = graph not in GRAPHS and Path(graph).suffix.lower() in (".csv", ".npy")
     return {
         "data": {"name": data},
         "model": {"name": model},
         "graph": {"name": "file", "path": graph} if by_file else {"name": graph},
         "rounds": rounds,
-        "batch": int(batch) if batch.lstrip("-").isdigit() else batch,
+        "batch": parsed(f"batch={batch}")[1],
         "sample": sample,
         "device": device,
     }
@@ -44,8 +44,10 @@ def assign(description: dict[str, Any], assignment: str) -> None:
     if section not in Experiment.model_fields:
         raise unknown("field of an experiment", section, Experiment.model_fields)
     if not dot:
-        nested = isinstance(description.get(section), dict)
-        description[section] = {"name": value} if nested else value
+        if isinstance(description.get(section), dict) and not isinstance(value, dict):
+            description[section]["name"] = value
+        else:
+            description[section] = value
     elif isinstance(description.get(section), dict):
         description[section][field] = value
     else:

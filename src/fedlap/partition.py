@@ -1,12 +1,10 @@
 """Who gets which rows of a labelled set."""
 
-import math
-
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from fedlap.errors import InputError
+from fedlap.errors import InputError, real, whole
 from fedlap.randomness import draws
 
 
@@ -21,10 +19,11 @@ def by_label(
     """
     if not len(y):
         raise InputError("partition: there are no rows to share out")
-    if not 0 <= spread < math.inf:
-        raise InputError(f"partition: spread = {spread}; it must be a finite number, zero or more")
+    whole("partition: clients", clients, 1)
+    whole("partition: labels_per_client", labels_per_client, 1)
+    real("partition: spread", spread, zero=True)
     labels = int(y.max()) + 1
-    if not 1 <= labels_per_client <= labels:
+    if labels_per_client > labels:
         raise InputError(f"partition: labels_per_client = {labels_per_client}; it must be 1 to {labels}")
     if clients + labels_per_client - 1 < labels:
         raise InputError(

@@ -76,6 +76,10 @@ class Scale:
         std, mean = (torch.cat(constants) for constants in zip(*pairs, strict=True))
         return Scale(kind, mean, torch.where(std > 0, 1 / std, 1.0))
 
+    def moved(self, device: torch.device, dtype: torch.dtype) -> "Scale":
+        """The same constants where they are used for every batch."""
+        return Scale(self.kind, self.shift.to(device, dtype), self.factor.to(device, dtype))
+
     def reordered(self, places: Sequence[int]) -> "Scale":
         """The same constants with clients in another order."""
         if self.kind != "client":

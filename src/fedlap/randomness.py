@@ -15,7 +15,9 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-Purpose = Literal["start", "sample", "batches", "split", "partition", "data", "graph"]
+from fedlap.errors import whole
+
+Purpose = Literal["start", "sample", "batches", "split", "partition", "data"]
 
 _LOW = 0xFFFFFFFF  # the lower 32 bits of a 64-bit word
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -38,7 +40,9 @@ def philox(counter: Words, key: tuple[int, int]) -> Words:
 
 def digest(name: str) -> int:
     """A client's 64-bit number, from its name alone (signed, as tensors hold it)."""
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little", signed=True)
+    return int.from_bytes(
+        hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest(), "little", signed=True
+    )
 
 
 def digests(names: Sequence[str]) -> Int64[Tensor, "client"]:
@@ -92,6 +96,6 @@ class Draws:
 
 def draws(seed: int, purpose: Purpose, round: int = 0) -> Draws:
     """The draws that `seed` gives for `purpose` in `round`."""
-    text = f"{seed}/{purpose}/{round}".encode()
+    text = f"{whole('seed', seed)}/{purpose}/{round}".encode()
     key = hashlib.blake2b(text, digest_size=8).digest()
     return Draws((int.from_bytes(key[:4], "little"), int.from_bytes(key[4:], "little")))

@@ -32,7 +32,13 @@ class Result:
 
     def predict(self, client: str, x: Any) -> Tensor:
         """A client's answers for raw features: the label's number for classes, the values otherwise."""
-        place, raw = self._place(client), torch.as_tensor(x)
+        place = self._place(client)
+        try:
+            raw = torch.as_tensor(x)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"predict: x is not an array of numbers: {error}") from error
+        if raw.is_floating_point() and not bool(raw.isfinite().all()):
+            raise InputError("predict: x holds NaN or infinity; fill in or drop such rows first")
         if raw.dim() == 0 or tuple(raw.shape[1:]) != self.federation.inputs:
             raise InputError(
                 f"predict: x has shape {tuple(raw.shape)}; "

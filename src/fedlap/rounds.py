@@ -1,27 +1,36 @@
 """The loop: rounds of sending, local work and mixing."""
 
-import math
 import time
-from collections.abc import Callable, Iterable
-from typing import Literal, get_args
+from collections.abc import Callable
+from functools import partial
+from typing import Any, get_args
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Int64
 from torch import Tensor
 
-from fedlap.algorithms import Algorithm, PeerAlgorithm, ServerAlgorithm, State
+from fedlap.algorithms import Algorithm, DFedU, FedU, PeerAlgorithm, ServerAlgorithm, State
 from fedlap.engines import ENGINES, Clients, Engine
 from fedlap.engines.state import nbytes, put, rows, written
-from fedlap.errors import DivergedError, InputError, unknown
+from fedlap.errors import DivergedError, InputError
 from fedlap.federation import Federation
 from fedlap.models import Architecture, Model
 from fedlap.randomness import draws
 from fedlap.result import Result
+from fedlap.schedule import (
+    DtypeName,
+    EngineName,
+    check_makers,
+    check_schedule,
+    known,
+    sample_size,
+    start_rows,
+    usable,
+)
 from fedlap.scores import Score, Tally, score
 from fedlap.work import BatchSize, Work
 
-EngineName = Literal["stacked", "one_by_one"]
-DtypeName = Literal["float32", "float64"]
+Kept = tuple[State, State]  # by the server, and by the clients
 
 
 @torch.no_grad()
@@ -34,12 +43,13 @@ def fit(
     batch: BatchSize = 20,
     sample: float = 1.0,
     seed: int = 0,
-    start: Tensor | None = None,
+    start: Any = None,
     dtype: DtypeName = "float32",
     device: str = "cpu",
     engine: EngineName = "stacked",
     evaluate_every: int = 1,
     on_score: Callable[[Score], None] | None = None,
+    on_round: Callable[[int], None] | None = None,
 ) -> Result:
     """Train every client's model.
 
@@ -51,68 +61,97 @@ def fit(
     dtype, device: how precisely and where to compute.
     engine: "stacked", all clients at once, or "one_by_one", the plain reference.
     evaluate_every: rounds between scores; the last round is always scored, and 0 scores no other.
-    on_score: called with each score as it is made.
+    on_score, on_round: called with each score as it is made, and with the number of each round done.
     """
-    check_schedule(rounds, batch, sample, evaluate_every)
-    place, real = _device(device), _known("dtype", dtype, get_args(DtypeName))
+    check_makers(algorithm, model)
+    check_schedule(rounds, batch, sample, evaluate_every, seed)
+    place, real = usable(device), getattr(torch, known("dtype", dtype, get_args(DtypeName)))
+    make = ENGINES[known("engine", engine, ENGINES)]
     algorithm = algorithm.aligned(federation.clients)
     sized = Model(model.build(federation.inputs, federation.outputs), federation.loss, model.l2)
-
-    def engine_for(some: Federation) -> tuple[Clients, Engine]:
-        clients = Clients(some, sized, seed, batch, place, getattr(torch, real))
-        return clients, ENGINES[_known("engine", engine, ENGINES)](clients)
-
+    everyone = len(federation.clients)
+    chosen = sample_size(algorithm, sample, everyone)
     trainees = algorithm.view(federation)
-    clients, trainer = engine_for(trainees)
-    scorer = trainer if trainees is federation else engine_for(federation)[1]
-    chosen = _sample_size(algorithm, sample, len(federation.clients))
     working = chosen if trainees is federation else len(trainees.clients)
+    trainer = make(Clients(trainees, sized, seed, batch, place, real))
+    scorer = trainer if trainees is federation else make(Clients(federation, sized, seed, batch, place, real))
+    one_round = _one_round(algorithm, trainer)
     work = algorithm.work(chosen)
-    W = _start(start, sized, len(federation.clients), seed).to(place, clients.dtype)
-    server, private = algorithm.begin(W)
+    kept = algorithm.begin(start_rows(start, sized, everyone, seed).to(place, real))
     scores: list[Score] = []
     sent, seconds = (0, 0), 0.0
     for done in range(1, rounds + 1):
         began = time.perf_counter()
-        ids = clients.by_count(sampled(trainees, seed, done, working))
-        server, private, (up, down) = _round(algorithm, trainer, server, private, ids, done, work)
+        ids = trainer.clients.by_count(sampled(trainees, seed, done, working))
+        kept, (up, down) = one_round(kept, ids, done, work)
         if place.type == "cuda":
             torch.cuda.synchronize(place)
         seconds += time.perf_counter() - began
         sent = sent[0] + up, sent[1] + down
         if done == rounds or (evaluate_every and done % evaluate_every == 0):
-            W = algorithm.personal(server, private, len(federation.clients))
-            train, test = scorer.score(W)
-            check_finite(train, federation, done, algorithm.lr)
-            penalty = float(algorithm.penalty(server, private))
-            scores.append(score(done, train, test, sized.ridge(W).double().cpu(), penalty, sent, seconds))
+            scores.append(_scored(algorithm, scorer, kept, done, sent, seconds))
             if on_score is not None:
                 on_score(scores[-1])
-    return Result(algorithm, federation, sized, W.clone(), server, private, scores)
+        if on_round is not None:
+            on_round(done)
+    models = algorithm.personal(*kept, everyone).clone()
+    return Result(algorithm, federation, sized, models, *kept, scores)
 
 
-def _round(
-    algorithm: Algorithm,
+def _one_round(algorithm: Algorithm, engine: Engine) -> Callable[..., tuple[Kept, tuple[int, int]]]:
+    """A round of this algorithm: with a server, or among peers."""
+    if isinstance(algorithm, PeerAlgorithm):
+        return partial(_peer_round, algorithm, engine)
+    if isinstance(algorithm, ServerAlgorithm):
+        return partial(_server_round, algorithm, engine)
+    raise InputError(f"{type(algorithm).__name__} has neither `send` and `merge` nor `mix`; write either")
+
+
+def _server_round(
+    algorithm: ServerAlgorithm,
     engine: Engine,
-    server: State,
-    private: State,
+    kept: Kept,
     ids: Int64[Tensor, "client"],
     number: int,
     work: Work,
-) -> tuple[State, State, tuple[int, int]]:
-    """One round: what the server and the clients keep next, and the bytes sent by and to clients."""
+) -> tuple[Kept, tuple[int, int]]:
+    """What server and clients keep after a round, and the bytes sent by and to clients."""
+    server, private = kept
     at = ids.to(engine.clients.device)
-    if isinstance(algorithm, PeerAlgorithm):
-        kept, ups = engine.train(algorithm, rows(private, at), None, ids, number, work)
-        # Back in the order of the federation, which is the order of the graph.
-        private = engine.mix(algorithm, put(private, at, kept))
-        bytes_sent = algorithm.messages() * nbytes(ups) // len(ids)
-        return None, private, (bytes_sent, bytes_sent)
-    assert isinstance(algorithm, ServerAlgorithm)
     told = algorithm.send(server, at)
-    kept, ups = engine.train(algorithm, rows(private, at), told, ids, number, work)
+    own, ups = engine.train(algorithm, rows(private, at), told, ids, number, work)
     server = written(server, algorithm.merge(server, at, ups))
-    return server, put(private, at, kept), (nbytes(ups), nbytes(told))
+    return (server, put(private, at, own)), (nbytes(ups), nbytes(told))
+
+
+def _peer_round(
+    algorithm: PeerAlgorithm,
+    engine: Engine,
+    kept: Kept,
+    ids: Int64[Tensor, "client"],
+    number: int,
+    work: Work,
+) -> tuple[Kept, tuple[int, int]]:
+    """The same without a server: every message is sent by a client and to a client."""
+    server, private = kept
+    at = ids.to(engine.clients.device)
+    own, ups = engine.train(algorithm, rows(private, at), None, ids, number, work)
+    # Back in the order of the federation, which is the order of the graph.
+    mixed = engine.mix(algorithm, put(private, at, own))
+    sent = algorithm.messages() * nbytes(ups) // len(ids)
+    return (server, mixed), (sent, sent)
+
+
+def _scored(
+    algorithm: Algorithm, scorer: Engine, kept: Kept, done: int, sent: tuple[int, int], seconds: float
+) -> Score:
+    """How every client's model does after a round; training that has left the finite numbers stops here."""
+    federation = scorer.clients.given
+    W = algorithm.personal(*kept, len(federation.clients))
+    train, test = scorer.score(W)
+    check_finite(train, federation, done, algorithm)
+    ridge = scorer.clients.model.ridge(W.double()).cpu()
+    return score(done, train, test, ridge, float(algorithm.penalty(*kept)), sent, seconds)
 
 
 def sampled(federation: Federation, seed: int, round: int, number: int) -> Int64[Tensor, "client"]:
@@ -123,60 +162,16 @@ def sampled(federation: Federation, seed: int, round: int, number: int) -> Int64
     return keys.argsort(stable=True)[:number].sort().values
 
 
-def check_schedule(rounds: int, batch: BatchSize, sample: float, evaluate_every: int) -> None:
-    """Refuse what cannot be run."""
-    if rounds < 1:
-        raise InputError(f"rounds = {rounds}; it must be at least 1")
-    if batch != "all" and (isinstance(batch, str) or batch < 1):
-        raise InputError(f"batch = {batch}; it must be at least 1, or 'all' for full gradients")
-    if not 0 < sample <= 1:
-        raise InputError(f"sample = {sample}; it must be a share above 0 and at most 1")
-    if evaluate_every < 0:
-        raise InputError(f"evaluate_every = {evaluate_every}; it must be 0 (the last round alone) or more")
-
-
-def check_finite(train: Tally, federation: Federation, done: int, lr: float) -> None:
-    """Stop where a client's training loss is no longer a number."""
+def check_finite(train: Tally, federation: Federation, done: int, algorithm: Algorithm) -> None:
+    """Stop where a client's training loss is no longer a number, and say what is likely to have done it."""
     bad = (~train.loss.isfinite()).nonzero().flatten().tolist()
-    if bad:
-        raise DivergedError(
-            f"training diverged: by round {done} the loss of client {federation.clients[bad[0]]!r} and "
-            f"{len(bad) - 1} others is not finite; lower lr (now {lr:g}), or scale the features"
-        )
-
-
-def _sample_size(algorithm: Algorithm, sample: float, clients: int) -> int:
-    size = max(1, math.floor(sample * clients + 0.5))
-    if isinstance(algorithm, PeerAlgorithm) and size < clients:
-        name = type(algorithm).__name__
-        raise InputError(f"{name}: peers are not sampled, yet sample = {sample:g}; leave it at 1")
-    return size
-
-
-def _start(start: Tensor | None, model: Model, clients: int, seed: int) -> Float[Tensor, "client param"]:
-    """One row a client."""
-    given = model.start(seed) if start is None else torch.as_tensor(start)
-    if given.shape not in ((model.size,), (clients, model.size)):
-        raise InputError(
-            f"start has shape {tuple(given.shape)}; it must be ({model.size},) for one common start "
-            f"or ({clients}, {model.size}) for a row a client"
-        )
-    if not bool(given.isfinite().all()):
-        raise InputError("start holds NaN or infinity; give finite numbers")
-    return given.expand(clients, model.size)
-
-
-def _known(what: str, name: str, known: Iterable[str]) -> str:
-    if name not in set(known):
-        raise unknown(what, name, known)
-    return name
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"device {name!r} cannot be used ({reason}); use cpu") from error
-    return device
+    if not bad:
+        return
+    advice = f"lower lr (now {algorithm.lr:g}), or scale the features"
+    if isinstance(algorithm, FedU | DFedU) and algorithm.coupling.product > 2:
+        product = f"lr·R·strength·ρ = {algorithm.coupling.product:.4g}"
+        advice = f"lower strength: {product}, and mixing is stable up to 2"
+    raise DivergedError(
+        f"training diverged: by round {done} the loss of client {federation.clients[bad[0]]!r} is not finite "
+        f"({len(bad)} of {len(federation.clients)} clients); {advice}"
+    )

@@ -7,10 +7,12 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fedlap.errors import InputError
+from fedlap.errors import InputError, whole
 from fedlap.randomness import Draws
 
 BatchSize = int | Literal["all"]
+
+DEFAULT_STEPS = 5  # of a client in a round, where neither steps nor epochs are given
 
 # Up to this batch size distinct rows are chosen one by one, for the cost of a batch; above it all of a
 # client's rows are shuffled, for the cost of a pass.
@@ -35,9 +37,7 @@ class Work:
         name, repeats = (
             ("local_steps", local_steps) if local_epochs is None else ("local_epochs", local_epochs)
         )
-        repeats = 5 if repeats is None else repeats
-        if repeats < 1:
-            raise InputError(f"algorithm: {name} = {repeats}; it must be at least 1")
+        repeats = whole(f"algorithm: {name}", DEFAULT_STEPS if repeats is None else repeats, 1)
         return Work(repeats, local_epochs is not None)
 
     def times(self, factor: int) -> "Work":

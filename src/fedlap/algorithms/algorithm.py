@@ -4,7 +4,6 @@
 `mix` (at a peer, from what it heard). What crosses the wire is what `send` and `local` return.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -12,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fedlap.errors import InputError
+from fedlap.errors import real
 from fedlap.federation import Federation
 from fedlap.models import Batch
 from fedlap.work import Work
@@ -124,5 +123,4 @@ class PeerAlgorithm(Algorithm, Protocol):
 
 def check_lr(name: str, lr: float) -> None:
     """Refuse a step length that is not a positive number."""
-    if not 0 < lr < math.inf:
-        raise InputError(f"{name}: lr = {lr}; it must be a finite number above zero")
+    real(f"{name}: lr", lr, zero=False)

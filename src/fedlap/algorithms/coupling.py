@@ -1,13 +1,12 @@
 """How strongly a graph pulls models together, and how strongly it may."""
 
-import math
 from dataclasses import dataclass
 
 from jaxtyping import Float
 from torch import Tensor
 
 from fedlap.algorithms.algorithm import Everyone, check_lr
-from fedlap.errors import InputError
+from fedlap.errors import InputError, real
 from fedlap.graph import Graph
 
 
@@ -37,6 +36,11 @@ class Coupling:
         """μRρ; mixing is stable where this times η is at most 2."""
         return self.lr * self.repeats * self.graph.rho
 
+    @property
+    def product(self) -> float:
+        """μRηρ; mixing is stable up to 2."""
+        return self.unit * self.eta
+
     def penalty(self, W: Everyone) -> Float[Tensor, ""]:
         """(η/2) tr(WᵀLW)."""
         return self.eta / 2 * self.graph.smoothness(W)
@@ -44,12 +48,10 @@ class Coupling:
     def check(self, name: str, allow_unstable: bool) -> None:
         """Refuse a negative strength, and one past the limit of stability unless that is wanted."""
         check_lr(name, self.lr)
-        if not 0 <= self.eta < math.inf:
-            raise InputError(f"{name}: strength = {self.eta}; it must be a finite number, zero or more")
-        product = self.unit * self.eta
-        if product > 2 * (1 + 1e-12) and not allow_unstable:
+        real(f"{name}: strength", self.eta, zero=True)
+        if self.product > 2 * (1 + 1e-12) and not allow_unstable:
             raise InputError(
                 f"{name}: strength = {self.eta:g} is too large: lr·R·strength·ρ = {self.lr:g}·{self.repeats}·"
-                f"{self.eta:g}·{self.graph.rho:g} = {product:.4g} > 2 and mixing would diverge; "
+                f"{self.eta:g}·{self.graph.rho:g} = {self.product:.4g} > 2 and mixing would diverge; "
                 f"take a strength of at most {2 / self.unit:.4g}, or set allow_unstable"
             )

@@ -1,5 +1,6 @@
 """Data sets by name."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -41,6 +42,10 @@ def load_with_graph(
     if name not in SOURCES:
         raise unknown("data set", name, SOURCES)
     source = SOURCES[name]
+    known = [name for name in inspect.signature(source.make).parameters if name != "seed"]
+    for setting in settings:
+        if setting not in known:
+            raise unknown(f"setting of data {name!r}", setting, known)
     made = source.make(seed=seed, **settings)
     federation, graph = (made.federation, made.graph) if isinstance(made, Synthetic) else (made, None)
     return federation.scaled(source.scale if scale is None else scale), graph

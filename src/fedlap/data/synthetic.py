@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from fedlap.errors import InputError
+from fedlap.errors import real, unknown, whole
 from fedlap.federation import Federation
 from fedlap.graph import Graph
 from fedlap.randomness import digest, draws
@@ -50,8 +50,20 @@ def synthetic(
     noise: standard deviation of the noise on targets (ignored for classification).
     seed: of everything.
     """
-    if min(clients, features, rows) < 1 or test_rows < 0 or labels < 2:
-        raise InputError("synthetic: clients, features and rows must be at least 1, labels at least 2")
+    if task not in ("classification", "regression"):
+        raise unknown("task of synthetic data", task, ("classification", "regression"))
+    least = {"clients": 1, "features": 1, "rows": 1, "test_rows": 0, "labels": 2}
+    counts = {
+        "clients": clients,
+        "features": features,
+        "rows": rows,
+        "test_rows": test_rows,
+        "labels": labels,
+    }
+    for name, value in counts.items():
+        whole(f"synthetic: {name}", value, least[name])
+    for name, amount in {"smoothness": smoothness, "size": size, "noise": noise}.items():
+        real(f"synthetic: {name}", amount, zero=True)
     names = tuple(str(k) for k in range(clients))
     graph = Graph.ring(names)
     stream = draws(seed, "data")

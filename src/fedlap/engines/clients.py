@@ -1,6 +1,5 @@
 """The clients' rows where they are used, and the work on them, for a stack of any size."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,8 +16,8 @@ from fedlap.randomness import draws
 from fedlap.scores import Tally
 from fedlap.work import BatchSize, Plan, Work, drawn, in_order
 
-# Evaluation takes clients and rows in blocks of about this many features at most (32 MB in float32), which
-# keeps memory flat and a block in cache.
+# Evaluation takes clients and rows in blocks of about this many values at most (32 MB in float32), counted
+# where the network is widest.
 BLOCK = 8_000_000
 BLOCK_CLIENTS = 256
 
@@ -99,8 +98,7 @@ class Clients:
         self, W: Tensor, part: Part, ids: Tensor, place: Tensor, loss: Tensor, hits: Tensor
     ) -> None:
         count = part.count[ids]
-        width = math.prod(self.federation.inputs)
-        rows = max(1, min(int(count[0]), BLOCK // (width * len(ids)) + 1))
+        rows = max(1, min(int(count[0]), BLOCK // (self.model.network.widest * len(ids))))
         plan = in_order(part.first[ids], count, rows, self.device)
         ids = ids.to(self.device)
         for step, active in enumerate(plan.active):

@@ -1,6 +1,8 @@
 """Graphs from files."""
 
 import csv
+import hashlib
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,26 +12,42 @@ from fedlap.errors import InputError
 from fedlap.graph.graph import Edge, Graph
 
 
-def from_file(clients: Sequence[str], path: str) -> Graph:
-    """A graph of these clients: edges `client,client[,weight]` in a .csv file, or a matrix in a .npy file."""
+def from_file(clients: Sequence[str], path: str, sha256: str = "") -> Graph:
+    """A graph of these clients: edges `client,client[,weight]` in a .csv file, or a matrix in a .npy file.
+
+    With `sha256`, only from a file with that content.
+    """
     file = Path(path)
+    if sha256 and sha256 != digest_of(path):
+        raise InputError(
+            f"graph: {path!r} is not the file that this experiment was made with; its SHA-256 differs"
+        )
     if not file.is_file():
         raise InputError(f"graph: there is no file {path!r}")
     try:
-        if file.suffix == ".npy":
-            return Graph.from_matrix(np.load(file, allow_pickle=False), clients)
-        if file.suffix == ".csv":
+        if file.suffix.lower() == ".npy":
+            with file.open("rb") as content:
+                return Graph.from_matrix(np.load(content, allow_pickle=False), clients)
+        if file.suffix.lower() == ".csv":
             return Graph.from_edges(_edges(file), clients)
     except InputError as error:
         raise InputError(f"{error} (in {path})") from error
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"graph: {path!r} cannot be read: {error}") from error
     raise InputError(f"graph: {path!r} is neither a .csv file of edges nor a .npy file with a matrix")
 
 
+def digest_of(path: str) -> str:
+    """The SHA-256 of a file's content."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise InputError(f"graph: {path!r} cannot be read: {error.strerror}") from error
+
+
 def _edges(file: Path) -> list[Edge]:
     edges: list[Edge] = []
-    with file.open(newline="", encoding="utf-8") as lines:
+    with file.open(newline="", encoding="utf-8-sig") as lines:
         for number, line in enumerate(csv.reader(lines), 1):
             cells = [cell.strip() for cell in line]
             if not any(cells):

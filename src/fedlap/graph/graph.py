@@ -16,6 +16,9 @@ from fedlap.errors import InputError, unknown
 from fedlap.graph.spectrum import components, largest, second_smallest
 from fedlap.graph.weights import Chosen, CompleteWeights, Ids, Models, Weights, weights
 
+ROUNDING = (
+    1e-6  # of the largest weight: what weights kept in single precision may differ by across the diagonal
+)
 SERVER = "server"  # the name of a vertex that is not a client
 
 Edge = tuple[str, str] | tuple[str, str, float]
@@ -48,14 +51,18 @@ class Graph:
     def path(cls, clients: Sequence[str], weight: float = 1.0) -> "Graph":
         """Each client joined to the next, in the order given."""
         names = _names(clients)
-        return cls.from_edges([(a, b, weight) for a, b in pairwise(names)], names)
+        made = cls.from_edges([(a, b, weight) for a, b in pairwise(names)], names)
+        return made._with_rho(weight * (2 - 2 * math.cos(math.pi * (made.size - 1) / made.size)))
 
     @classmethod
     def ring(cls, clients: Sequence[str], weight: float = 1.0) -> "Graph":
         """A path whose ends are joined (two clients have one edge)."""
         names = _names(clients)
         ends = [(names[-1], names[0], weight)] if len(names) > 2 else []
-        return cls.from_edges([(a, b, weight) for a, b in pairwise(names)] + ends, names)
+        made = cls.from_edges([(a, b, weight) for a, b in pairwise(names)] + ends, names)
+        if made.size < 3:
+            return made
+        return made._with_rho(weight * (2 - 2 * math.cos(2 * math.pi * (made.size // 2) / made.size)))
 
     @classmethod
     def star(cls, clients: Sequence[str], weight: float = 1.0, *, server: bool = False) -> "Graph":
@@ -107,7 +114,7 @@ class Graph:
                 f"graph: a {a.shape[0]}×{a.shape[0]} matrix for {len(names)} clients; sizes must agree"
             )
         _check_entries(a, names)
-        return cls(names, weights(a))
+        return cls(names, weights(csr_array((a + a.T) / 2)))
 
     @property
     def size(self) -> int:
@@ -118,6 +125,11 @@ class Graph:
     def rho(self) -> float:
         """ρ, the largest eigenvalue of L."""
         return largest(self.weights)
+
+    def _with_rho(self, rho: float) -> "Graph":
+        """This graph, whose ρ is known already."""
+        self.__dict__["rho"] = rho
+        return self
 
     @cached_property
     def lambda2(self) -> float:
@@ -162,7 +174,9 @@ class Graph:
 
     def smoothness(self, W: Models) -> Float[Tensor, ""]:
         """tr(WᵀLW) = ½ Σ_k Σ_ℓ a_kℓ ‖w_k − w_ℓ‖²."""
-        return (W * self.laplacian_times(W)).sum()
+        # What all models share adds nothing; without it, in double precision, small differences count.
+        apart = W.double() - W.double().mean(0)
+        return (apart * self.laplacian_times(apart)).sum()
 
     def laplacian_times(self, W: Models) -> Models:
         """L W: for every vertex, Σ_ℓ a_kℓ (w_k − w_ℓ)."""
@@ -176,7 +190,7 @@ class Graph:
                 raise InputError(
                     f"graph: it has {self.size} vertices, the data {len(wanted)} clients; sizes must agree"
                 )
-            return Graph(wanted, self.weights, self.server)
+            return Graph(wanted, self.weights, self.server)._with_rho(self.rho)
         if self.clients == wanted:
             return self
         for missing in sorted(set(wanted) - set(self.clients)):
@@ -185,13 +199,17 @@ class Graph:
             )
         for extra in sorted(set(self.clients) - set(wanted)):
             raise InputError(f"graph: {extra!r} is not a client of the data; both need the same names")
-        places = [self.clients.index(name) for name in wanted] + ([len(wanted)] if self.server else [])
         if isinstance(self.weights, CompleteWeights):
             return Graph(wanted, self.weights, self.server)
-        return Graph(wanted, weights(csr_array(self._sparse[places][:, places])), self.server)
+        at = {name: place for place, name in enumerate((*self.clients, SERVER))}
+        places = [at[name] for name in (*wanted, *([SERVER] if self.server else []))]
+        made = Graph(wanted, weights(csr_array(self._sparse[places][:, places])), self.server)
+        return made._with_rho(self.rho)  # the order of clients does not change it
 
 
 def _names(clients: Iterable[str]) -> tuple[str, ...]:
+    if not isinstance(clients, Iterable):
+        raise InputError(f"graph: clients = {clients!r}; give their names, as in federation.clients")
     names = tuple(str(name) for name in clients)
     if not names:
         raise InputError("graph: it has no clients; give their names")
@@ -202,13 +220,18 @@ def _names(clients: Iterable[str]) -> tuple[str, ...]:
 
 
 def _edge(edge: Edge) -> tuple[str, str, float]:
-    if isinstance(edge, str) or len(edge) not in (2, 3):
+    if not isinstance(edge, Sequence) or isinstance(edge, str) or len(edge) not in (2, 3):
         raise InputError(f"graph: the edge {edge!r} is not (client, client) or (client, client, weight)")
     try:
         weight = float(edge[2]) if len(edge) == 3 else 1.0
     except (TypeError, ValueError) as error:
         raise InputError(f"graph: the edge {edge!r} has a weight that is not a number") from error
-    return str(edge[0]), str(edge[1]), _weight(weight)
+    if not 0 <= weight < math.inf:
+        ends = f"between {edge[0]!r} and {edge[1]!r}"
+        raise InputError(
+            f"graph: the edge {ends} has weight {weight}; weights must be finite and not negative"
+        )
+    return str(edge[0]), str(edge[1]), weight
 
 
 def _square(matrix: Any) -> csr_array:
@@ -216,7 +239,10 @@ def _square(matrix: Any) -> csr_array:
     if isinstance(matrix, Tensor):
         matrix = matrix.detach().to_dense().cpu().numpy()
     try:
-        array = csr_array(matrix if issparse(matrix) else np.asarray(matrix, dtype=float), dtype=float)
+        matrix = matrix if issparse(matrix) else np.asarray(matrix)
+        if np.iscomplexobj(matrix):
+            raise TypeError("they are complex")
+        array = csr_array(matrix.astype(float))
     except (TypeError, ValueError) as error:
         raise InputError(f"graph: the weights are not a matrix of numbers: {error}") from error
     array.eliminate_zeros()
@@ -249,7 +275,7 @@ def _check_entries(a: csr_array, names: tuple[str, ...] | None) -> None:
         k = int(np.flatnonzero(diagonal)[0])
         raise InputError(f"graph: entry ({k}, {k}) on the diagonal is {diagonal[k]:g}; it must be zero")
     difference = csr_array(abs(a - a.T))
-    if (bad := difference.data > 1e-12 * max(1.0, a.data.max(initial=0.0))).any():
+    if (bad := difference.data > ROUNDING * a.data.max(initial=0.0)).any():
         at = entry(bad, difference)
         raise InputError(
             f"graph: the weights at {at} and its mirror differ by {difference.data[bad][0]:g}; "

@@ -9,6 +9,7 @@ from scipy.sparse.linalg import eigsh
 
 from fedlap.graph.weights import DENSE_UP_TO, CompleteWeights, Weights
 
+TOLERANCE = 1e-5
 EXACT_UP_TO = 300  # vertices; above it iterating is faster than a full decomposition
 
 
@@ -19,7 +20,7 @@ def laplacian(weights: Weights) -> csr_array:
 
 
 def largest(weights: Weights) -> float:
-    """ρ, the largest eigenvalue of L."""
+    """ρ, the largest eigenvalue of L; for large graphs from below, to about TOLERANCE."""
     if isinstance(weights, CompleteWeights):
         return weights.size * weights.weight if weights.size > 1 else 0.0
     L = laplacian(weights)
@@ -27,7 +28,7 @@ def largest(weights: Weights) -> float:
         return 0.0
     if weights.size <= EXACT_UP_TO:
         return float(eigvalsh(L.toarray())[-1])
-    return float(eigsh(L, k=1, which="LA", v0=_start(weights), return_eigenvectors=False)[0])
+    return float(eigsh(L, k=1, which="LA", v0=_start(weights), tol=TOLERANCE, return_eigenvectors=False)[0])
 
 
 def second_smallest(weights: Weights) -> float:

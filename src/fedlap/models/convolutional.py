@@ -43,6 +43,11 @@ class ConvolutionalNetwork:
         """Number of parameters."""
         return size_of(self.shapes)
 
+    @property
+    def widest(self) -> int:
+        """What the first convolution gives."""
+        return FILTERS[0] * self.image[1] * self.image[2]
+
     def start(self, seed: int) -> Float[Tensor, "param"]:
         """Uniform in ±1/√fan-in."""
         return uniform_start(seed, self.shapes)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedlap.errors import InputError
+from fedlap.errors import whole
 from fedlap.models.layout import Shapes, assembled, check_l2, size_of, uniform_start, views
 from fedlap.models.model import Scores, Slope, Stack
 
@@ -32,6 +32,11 @@ class DenseNetwork:
     def size(self) -> int:
         """Number of parameters."""
         return size_of(self.shapes)
+
+    @property
+    def widest(self) -> int:
+        """The widest layer, features included."""
+        return max(self.widths)
 
     def start(self, seed: int) -> Float[Tensor, "param"]:
         """Uniform in ±1/√fan-in."""
@@ -102,8 +107,8 @@ class Dense:
 
     def __post_init__(self) -> None:
         check_l2(self.l2)
-        if any(width < 1 for width in self.hidden):
-            raise InputError(f"mlp: hidden = {list(self.hidden)}; every layer needs at least one unit")
+        for width in self.hidden:
+            whole("mlp: width of a hidden layer", width, 1)
 
     def build(self, inputs: tuple[int, ...], outputs: int) -> DenseNetwork:
         """The network for features of shape `inputs`, flattened."""
@@ -115,6 +120,6 @@ def linear(l2: float = 0.0) -> Dense:
     return Dense((), l2)
 
 
-def mlp(hidden: tuple[int, ...] = (100,), l2: float = 0.0) -> Dense:
-    """A multi-layer perceptron with ReLU and hidden layers of these widths."""
-    return Dense(tuple(hidden), l2)
+def mlp(hidden: tuple[int, ...] | int = (100,), l2: float = 0.0) -> Dense:
+    """A multi-layer perceptron with ReLU and hidden layers of these widths (one number: one layer)."""
+    return Dense((hidden,) if isinstance(hidden, int) else tuple(hidden), l2)

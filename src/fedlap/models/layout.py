@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedlap.errors import InputError
+from fedlap.errors import real
 from fedlap.models.model import Stack
 from fedlap.randomness import draws
 
@@ -52,5 +52,4 @@ def assembled(layers: Iterable[nn.Module], row: Float[Tensor, "param"]) -> nn.Se
 
 def check_l2(l2: float) -> None:
     """Refuse a weight of the L2 term that is negative or not finite."""
-    if not 0 <= l2 < math.inf:
-        raise InputError(f"model: l2 = {l2}; it must be a finite number, zero or more")
+    real("model: l2", l2, zero=True)

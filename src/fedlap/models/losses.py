@@ -1,6 +1,6 @@
 """The losses and their derivatives, on stacks of scores."""
 
-from typing import Final, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int64, Num
@@ -55,7 +55,3 @@ class SquaredError:
     ) -> Float[Tensor, "client batch output"]:
         """Scores − y."""
         return scores - y
-
-
-CROSS_ENTROPY: Final = CrossEntropy()
-SQUARED_ERROR: Final = SquaredError()

@@ -38,6 +38,11 @@ class Network(Protocol):
         """Number of parameters."""
         ...
 
+    @property
+    def widest(self) -> int:
+        """The most values that one sample takes inside the network, to size blocks of them by."""
+        ...
+
     def start(self, seed: int) -> Float[Tensor, "param"]:
         """Fresh parameters, in float64."""
         ...

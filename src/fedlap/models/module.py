@@ -1,7 +1,8 @@
 """Any user's `torch.nn.Module`, one copy a client, mapped over the client axis by `torch.func.vmap`."""
 
 import copy
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -20,7 +21,10 @@ class ModuleNetwork:
     """A module called with each client's own parameters; frozen ones and buffers are shared, and stay."""
 
     net: nn.Module
-    outputs: int
+    inputs: tuple[int, ...]
+    _placed: dict[tuple[torch.device, torch.dtype], dict[str, Tensor]] = field(
+        default_factory=dict, repr=False
+    )
 
     @cached_property
     def trained(self) -> dict[str, nn.Parameter]:
@@ -44,13 +48,25 @@ class ModuleNetwork:
     def scores(self, W: Stack, x: Float[Tensor, "client batch *feature"]) -> Scores:
         """What the network says of each sample."""
         rows = dict(zip(self.trained, views(W, self.shapes), strict=True))
-        shared = {
-            name: tensor.detach().to(W) if tensor.is_floating_point() else tensor.to(W.device)
-            for name, tensor in (*self.net.named_parameters(), *self.net.named_buffers())
-            if name not in rows
-        }
+        shared = self._shared(W)
         out: Tensor = vmap(lambda row, batch: functional_call(self.net, {**shared, **row}, (batch,)))(rows, x)
         return out
+
+    @property
+    def widest(self) -> int:
+        """A guess, since a module does not say: sixteen values for each feature."""
+        return 16 * math.prod(self.inputs)
+
+    def _shared(self, W: Stack) -> dict[str, Tensor]:
+        """Frozen parameters and buffers where W is; they never change, so they are placed once."""
+        place = (W.device, W.dtype)
+        if place not in self._placed:
+            self._placed[place] = {
+                name: tensor.detach().to(W) if tensor.is_floating_point() else tensor.to(W.device)
+                for name, tensor in (*self.net.named_parameters(), *self.net.named_buffers())
+                if name not in self.trained
+            }
+        return self._placed[place]
 
     def gradient(self, W: Stack, x: Float[Tensor, "client batch *feature"], slope: Slope) -> Stack:
         """By automatic differentiation."""
@@ -100,7 +116,7 @@ class Wrapped:
             raise InputError(
                 "module: it has lazy layers whose sizes are not set; call it once on your data first"
             )
-        network = ModuleNetwork(copy.deepcopy(self.net).cpu(), outputs)
+        network = ModuleNetwork(copy.deepcopy(self.net).cpu(), inputs)
         row = network.start(0).float().unsqueeze(0)
         name = type(self.net).__name__
         try:

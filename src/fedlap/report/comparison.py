@@ -70,16 +70,17 @@ class Comparison:
         rounds = next(iter(self.runs.values()))[0][-1].round
         return f"{self.data}: test rows after round {rounds}, {self.over()}"
 
-    def table(self) -> Table:
-        """For a terminal."""
+    def table(self, width: int = 80) -> Table:
+        """For a terminal; a narrow one gets the scores alone."""
         # Headers on two lines: the whole table fits into eighty columns.
         table = Table(title=self.title(), title_justify="left", box=SIMPLE_HEAVY, padding=0, pad_edge=False)
-        for place, header in enumerate(self.headers()):
+        shown = len(self.headers()) if width >= 72 else len(self.columns()) + 1
+        for place, header in enumerate(self.headers()[:shown]):
             table.add_column(
                 header.replace(" ", "\n", 1), justify="left" if place == 0 else "right", no_wrap=True
             )
         for row in self.rows():
-            table.add_row(*row)
+            table.add_row(*row[:shown])
         return table
 
     def markdown(self) -> str:
@@ -90,7 +91,7 @@ class Comparison:
 
     def verdict(self) -> list[str]:
         """Who leads, and the differences seed by seed, whoever that favours."""
-        if len(self.runs) < 2:
+        if len(self.runs) < 2 or any(np.isnan(self.last(name, self.headline)).any() for name in self.runs):
             return []
         sign, unit, factor = (1, " points", 100.0) if self.classifies else (-1, "", 1.0)
         means = {name: sign * self.last(name, self.headline).mean() for name in self.runs}
@@ -135,7 +136,7 @@ def _cell(values: np.ndarray) -> str:
 
 def _bytes(number: float) -> str:
     for unit in ("B", "kB", "MB", "GB"):
-        if number < 1000 or unit == "GB":
+        if number < 999.5 or unit == "GB":
             return f"{number:.3g} {unit}" if number else "0"
         number /= 1000
     raise AssertionError("unreachable")
