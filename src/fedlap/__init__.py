@@ -3,7 +3,6 @@
 from fedlap import data, models
 from fedlap.algorithms import ALGORITHMS, DFedU, FedU, Global, Local
 from fedlap.errors import DivergedError, InputError
-from fedlap.experiment import Experiment
 from fedlap.federation import Federation
 from fedlap.graph import Graph
 from fedlap.result import Result
@@ -16,7 +15,6 @@ __all__ = [
     "ALGORITHMS",
     "DFedU",
     "DivergedError",
-    "Experiment",
     "FedU",
     "Federation",
     "Global",

@@ -92,6 +92,8 @@ def split(name: str, rows: Rows, test_share: float, seed: int) -> tuple[Rows, Ro
     """
     x, y = rows
     held = min(math.floor(test_share * len(x) + 0.5), max(0, len(x) - 1))
+    if not held:
+        return rows, (x[:0], y[:0])
     order = draws(seed, "split").permutation(digest(name), 0, len(x))
     test, train = order[:held].sort().values, order[held:].sort().values
     return (x[train], y[train]), (x[test], y[test])

@@ -58,7 +58,11 @@ class Experiment(BaseModel):
         except ValidationError as error:
             raise _one_line(error, "", cls.model_fields) from None
         check_schedule(made.rounds, made.batch, made.sample, made.evaluate_every, made.seed)
-        return made if takes_graph(made.algorithm["name"]) else made.model_copy(update={"graph": {}})
+        if not takes_graph(made.algorithm["name"]):
+            return made.model_copy(update={"graph": {}})
+        if not made.graph:
+            raise InputError(f"graph is missing; algorithm {made.algorithm['name']!r} needs one")
+        return made
 
     @field_validator("data")
     @classmethod

@@ -1,0 +1,53 @@
+"""Descriptions of runs."""
+
+import subprocess
+import sys
+
+import pytest
+
+import fedlap as fl
+from fedlap.experiment import Experiment
+
+
+def test_a_description_makes_the_same_experiment_again():
+    for algorithm in ("fedu", "local"):
+        made = Experiment.of({"algorithm": {"name": algorithm}, "data": {"name": "digits", "clients": 12}})
+        again = Experiment.of(made.described())
+        assert made == again
+        assert made.digest == again.digest
+
+
+def test_a_default_that_is_written_out_changes_nothing():
+    plain = Experiment.of({}).checked()
+    spelt = Experiment.of({"algorithm": {"name": "fedu", "strength": 0.01, "local_steps": 5}}).checked()
+    assert plain.digest == spelt.digest
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"seed": 1}, {"rounds": 99}, {"dtype": "float64"}, {"data": {"name": "digits", "spread": 0.5}},
+     {"algorithm": {"name": "fedu", "local_epochs": 5}}, {"graph": {"name": "ring"}}],
+)  # fmt: skip
+def test_whatever_changes_the_numbers_changes_the_digest(change):
+    assert Experiment.of(change).digest != Experiment.of({}).digest
+
+
+def test_an_experiment_is_fit_with_the_same_settings():
+    result = Experiment.of({"rounds": 3, "seed": 2}).run()
+    federation = fl.data.load("digits", seed=2)
+    method = fl.FedU(fl.Graph.complete(federation.clients))
+    direct = fl.fit(method, federation, fl.models.linear(), rounds=3, seed=2)
+    assert (result.models == direct.models).all()
+
+
+def test_an_algorithm_over_a_graph_needs_one():
+    with pytest.raises(fl.InputError, match="graph is missing"):
+        Experiment.of({"graph": {}})
+
+
+def test_the_library_alone_loads_no_command_line():
+    """Training needs neither pydantic nor typer nor matplotlib."""
+    code = (
+        "import sys, fedlap; sys.exit(bool({'pydantic', 'typer', 'rich', 'matplotlib'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
