@@ -16,9 +16,8 @@ from fedlap.errors import InputError, unknown
 from fedlap.graph.spectrum import components, largest, second_smallest
 from fedlap.graph.weights import Chosen, CompleteWeights, Ids, Models, Weights, weights
 
-ROUNDING = (
-    1e-6  # of the largest weight: what weights kept in single precision may differ by across the diagonal
-)
+# What weights kept in single precision may differ by across the diagonal, of the largest one.
+ROUNDING = 1e-6
 SERVER = "server"  # the name of a vertex that is not a client
 
 Edge = tuple[str, str] | tuple[str, str, float]
@@ -254,8 +253,8 @@ def _square(matrix: Any) -> csr_array:
 
 
 def _weight(value: float) -> float:
-    if not 0 <= value < math.inf:
-        raise InputError(f"graph: weight {value}; weights must be finite and not negative")
+    if not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise InputError(f"graph: weight {value!r}; weights must be finite and not negative")
     return float(value)
 
 
