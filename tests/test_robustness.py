@@ -10,7 +10,7 @@ from torch import nn
 import fedlap as fl
 from conftest import random_arrays
 from fedlap.partition import by_label
-from fedlap.schedule import check_makers, check_schedule
+from fedlap.schedule import check_makers, check_schedule, sample_size
 
 
 def test_global_takes_images_scaled_client_by_client():
@@ -213,3 +213,11 @@ def test_schedules_that_cannot_be(bad):
     unchecked(**good)
     with pytest.raises(fl.InputError, match=next(iter(bad))):
         unchecked(**{**good, **bad})
+
+
+@pytest.mark.parametrize(
+    ("share", "clients", "size"), [(0.5, 5, 3), (0.5, 7, 4), (0.1, 4, 1), (0.1, 30, 3), (1.0, 6, 6)]
+)
+def test_how_many_are_sampled(share, clients, size):
+    """max(1, ⌊sample·N + ½⌋): a half goes up."""
+    assert sample_size(fl.Local(), share, clients) == size

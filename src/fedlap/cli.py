@@ -193,7 +193,7 @@ def compare(
         return
     out.print(comparison.table(out.width))
     for line in comparison.verdict():
-        out.print(line, highlight=False)
+        out.print(line, highlight=False, soft_wrap=True)
     out.print(f"Table and curves are in {folder}", highlight=False, markup=False, soft_wrap=True)
 
 
