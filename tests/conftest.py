@@ -1,3 +1,5 @@
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -39,3 +41,22 @@ def federation(arrays):
 @pytest.fixture(scope="session")
 def graph(federation):
     return fl.Graph.from_matrix(random_weights(federation.clients), federation.clients)
+
+
+@pytest.fixture
+def call(monkeypatch, capsys, tmp_path):
+    """Run `fedlap …` in this process: exit code, standard output, standard error."""
+    from fedlap import cli  # here, since training alone must not need what the command line needs
+
+    def run(*words, out=True):
+        given = [*words, "--out", str(tmp_path / "runs")] if out else list(words)
+        monkeypatch.setattr(sys, "argv", ["fedlap", *given])
+        # Consoles take hold of a stream when made; capsys has replaced it since.
+        monkeypatch.setattr(cli, "out", cli.Console(width=100))
+        monkeypatch.setattr(cli, "err", cli.Console(stderr=True, width=100))
+        with pytest.raises(SystemExit) as exit_:
+            cli.main()
+        captured = capsys.readouterr()
+        return exit_.value.code or 0, captured.out, captured.err
+
+    return run

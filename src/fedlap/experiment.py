@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model, field_validator
 
-from fedlap.algorithms import ALGORITHMS, Algorithm, DFedU, FedU
+from fedlap.algorithms import ALGORITHMS, Algorithm, Coupled
 from fedlap.data import SOURCES, load_with_graph
 from fedlap.errors import InputError, unknown
 from fedlap.federation import Federation
@@ -119,7 +119,7 @@ class Experiment(BaseModel):
 
     def settled(self, algorithm: Algorithm) -> "Experiment":
         """The same experiment with the strength that its algorithm chose, where none was given."""
-        if not isinstance(algorithm, FedU | DFedU):
+        if not isinstance(algorithm, Coupled):
             return self
         return self.model_copy(update={"algorithm": {**self.algorithm, "strength": algorithm.coupling.eta}})
 

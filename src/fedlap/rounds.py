@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from fedlap.algorithms import Algorithm, DFedU, FedU, PeerAlgorithm, ServerAlgorithm, State
+from fedlap.algorithms import Algorithm, Coupled, PeerAlgorithm, ServerAlgorithm, State
 from fedlap.engines import ENGINES, Clients, Engine
 from fedlap.engines.state import nbytes, put, rows, written
 from fedlap.errors import DivergedError, InputError
@@ -168,7 +168,7 @@ def check_finite(train: Tally, federation: Federation, done: int, algorithm: Alg
     if not bad:
         return
     advice = f"lower lr (now {algorithm.lr:g}), or scale the features"
-    if isinstance(algorithm, FedU | DFedU) and algorithm.coupling.product > 2:
+    if isinstance(algorithm, Coupled) and algorithm.coupling.product > 2:
         product = f"lr·R·strength·ρ = {algorithm.coupling.product:.4g}"
         advice = f"lower strength: {product}, and mixing is stable up to 2"
     raise DivergedError(

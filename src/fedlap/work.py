@@ -147,8 +147,7 @@ def _heads(
     order: Int64[Tensor, "epoch place"], count: Int64[Tensor, "client"], batch: int
 ) -> Int64[Tensor, "epoch client batch"]:
     """The first rows of each client's order."""
-    inside = torch.arange(batch).clamp_max(order.shape[1] - 1)
-    at = (_offset(count).unsqueeze(1) + inside).clamp_max(order.shape[1] - 1)
+    at = (_offset(count).unsqueeze(1) + torch.arange(batch)).clamp_max(order.shape[1] - 1)
     return order[:, at.to(order.device)]
 
 

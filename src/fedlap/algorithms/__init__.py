@@ -3,6 +3,7 @@
 from typing import Final
 
 from fedlap.algorithms.algorithm import Algorithm, PeerAlgorithm, Rows, ServerAlgorithm, State, Task
+from fedlap.algorithms.coupling import Coupled
 from fedlap.algorithms.fedu import DFedU, FedU
 from fedlap.algorithms.globally import Global
 from fedlap.algorithms.local import Local
@@ -17,6 +18,7 @@ ALGORITHMS: Final[dict[str, type[Algorithm]]] = {
 __all__ = [
     "ALGORITHMS",
     "Algorithm",
+    "Coupled",
     "DFedU",
     "FedU",
     "Global",

@@ -1,6 +1,7 @@
 """How strongly a graph pulls models together, and how strongly it may."""
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
@@ -55,3 +56,13 @@ class Coupling:
                 f"{self.eta:g}·{self.graph.rho:g} = {self.product:.4g} > 2 and mixing would diverge; "
                 f"take a strength of at most {2 / self.unit:.4g}, or set allow_unstable"
             )
+
+
+@runtime_checkable
+class Coupled(Protocol):
+    """A method that pulls models together over a graph."""
+
+    @property
+    def coupling(self) -> Coupling:
+        """The mixing of a round."""
+        ...
