@@ -52,8 +52,8 @@ def call(monkeypatch, capsys, tmp_path):
         given = [*words, "--out", str(tmp_path / "runs")] if out else list(words)
         monkeypatch.setattr(sys, "argv", ["fedlap", *given])
         # Consoles take hold of a stream when made; capsys has replaced it since.
-        monkeypatch.setattr(cli, "out", cli.Console(width=100))
-        monkeypatch.setattr(cli, "err", cli.Console(stderr=True, width=100))
+        monkeypatch.setattr(cli.console, "out", cli.console.Console(width=100))
+        monkeypatch.setattr(cli.console, "err", cli.console.Console(stderr=True, width=100))
         with pytest.raises(SystemExit) as exit_:
             cli.main()
         captured = capsys.readouterr()

@@ -41,7 +41,7 @@ def test_run_json_is_one_object(call):
 
 def test_every_field_can_be_set(call):
     values = {
-        "data.clients": "10", "data.scale": "client", "model.hidden": "[7, 5]", "graph.weight": "0.5",
+        "partition.clients": "10", "data.scale": "client", "model.hidden": "[7, 5]", "graph.weight": "0.5",
         "algorithm.neighbours": "sampled", "rounds": "2", "batch": "all", "sample": "0.5", "seed": "4",
         "evaluate_every": "0", "dtype": "float64", "engine": "one_by_one",
     }  # fmt: skip
@@ -133,8 +133,11 @@ def test_set_a_name_keeps_the_settings(call):
     code, out, _ = call("run", *SHORT, "--lr", "0.5", "--set", "algorithm=local", "--json")
     assert code == 0
     assert json.loads(out)["experiment"]["algorithm"] == {"name": "local", "lr": 0.5, "local_steps": 5}
-    table = 'data={name="digits", clients=10}'
-    assert json.loads(call("run", *SHORT, "--set", table, "--json")[1])["experiment"]["data"]["clients"] == 10
+    table = 'partition={name="labels", clients=10}'
+    described = json.loads(call("run", *SHORT, "--set", table, "--json")[1])["experiment"]
+    assert described["partition"] == {
+        "name": "labels", "clients": 10, "labels_per_client": 3, "spread": 1.0, "rows": 0
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from fedlap.experiment import Experiment
 
 def test_a_description_makes_the_same_experiment_again():
     for algorithm in ("fedu", "local"):
-        made = Experiment.of({"algorithm": {"name": algorithm}, "data": {"name": "digits", "clients": 12}})
+        made = Experiment.of({"algorithm": {"name": algorithm}, "partition": {"clients": 12}, "scarce": {}})
         again = Experiment.of(made.described())
         assert made == again
         assert made.digest == again.digest
@@ -25,8 +25,8 @@ def test_a_default_that_is_written_out_changes_nothing():
 
 @pytest.mark.parametrize(
     "change",
-    [{"seed": 1}, {"rounds": 99}, {"dtype": "float64"}, {"data": {"name": "digits", "spread": 0.5}},
-     {"algorithm": {"name": "fedu", "local_epochs": 5}}, {"graph": {"name": "ring"}}],
+    [{"seed": 1}, {"rounds": 99}, {"dtype": "float64"}, {"partition": {"spread": 0.5}}, {"scarce": {}},
+     {"data": {"name": "digits", "test_share": 0.3}}, {"algorithm": {"name": "fedu", "local_epochs": 5}}, {"graph": {"name": "ring"}}],
 )  # fmt: skip
 def test_whatever_changes_the_numbers_changes_the_digest(change):
     assert Experiment.of(change).digest != Experiment.of({}).digest
@@ -46,8 +46,7 @@ def test_an_algorithm_over_a_graph_needs_one():
 
 
 def test_the_library_alone_loads_no_command_line():
-    """Training needs neither pydantic nor typer nor matplotlib."""
-    code = (
-        "import sys, fedlap; sys.exit(bool({'pydantic', 'typer', 'rich', 'matplotlib'} & set(sys.modules)))"
-    )
+    """Training needs neither pydantic nor typer nor matplotlib nor pandas."""
+    unwanted = {"pydantic", "typer", "rich", "matplotlib", "pandas"}
+    code = f"import sys, fedlap; sys.exit(bool({unwanted} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -109,7 +109,7 @@ def test_test_rows_never_reach_training(name, federation, graph):
     poisoned = fl.Federation(
         federation.clients,
         federation.train,
-        type(federation.test)(federation.test.x * 1e6, 2 - federation.test.y, federation.test.count),
+        type(federation.test).of(federation.test.x * 1e6, 2 - federation.test.y, federation.test.count),
         federation.labels,
     )
     assert torch.equal(trained(make(graph), federation).models, trained(make(graph), poisoned).models)

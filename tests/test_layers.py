@@ -11,10 +11,10 @@ import fedlap as fl
 SRC = Path(__file__).parent.parent / "src" / "fedlap"
 FILES = sorted(SRC.rglob("*.py"))
 ORDER = [
-    "errors", "randomness", "models", "parts",
-    "arrays", "federation", "work", "partition", "graph", "algorithms",
+    "errors", "files", "randomness", "models", "parts", "partition",
+    "arrays", "tables", "frames", "federation", "work", "graph", "algorithms",
     "data", "scores", "engines", "result", "schedule", "rounds", "experiment",
-    "runs", "report", "options", "cli",
+    "runs", "report", "cli",
 ]  # fmt: skip
 
 every_file = pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SRC)))

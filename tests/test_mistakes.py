@@ -71,7 +71,7 @@ BAD = {
     "weight a word": (["run", "--graph", "{}/word.csv"], ["line 1", "'heavy'"]),
     "no such graph file": (["run", "--graph", "{}/none.csv"], ["none.csv"]),
     "cnn on plain features": (["run", "--data", "synthetic", "--model", "cnn"], ["cnn", "images"]),
-    "too many labels": (["run", "--set", "data.labels_per_client=11"], ["labels_per_client = 11"]),
+    "too many labels": (["run", "--set", "partition.labels_per_client=11"], ["labels_per_client = 11"]),
     "too many clients": (["run", "--set", "data.clients=9999"], ["clients"]),
     "negative l2": (["run", "--set", "model.l2=-1"], ["l2 = -1"]),
     "rounds true": (["run", "--set", "rounds=true"], ["rounds = True"]),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 import fedlap as fl
-from fedlap.partition import by_label
+from fedlap.partition import Labels
 
 law = settings(max_examples=50, deadline=None, derandomize=True)
 
@@ -25,7 +25,7 @@ law = settings(max_examples=50, deadline=None, derandomize=True)
 def test_no_row_is_lost_or_given_twice(labels, clients, each, spread, seed, rows):
     assume(each <= labels <= clients + each - 1)
     y = torch.from_numpy(np.random.default_rng(seed).permutation(np.arange(labels * rows) % labels))
-    own = by_label(y, clients, each, spread, seed)
+    own = Labels(clients, each, spread).cut(y, seed)
     assert len(own) == clients
     assert sorted(torch.cat(own).tolist()) == list(range(len(y)))
     for k, at in enumerate(own):
@@ -35,13 +35,13 @@ def test_no_row_is_lost_or_given_twice(labels, clients, each, spread, seed, rows
 
 def test_equal_shares_without_spread():
     y = torch.arange(120) % 3
-    assert [len(at) for at in by_label(y, 6, 1, 0.0, 0)] == [20] * 6
-    assert sorted(len(at) for at in by_label(y[:-1], 6, 1, 0.0, 0)) == [19] + [20] * 5
+    assert [len(at) for at in Labels(6, 1, 0.0).cut(y, 0)] == [20] * 6
+    assert sorted(len(at) for at in Labels(6, 1, 0.0).cut(y[:-1], 0)) == [19] + [20] * 5
 
 
 def test_a_seed_fixes_the_cut():
     y = torch.arange(200) % 4
-    one, again, other = (by_label(y, 8, 2, 1.0, seed) for seed in (1, 1, 2))
+    one, again, other = (Labels(8, 2, 1.0).cut(y, seed) for seed in (1, 1, 2))
     assert all(torch.equal(a, b) for a, b in zip(one, again, strict=True))
     assert [len(at) for at in one] != [len(at) for at in other]
 
@@ -58,12 +58,12 @@ def test_a_seed_fixes_the_cut():
 )
 def test_cuts_that_cannot_be(clients, each, message):
     with pytest.raises(fl.InputError, match=message):
-        by_label(torch.arange(40) % 4, clients, each, 1.0, 0)
+        Labels(clients, each, 1.0).cut(torch.arange(40) % 4, 0)
 
 
 def test_a_label_without_rows():
     with pytest.raises(fl.InputError, match="label 1 has 0 rows"):
-        by_label(torch.tensor([0, 0, 2, 2]), 2, 2, 1.0, 0)
+        Labels(2, 2, 1.0).cut(torch.tensor([0, 0, 2, 2]), 0)
 
 
 def test_embedded_digits_are_scikit_learns():
@@ -105,7 +105,7 @@ def test_a_seed_fixes_the_digits():
 
 
 def test_digits_cut_otherwise():
-    federation = fl.data.load("digits", clients=12, labels_per_client=1, spread=0.0, test_share=0.0)
+    federation = fl.data.load("digits", partition=Labels(12, 1, 0.0), test_share=0.0)
     assert len(federation.clients) == 12
     assert int(federation.train.count.sum()) == 1797
     assert federation.test.count.sum() == 0

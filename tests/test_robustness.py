@@ -9,7 +9,7 @@ from torch import nn
 
 import fedlap as fl
 from conftest import random_arrays
-from fedlap.partition import by_label
+from fedlap.partition import Labels
 from fedlap.schedule import check_makers, check_schedule, sample_size
 
 
@@ -29,14 +29,14 @@ def test_global_takes_images_scaled_client_by_client():
 
 def test_a_cut_that_leaves_a_label_to_nobody_is_refused():
     with pytest.raises(fl.InputError, match="labels to nobody"):
-        fl.data.digits(clients=4, labels_per_client=3)
-    assert len(fl.data.digits(clients=8, labels_per_client=3).clients) == 8
+        fl.data.load("digits", partition=Labels(clients=4, labels_per_client=3))
+    assert len(fl.data.load("digits", partition=Labels(clients=8, labels_per_client=3)).clients) == 8
     with pytest.raises(fl.InputError, match="no rows"):
-        by_label(torch.zeros(0, dtype=torch.int64), 2, 1, 1.0, 0)
+        Labels(2, 1, 1.0).cut(torch.zeros(0, dtype=torch.int64), 0)
 
 
 def test_a_very_uneven_cut():
-    federation = fl.data.digits(spread=500.0)
+    federation = fl.data.load("digits", partition=Labels(spread=500.0))
     assert int(federation.train.count.sum() + federation.test.count.sum()) == 1797
 
 
@@ -183,7 +183,7 @@ def test_weights_rounded_to_single_precision_are_symmetric_enough():
 
 def test_an_unknown_setting_of_data():
     with pytest.raises(fl.InputError, match="'clientz'; did you mean 'clients'"):
-        fl.data.load("digits", clientz=3)
+        fl.data.load("synthetic", clientz=3)
 
 
 def test_one_hidden_layer_by_its_width():

@@ -1,8 +1,8 @@
 """fedlap: federated multi-task learning with Laplacian regularisation."""
 
-from fedlap import data, models
+from fedlap import data, models, partition
 from fedlap.algorithms import ALGORITHMS, DFedU, FedU, Global, Local
-from fedlap.errors import DivergedError, InputError
+from fedlap.errors import DataWarning, DivergedError, InputError
 from fedlap.federation import Federation
 from fedlap.graph import Graph
 from fedlap.result import Result
@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ALGORITHMS",
     "DFedU",
+    "DataWarning",
     "DivergedError",
     "FedU",
     "Federation",
@@ -26,4 +27,5 @@ __all__ = [
     "data",
     "fit",
     "models",
+    "partition",
 ]

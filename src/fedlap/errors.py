@@ -10,6 +10,10 @@ class InputError(ValueError):
     """A mistake in what was asked for. The message says what is wrong, where, and what to do."""
 
 
+class DataWarning(UserWarning):
+    """Something in a user's data that is not wrong but may surprise."""
+
+
 class DivergedError(InputError):
     """Training left the finite numbers. The message says in which round, at which client, and why."""
 

@@ -4,16 +4,19 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, create_model, field_validator
 
 from fedlap.algorithms import ALGORITHMS, Algorithm, Coupled
-from fedlap.data import SOURCES, load_with_graph
+from fedlap.data import SOURCES, TEST_SHARE, load_with_graph
 from fedlap.errors import InputError, unknown
 from fedlap.federation import Federation
-from fedlap.graph import GRAPHS, Graph, digest_of
+from fedlap.files import digest_of
+from fedlap.graph import GRAPHS, Graph
 from fedlap.models import MODELS, Architecture
+from fedlap.partition import NATURAL, PARTITIONS
 from fedlap.parts import Scaling
 from fedlap.result import Result
 from fedlap.rounds import fit
@@ -35,6 +38,8 @@ class Experiment(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     data: Section = {"name": "digits"}
+    partition: Section = {}
+    scarce: Section | None = None
     model: Section = {"name": "linear"}
     algorithm: Section = {"name": "fedu"}
     graph: Section = {"name": "complete"}
@@ -68,8 +73,35 @@ class Experiment(BaseModel):
     @classmethod
     def _data(cls, section: Section) -> Section:
         name = _name("data set", section, SOURCES)
-        scale = {"scale": (Scaling, SOURCES[name].scale)}
-        return _completed("data", name, SOURCES[name].make, section, leave=("seed",), more=scale)
+        more: dict[str, Any] = {"scale": (Scaling, SOURCES[name].scale)}
+        if SOURCES[name].tabular:
+            more["test_share"] = (float, TEST_SHARE)
+        made = _completed("data", name, SOURCES[name].make, section, leave=("seed",), more=more)
+        for path, digest in {"path": "sha256", "test": "test_sha256"}.items():
+            if name == "file" and path in made and not made[digest]:
+                made[digest] = digest_of("data", made[path])
+        return made
+
+    @field_validator("partition")
+    @classmethod
+    def _partition(cls, section: Section, info: ValidationInfo) -> Section:
+        if "data" not in info.data:
+            return section  # the data are wrong, which is said first
+        own = SOURCES[info.data["data"]["name"]].partition
+        usual = NATURAL if own is None else next(n for n, make in PARTITIONS.items() if isinstance(own, make))
+        section = {"name": usual, **section}
+        name = _name("partition", section, [*PARTITIONS, NATURAL])
+        if name == usual and own is not None:
+            section = vars(own) | section
+        return _completed("partition", name, PARTITIONS.get(name, lambda: None), section)
+
+    @field_validator("scarce")
+    @classmethod
+    def _scarce(cls, section: Section | None) -> Section | None:
+        if section is None:
+            return None
+        made = _completed("scarce", "scarce", Federation.scarce, section, leave=("self", "seed"))
+        return {key: value for key, value in made.items() if key != "name"}
 
     @field_validator("model")
     @classmethod
@@ -94,7 +126,7 @@ class Experiment(BaseModel):
         name = _name("graph", section, [*GRAPHS, KNOWN_GRAPH])
         made = _completed("graph", name, GRAPHS.get(name, lambda: None), section, leave=("clients",))
         if name == "file" and not made["sha256"]:
-            made["sha256"] = digest_of(made["path"])
+            made["sha256"] = digest_of("graph", made["path"])
         return made
 
     def described(self) -> dict[str, Any]:
@@ -107,9 +139,25 @@ class Experiment(BaseModel):
         text = json.dumps(self.described(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    @property
+    def title(self) -> str:
+        """What the data are called."""
+        return str(Path(self.data["path"]).stem if "path" in self.data else self.data["name"])
+
+    def load(self) -> tuple[Federation, Graph | None]:
+        """The federation, and its graph where one comes with it."""
+        name, settings = _split(self.partition)
+        partition = None if name == NATURAL else PARTITIONS[name](**settings)
+        if name == NATURAL and SOURCES[self.data["name"]].partition is not None:
+            raise InputError(
+                f"partition: {self.data['name']!r} has no clients of its own; "
+                f"use one of {', '.join(PARTITIONS)}"
+            )
+        return load_with_graph(**self.data, partition=partition, scarce=self.scarce, seed=self.seed)
+
     def build(self) -> tuple[Algorithm, Federation, Architecture]:
         """The objects that this describes."""
-        federation, known = load_with_graph(**self.data, seed=self.seed)
+        federation, known = self.load()
         name, settings = _split(self.algorithm)
         make = ALGORITHMS[name]
         if takes_graph(name):

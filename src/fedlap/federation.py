@@ -1,6 +1,7 @@
 """The Federation: whose rows are whose."""
 
-from collections import Counter
+import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,11 +11,14 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from fedlap.arrays import Given, check_alike, checked, joined, label_names, split
-from fedlap.errors import InputError, whole
+from fedlap.arrays import Given, check_names, split
+from fedlap.errors import DataWarning, InputError, real, whole
+from fedlap.frames import TaskName, of_frame
 from fedlap.models import CrossEntropy, Loss, SquaredError
+from fedlap.partition import Partition
 from fedlap.parts import UNSCALED, Part, Scale, Scaling
-from fedlap.randomness import digests
+from fedlap.randomness import digests, draws
+from fedlap.tables import Table, of_arrays, of_dataset, of_partitions
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +32,7 @@ class Federation:
     scale: Scale = UNSCALED
 
     def __post_init__(self) -> None:
-        _check_names(self.clients)
+        check_names(self.clients)
         for place in (self.train.count == 0).nonzero().flatten().tolist():
             raise InputError(
                 f"data: client {self.clients[place]!r} has no training rows; leave it out or give it some"
@@ -50,33 +54,84 @@ class Federation:
         `test` gives them. Whole-number labels 0, 1, … mean classification (`labels` names or counts them);
         real ones mean regression. Nothing is scaled.
         """
+        return cls.from_table(of_arrays(arrays, test, _named(labels)), None, test_share, seed)
+
+    @classmethod
+    def from_table(
+        cls, table: Table, partition: Partition | None = None, test_share: float = 0.25, seed: int = 0
+    ) -> "Federation":
+        """A table's rows cut into clients: those they belong to by nature, or as `partition` deals them."""
         if not 0 <= test_share < 1:
             raise InputError(f"data: test_share = {test_share}; it must be in [0, 1)")
-        if not isinstance(arrays, Mapping):
-            raise InputError(
-                f"data: clients are given as {type(arrays).__name__}; give a dictionary name: (x, y)"
-            )
-        if not arrays:
-            raise InputError("data: there are no clients; a federation needs at least one")
-        _check_names(str(name) for name in arrays)
-        if isinstance(labels, Iterable):
-            named: tuple[str, ...] | int | None = tuple(str(name) for name in labels)
+        own = table.cut(partition, seed)
+        if table.test is None:
+            pairs = [split(name, rows, test_share, seed) for name, rows in own.items()]
         else:
-            named = None if labels is None else whole("data: labels", labels, 1)
-        classes = len(named) if isinstance(named, tuple) else named
-        given = {str(name): checked(str(name), rows, classes) for name, rows in arrays.items()}
-        names = tuple(given)
-        check_alike(names, list(given.values()))
-        if test is None:
-            pairs = [split(name, rows, test_share, seed) for name, rows in given.items()]
-        else:
-            held = {str(name): checked(str(name), rows, classes, "test row") for name, rows in test.items()}
-            for extra in sorted(set(held) - set(names)):
-                raise InputError(f"data: client {extra!r} has test rows but no training rows; add some")
-            check_alike((names[0], *held), [given[names[0]], *held.values()])
-            pairs = [((x, y), held.get(name, (x[:0], y[:0]))) for name, (x, y) in given.items()]
-        train, kept = joined([pair[0] for pair in pairs]), joined([pair[1] for pair in pairs])
-        return cls(names, train, kept, label_names(named, train, kept))
+            pairs = [(rows[~table.test[rows]], rows[table.test[rows]]) for rows in own.values()]
+        train, test = (Part.chosen(table.x, table.y, rows) for rows in zip(*pairs, strict=True))
+        return cls(tuple(own), train, test, table.labels)
+
+    @classmethod
+    def from_dataframe(
+        cls,
+        frame: Any,
+        client: str | None,
+        label: str,
+        *,
+        test: Any | None = None,
+        features: Sequence[str] | None = None,
+        drop: Sequence[str] = (),
+        task: TaskName = "auto",
+        partition: Partition | None = None,
+        test_share: float = 0.25,
+        seed: int = 0,
+    ) -> "Federation":
+        """A federation from a data frame of pandas, or of any kind that turns into one (`to_pandas`).
+
+        `client` is the column that says whose row it is, `label` the one to predict; `features` are the
+        others, or those named, without `drop`. Text, true or false, and whole numbers are classes and keep
+        their names; real numbers are targets (`task` overrides). `test` is a frame of test rows, instead of
+        `test_share`. Without a column of clients, `partition` deals the rows out. Nothing is scaled.
+        """
+        table = of_frame(frame, client, label, test=test, features=features, drop=drop, task=task)
+        made = cls.from_table(table, partition, test_share, seed)
+        for remark in made.remarks():
+            warnings.warn(remark, DataWarning, stacklevel=2)
+        return made
+
+    @classmethod
+    def from_dataset(
+        cls,
+        dataset: Any,
+        client: Iterable[Any] | Mapping[Any, Iterable[int]],
+        test_share: float = 0.25,
+        seed: int = 0,
+        *,
+        labels: Iterable[str] | SupportsIndex | None = None,
+    ) -> "Federation":
+        """A federation from a PyTorch dataset of pairs (features, label), read into memory once.
+
+        `client` names each item's client, in order, or gives each client's items: {name: [0, 5, …]}.
+        """
+        return cls.from_table(of_dataset(dataset, client, _named(labels)), None, test_share, seed)
+
+    @classmethod
+    def from_flower(
+        cls,
+        partitioner: Any,
+        features: str | Sequence[str] = "image",
+        label: str = "label",
+        test_share: float = 0.25,
+        seed: int = 0,
+        *,
+        labels: Iterable[str] | SupportsIndex | None = None,
+    ) -> "Federation":
+        """A federation from a partitioner of Flower Datasets whose `dataset` is set; client k is partition k.
+
+        `features` is a column of pictures or vectors, or several columns of numbers.
+        """
+        table = of_partitions(partitioner, features, label, _named(labels))
+        return cls.from_table(table, None, test_share, seed)
 
     @cached_property
     def digests(self) -> Int64[Tensor, "client"]:
@@ -86,7 +141,7 @@ class Federation:
     @property
     def inputs(self) -> tuple[int, ...]:
         """The shape of one row's features."""
-        return tuple(self.train.x.shape[1:])
+        return tuple(self.train.store.shape[1:])
 
     @property
     def outputs(self) -> int:
@@ -103,19 +158,25 @@ class Federation:
         return replace(self, scale=Scale.of(kind, self.train))
 
     def resident(self, device: torch.device, dtype: torch.dtype) -> "Federation":
-        """The same federation where it will be used: real features scaled once, images left as bytes."""
-        if self.train.x.dtype != torch.uint8:
+        """The same federation where it will be used: real features scaled once, images left as bytes.
+
+        Features that are already what models see, in this precision, stay where they are.
+        """
+        ready = self.scale.kind == "none" and self.train.store.dtype == self.test.store.dtype == dtype
+        if self.train.store.dtype != torch.uint8 and not ready:
             return self._scaled_for_good(device, dtype)
-        train, test = (part.moved(part.x, device, dtype) for part in (self.train, self.test))
+        train = self.train.moved(self.train.store, self.train.row, device, dtype)
+        shared = self.test.store is self.train.store
+        test = self.test.moved(train.store if shared else self.test.store, self.test.row, device, dtype)
         return replace(self, train=train, test=test, scale=self.scale.moved(device, dtype))
 
     def pooled(self) -> "Federation":
         """One client that owns every row, in an order that depends on clients' names, not their places."""
         if self.scale.kind == "client":  # a pooled row does not tell whose constants are its own
-            return self._scaled_for_good(self.train.x.device, torch.float64).pooled()
+            return self._scaled_for_good(self.train.store.device, torch.float64).pooled()
         by_name = self.digests.argsort().tolist()
         parts = (part.reordered(by_name) for part in (self.train, self.test))
-        train, test = (Part(part.x, part.y, part.count.sum(0, keepdim=True)) for part in parts)
+        train, test = (replace(part, count=part.count.sum(0, keepdim=True)) for part in parts)
         return replace(self, clients=("pooled",), train=train, test=test)
 
     def reordered(self, clients: Sequence[str]) -> "Federation":
@@ -127,17 +188,65 @@ class Federation:
         train, test = (part.reordered(places) for part in (self.train, self.test))
         return Federation(tuple(clients), train, test, self.labels, self.scale.reordered(places))
 
+    def scarce(
+        self, share_of_clients: float = 0.5, keep: float = 0.2, seed: int = 0, *, cut_test: bool = False
+    ) -> "Federation":
+        """The same federation where some clients have little to train on.
+
+        ⌊share·N + ½⌋ clients, drawn by `seed`, keep ⌊keep·n + ½⌋ of their n training rows, at least one; with
+        `cut_test` (as the paper's published code does it) the same share of their test rows.
+        """
+        for name, share in {"share_of_clients": share_of_clients, "keep": keep}.items():
+            if not 0 <= real(f"scarce: {name}", share, zero=True) <= 1:
+                raise InputError(f"scarce: {name} = {share}; it must be in [0, 1]")
+        chosen = math.floor(share_of_clients * len(self.clients) + 0.5)
+        places = draws(seed, "scarce").keys(self.digests).argsort()[:chosen].tolist()
+        train = self._thinned(self.train, places, keep, seed, 1)
+        test = self._thinned(self.test, places, keep, seed, 2) if cut_test else self.test
+        made = replace(self, train=train, test=test)
+        return made.scaled(self.scale.kind)
+
+    def remarks(self) -> list[str]:
+        """What is not wrong but may surprise: clients with one label only, or without test rows."""
+        found = []
+        if self.labels is not None and len(self.labels) > 1:
+            owner, classes = self.train.owner(), len(self.labels)
+            seen = torch.zeros(len(self.clients), classes, dtype=torch.bool)
+            seen[owner, self.train.y] = True
+            found.append(
+                (seen.sum(1) == 1, "training rows of one label only, so a model of their own knows no other")
+            )
+        found.append((self.test.count == 0, "no test rows, and do not count in test scores"))
+        return [
+            f"{len(names)} of {len(self.clients)} clients have {what}: {_some(names)}"
+            for which, what in found
+            if (names := [self.clients[place] for place in which.nonzero().flatten().tolist()])
+        ]
+
+    def _thinned(self, part: Part, places: Sequence[int], keep: float, seed: int, step: int) -> Part:
+        """Only this share of the rows of these clients, drawn by the client's name; at least one."""
+        stays = torch.ones(len(part.row), dtype=torch.bool)
+        for place in places:
+            count = int(part.count[place])
+            left = min(count, max(1, math.floor(keep * count + 0.5)))
+            order = draws(seed, "scarce").permutation(int(self.digests[place]), step, count)
+            stays[part.places(place)] = torch.zeros(count, dtype=torch.bool).index_fill(0, order[:left], True)
+        return part.kept(stays)
+
     def _scaled_for_good(self, device: torch.device, dtype: torch.dtype) -> "Federation":
         """Real features in the units that models see, and nothing left to scale."""
-        parts = []
-        for part in (self.train, self.test):
-            # Every row is a stack of one here, so that each meets its own client's constants.
-            x = self.scale.apply(part.x.unsqueeze(1), part.owner(), dtype).squeeze(1)
-            parts.append(part.moved(x, device, dtype))
-        return replace(self, train=parts[0], test=parts[1], scale=UNSCALED)
+        train, test = (
+            part.moved(self.scale.whole(part, dtype), torch.arange(len(part.row)), device, dtype)
+            for part in (self.train, self.test)
+        )
+        return replace(self, train=train, test=test, scale=UNSCALED)
 
 
-def _check_names(names: Iterable[str]) -> None:
-    for name, times in Counter(names).items():
-        if times > 1:
-            raise InputError(f"data: client {name!r} appears twice; give every client its own name")
+def _named(labels: Iterable[str] | SupportsIndex | None) -> tuple[str, ...] | int | None:
+    if isinstance(labels, Iterable):
+        return tuple(str(name) for name in labels)
+    return None if labels is None else whole("data: labels", labels, 1)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")

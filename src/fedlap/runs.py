@@ -21,13 +21,13 @@ from fedlap.result import Result
 
 def folder_for(out: Path, experiment: Experiment) -> Path:
     """Where a run of this experiment is kept: its data, its algorithm and its digest."""
-    return out / f"{experiment.data['name']}-{experiment.algorithm['name']}-{experiment.digest}"
+    return out / f"{experiment.title}-{experiment.algorithm['name']}-{experiment.digest}"
 
 
 def folder_for_all(out: Path, experiments: Sequence[Experiment]) -> Path:
     """Where a comparison of these experiments is kept."""
     digest = hashlib.sha256("".join(e.digest for e in experiments).encode()).hexdigest()[:16]
-    return out / f"{experiments[0].data['name']}-compare-{digest}"
+    return out / f"{experiments[0].title}-compare-{digest}"
 
 
 def write_run(out: Path, experiment: Experiment, result: Result) -> Path:

@@ -67,7 +67,7 @@ class Clients:
     ) -> tuple[Float[Tensor, "client batch *feature"], Tensor]:
         """Features, in the units that models see, and labels of these rows."""
         at = rows.flatten()
-        x = part.x.index_select(0, at).unflatten(0, rows.shape)
+        x = part.store.index_select(0, part.row.index_select(0, at)).unflatten(0, rows.shape)
         y = part.y.index_select(0, at).unflatten(0, rows.shape)
         return self.federation.scale.apply(x, ids, self.dtype), y
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from fedlap.graph.files import digest_of, from_file
+from fedlap.graph.files import from_file
 from fedlap.graph.graph import SERVER, Graph
 
 GRAPHS: Final[dict[str, Callable[..., Graph]]] = {
@@ -15,4 +15,4 @@ GRAPHS: Final[dict[str, Callable[..., Graph]]] = {
     "file": from_file,
 }
 
-__all__ = ["GRAPHS", "SERVER", "Graph", "digest_of", "from_file"]
+__all__ = ["GRAPHS", "SERVER", "Graph", "from_file"]

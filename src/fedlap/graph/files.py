@@ -1,7 +1,6 @@
 """Graphs from files."""
 
 import csv
-import hashlib
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedlap.errors import InputError
+from fedlap.files import check_content
 from fedlap.graph.graph import Edge, Graph
 
 
@@ -18,10 +18,7 @@ def from_file(clients: Sequence[str], path: str, sha256: str = "") -> Graph:
     With `sha256`, only from a file with that content.
     """
     file = Path(path)
-    if sha256 and sha256 != digest_of(path):
-        raise InputError(
-            f"graph: {path!r} is not the file that this experiment was made with; its SHA-256 differs"
-        )
+    check_content("graph", path, sha256)
     if not file.is_file():
         raise InputError(f"graph: there is no file {path!r}")
     try:
@@ -35,14 +32,6 @@ def from_file(clients: Sequence[str], path: str, sha256: str = "") -> Graph:
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"graph: {path!r} cannot be read: {error}") from error
     raise InputError(f"graph: {path!r} is neither a .csv file of edges nor a .npy file with a matrix")
-
-
-def digest_of(path: str) -> str:
-    """The SHA-256 of a file's content."""
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError as error:
-        raise InputError(f"graph: {path!r} cannot be read: {error.strerror}") from error
 
 
 def _edges(file: Path) -> list[Edge]:

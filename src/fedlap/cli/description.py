@@ -5,25 +5,38 @@ from pathlib import Path
 from typing import Any
 
 from fedlap.algorithms import ALGORITHMS
+from fedlap.data import FILES
 from fedlap.errors import InputError, unknown
 from fedlap.experiment import Experiment, settings_of
 from fedlap.graph import GRAPHS
 
+FIELDS = ("rounds", "sample", "device", "seed")  # of an experiment, as they are given
+SETTINGS = ("lr", "local_steps", "local_epochs", "strength")  # of an algorithm
 
-def description(
-    data: str, model: str, graph: str, rounds: int, batch: str, sample: float, device: str
-) -> dict[str, Any]:
-    """What both commands say of an experiment, before its algorithm and seed."""
-    by_file = graph not in GRAPHS and Path(graph).suffix.lower() in (".csv", ".npy")
-    return {
-        "data": {"name": data},
-        "model": {"name": model},
-        "graph": {"name": "file", "path": graph} if by_file else {"name": graph},
-        "rounds": rounds,
-        "batch": parsed(f"batch={batch}")[1],
-        "sample": sample,
-        "device": device,
-    }
+
+def description(given: dict[str, Any]) -> dict[str, Any]:
+    """What was given of an experiment, before its algorithm."""
+    made: dict[str, Any] = {field: given[field] for field in FIELDS if field in given}
+    data, partition, graph = given["data"], given["partition"], given.get("graph")
+    by_file = Path(data).suffix.lower() in FILES
+    made["data"] = {"name": "file", "path": data} if by_file else {"name": data}
+    made["data"] |= {key: given[key] for key in ("client", "label", "test") if given[key] is not None}
+    made["partition"] = {} if partition is None else {"name": partition}
+    if given["scarce"]:
+        made["scarce"] = {}
+    if graph is not None:
+        by_file = graph not in GRAPHS and Path(graph).suffix.lower() in (".csv", ".npy")
+        made["graph"] = {"name": "file", "path": graph} if by_file else {"name": graph}
+    if "model" in given:
+        made["model"] = {"name": given["model"]}
+    if "batch" in given:
+        made["batch"] = parsed(f"batch={given['batch']}")[1]
+    return made
+
+
+def algorithm_settings(given: dict[str, Any]) -> dict[str, Any]:
+    """What was given of an algorithm's settings."""
+    return {field: given[field] for field in SETTINGS if given[field] is not None}
 
 
 def parsed(assignment: str) -> tuple[str, Any]:
@@ -43,6 +56,8 @@ def assign(description: dict[str, Any], assignment: str) -> None:
     section, dot, field = key.partition(".")
     if section not in Experiment.model_fields:
         raise unknown("field of an experiment", section, Experiment.model_fields)
+    if section in ("partition", "scarce"):
+        description.setdefault(section, {})
     if not dot:
         if isinstance(description.get(section), dict) and not isinstance(value, dict):
             description[section]["name"] = value

@@ -1,0 +1,88 @@
+"""The command line."""
+
+import inspect
+import sys
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from fedlap import __version__
+from fedlap.algorithms import ALGORITHMS
+from fedlap.cli import console
+from fedlap.cli.data import describe, get, show
+from fedlap.cli.description import algorithm_names
+from fedlap.cli.lists import first_line, settings
+from fedlap.cli.training import compare, run
+from fedlap.errors import InputError
+from fedlap.experiment import takes_graph
+
+app = typer.Typer(
+    help="Federated multi-task learning with Laplacian regularisation.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+data_app = typer.Typer(help="Data sets: list, get, describe.", rich_markup_mode=None)
+app.command()(run)
+app.command()(compare)
+data_app.command("list")(show)
+data_app.command()(get)
+data_app.command()(describe)
+app.add_typer(data_app, name="data")
+
+INTERRUPTED = 130
+
+
+@app.callback(invoke_without_command=True)
+def _top(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        print(__version__)
+        raise typer.Exit
+    _help_alone(context)
+
+
+@data_app.callback(invoke_without_command=True)
+def _help_alone(context: typer.Context) -> None:
+    """Data sets: list, get, describe."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command()
+def algorithms(
+    name: Annotated[str, typer.Argument(help="One of them, to be explained in full.")] = "",
+) -> None:
+    """List the algorithms and their settings, or explain one."""
+    if name:
+        (known,) = algorithm_names(name)
+        print(inspect.getdoc(ALGORITHMS[known]))
+        return
+    table = Table("name", "what it is", "settings and their defaults")
+    for known, make in ALGORITHMS.items():
+        over = [] if not takes_graph(known) else ["over a --graph"]
+        table.add_row(known, first_line(make), ", ".join(settings(make, "graph") + over))
+    console.out.print(table)
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line and exit code 2."""
+    try:
+        code = app(standalone_mode=False)
+        if code == INTERRUPTED:  # typer turns Ctrl-C into this code
+            _fail("interrupted", code)
+    except InputError as error:
+        code = _fail(str(error), 2)
+    except typer.TyperException as error:
+        code = _fail(error.format_message(), 2)
+    except typer.Abort:
+        code = _fail("interrupted", INTERRUPTED)
+    sys.exit(code or 0)
+
+
+def _fail(message: str, code: int) -> int:
+    console.remark("error: " + " ".join(message.split()))
+    return code

@@ -1,0 +1,5 @@
+"""`python -m fedlap.cli`."""
+
+from fedlap.cli import main
+
+main()

@@ -1,0 +1,90 @@
+"""Arrays in one file that is mapped into memory rather than read."""
+
+import os
+import secrets
+import struct
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Shaped
+
+from fedlap.data.storage import cache_folder
+
+Array = Shaped[np.ndarray, "..."]
+Arrays = dict[str, Array]
+
+_LOCAL_HEADER = 30  # bytes of a zip member's header before its name and extra field, whose lengths end it
+
+
+def mapped(path: Path) -> Arrays:
+    """The arrays of an NPZ file: mapped (copy on write) where stored plainly, read where compressed."""
+    with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+        return {
+            info.filename.removesuffix(".npy"): _mapped(path, file, info)
+            if info.compress_type == zipfile.ZIP_STORED
+            else _read(archive, info)
+            for info in archive.infolist()
+        }
+
+
+def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
+    with archive.open(info) as member:
+        return np.lib.format.read_array(member, allow_pickle=False)
+
+
+def _mapped(path: Path, file: Any, info: zipfile.ZipInfo) -> Array:
+    file.seek(info.header_offset)
+    name, extra = struct.unpack("<HH", file.read(_LOCAL_HEADER)[-4:])
+    file.seek(info.header_offset + _LOCAL_HEADER + name + extra)
+    version = np.lib.format.read_magic(file)
+    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, kind = header(file)
+    if kind.hasobject:
+        raise ValueError(f"{info.filename} holds Python objects")
+    if 0 in shape:
+        return np.empty(shape, kind)
+    array = np.memmap(path, kind, "c", file.tell(), shape, "F" if fortran else "C")
+    return array if array.flags.aligned and not fortran else np.ascontiguousarray(array)
+
+
+def kept(name: str, make: Callable[[], Arrays]) -> Arrays:
+    """The arrays that `make` gives, made once and kept under this name in the cache folder."""
+    path = fast_form(name)
+    if path.is_file():
+        try:
+            return mapped(path)
+        except (OSError, ValueError, zipfile.BadZipFile, struct.error):
+            print(f"note: {path} is damaged and is made again", file=sys.stderr)
+    arrays = make()
+    try:
+        _write(path, arrays)
+        return mapped(path)
+    except OSError as error:
+        print(
+            f"note: {path} cannot be written ({error.strerror}); {name} is read anew each time",
+            file=sys.stderr,
+        )
+        return arrays
+
+
+def fast_form(name: str) -> Path:
+    """Where arrays of this name are kept."""
+    return cache_folder() / "fast" / f"{name}.npz"
+
+
+def _write(path: Path, arrays: Arrays) -> None:
+    """The whole file or none, under its name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        with temporary.open("xb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

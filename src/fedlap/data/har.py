@@ -1,0 +1,93 @@
+"""Human Activity Recognition Using Smartphones (Anguita et al., ESANN 2013): 30 people, 6 activities.
+
+A row is 561 features of a window of 2.56 s. A client is a person; the official training and test rows, which
+differ in people, are taken together.
+"""
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+
+from fedlap.data.archives import Members, check_members, from_zip
+from fedlap.data.distribution import Distribution
+from fedlap.data.fast import Array, Arrays
+from fedlap.data.storage import Original
+from fedlap.tables import Table
+
+ARCHIVE: Final = "UCI HAR Dataset.zip"
+ROOT: Final = "UCI HAR Dataset/"
+
+SHA256: Final = {
+    "activity_labels.txt": "f6e6b292704438261f0283b2a82659ab0661447dc16520938bdf379ed1bf8de0",
+    "train/X_train.txt": "9c1246099c8d5463779eec5a3845cc3898df9d8c715441ab2a1232d4421fc42f",
+    "train/y_train.txt": "415b3357e2e2d5e70a45c781947c6bdd80e0410a579d862eedcd6bbce3c694ef",
+    "train/subject_train.txt": "66e1e2fbe9b396fa5155f531dc3348c803f503be663e2318772d49947db9153a",
+    "test/X_test.txt": "99035209add50d17650e847d8a4658d784a5707466ebb7c2deb97c28e5250a78",
+    "test/y_test.txt": "2a94cb53ca46b956c1b2aebd4a09a72badd8a8e9ea9cdfe9f31b3306a08666bb",
+    "test/subject_test.txt": "63b8c577f4a85431c06bd87f6384608c90a9f72f05c7956dd21255dc63515c07",
+}
+
+
+def har() -> Table:
+    """What 30 people were doing, from their phones' sensors; a client is a person."""
+    arrays = DISTRIBUTION.arrays()
+    people, owner = np.unique(arrays["person"], return_inverse=True)
+    return Table(
+        torch.from_numpy(arrays["x"]),
+        torch.from_numpy(arrays["y"]),
+        tuple(arrays["labels"].tolist()),
+        tuple(str(person) for person in people),
+        torch.from_numpy(owner),
+    )
+
+
+def _members(path: Path) -> Members:
+    """The members that are read, from the archive or, as the repository packs it, the one inside."""
+    members = from_zip(path, lambda name: name == ARCHIVE or name.startswith(ROOT), path.name)
+    if ARCHIVE in members:
+        inner = io.BytesIO(members[ARCHIVE])
+        members = from_zip(inner, lambda name: name.removeprefix(ROOT) in SHA256, ARCHIVE)
+    members = {name.removeprefix(ROOT): content for name, content in members.items()}
+    check_members(members, SHA256, path.name)
+    return members
+
+
+def _check(path: Path) -> None:
+    _members(path)
+
+
+def _read(paths: Mapping[str, Path]) -> Arrays:
+    members = _members(paths[ARCHIVE])
+
+    def numbers(kind: str, dtype: type) -> Array:
+        parts = (members[f"{part}/{kind}_{part}.txt"] for part in ("train", "test"))
+        return np.concatenate([np.loadtxt(io.BytesIO(content), dtype) for content in parts])
+
+    labels = [line.split()[1] for line in members["activity_labels.txt"].decode().splitlines()]
+    return {
+        "x": numbers("X", np.float64),
+        "y": numbers("y", np.int64) - 1,
+        "person": numbers("subject", np.int64),
+        "labels": np.array(labels),
+    }
+
+
+DISTRIBUTION: Final = Distribution(
+    name="har",
+    version=1,
+    originals=(
+        Original(
+            ARCHIVE,
+            (
+                "https://archive.ics.uci.edu/static/public/240/human+activity+recognition+using+smartphones.zip",
+                "https://archive.ics.uci.edu/ml/machine-learning-databases/00240/UCI%20HAR%20Dataset.zip",
+            ),
+            _check,
+        ),
+    ),
+    read=_read,
+)

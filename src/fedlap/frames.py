@@ -1,0 +1,178 @@
+"""Data frames as tables of rows: which columns are features, and what the labels mean."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Num
+
+from fedlap.errors import InputError, unknown
+from fedlap.tables import Table, check_known
+
+Frame = Any  # of pandas, which training alone does not load
+Column = Any
+TaskName = Literal["auto", "classification", "regression"]
+
+MOST_CLASSES = 100  # more different whole numbers than this are as likely to be amounts
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How errors name a frame and its rows."""
+
+    name: str
+    first: int  # the number of the first row
+
+    def at(self, place: int, column: str) -> str:
+        """A cell."""
+        return f"{self.name}, row {place + self.first}, column {column!r}"
+
+
+FRAME = Origin("the data frame", 0)
+TEST_FRAME = Origin("the test frame", 0)
+
+
+def of_frame(
+    frame: Any,
+    client: str | None,
+    label: str,
+    *,
+    test: Any | None = None,
+    features: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
+    task: TaskName = "auto",
+    origin: Origin = FRAME,
+    test_origin: Origin = TEST_FRAME,
+) -> Table:
+    """A frame's rows, and those of a test frame where there is one, as a table."""
+    import pandas  # here, since training alone does not need it
+
+    frames = [(_frame(frame, origin), origin)]
+    if test is not None:
+        frames.append((_frame(test, test_origin), test_origin))
+    columns = _features(frames[0][0], origin, client, label, features, drop)
+    for each, where in frames:
+        for column in [*([] if client is None else [client]), label, *columns]:
+            if column not in each.columns:
+                raise unknown(f"column of {where.name}", column, map(str, each.columns))
+    x = np.concatenate([_numbers(each[columns], where) for each, where in frames])
+    marks = [_whole(each[label], where) for each, where in frames]
+    y, labels = coded(pandas.concat(marks, ignore_index=True), task, f"{origin.name}, column {label!r}")
+    names = None
+    if client is not None:
+        own = [[str(name) for name in _whole(each[client], where)] for each, where in frames]
+        check_known(own[0], own[-1], origin.name, test_origin.name)
+        names = [name for each in own for name in each]
+    held = torch.arange(len(x)) >= len(frames[0][0]) if test is not None else None
+    return Table.of((x, y), names, labels=labels, test=held, where=origin.name)
+
+
+def coded(values: Column, task: TaskName, where: str) -> tuple[Num[np.ndarray, "row"], list[str] | None]:
+    """Labels as 0, 1, … with the names of the classes, or real targets as they are."""
+    import pandas
+
+    series = pandas.Series(values)
+    number = pandas.api.types.is_numeric_dtype(series) and not pandas.api.types.is_bool_dtype(series)
+    if number:
+        real = series.to_numpy(dtype=np.float64)
+        whole = bool((real == np.floor(real)).all())
+        if task == "regression" or (task == "auto" and not whole):
+            return real, None
+        if not whole:
+            raise InputError(f"{where}: these are real numbers, not classes; use task = regression")
+        series = series.astype(np.int64)
+        if task == "auto" and series.nunique() > MOST_CLASSES:
+            raise InputError(
+                f"{where}: {series.nunique()} different whole numbers; say whether they are classes or "
+                "amounts with task = classification or task = regression"
+            )
+    elif task == "regression":
+        raise InputError(f"{where}: a regression needs numbers, and these are {series.dtype}")
+    if isinstance(series.dtype, pandas.CategoricalDtype):
+        return series.cat.codes.to_numpy(np.int64), [str(name) for name in series.cat.categories]
+    codes, classes = pandas.factorize(series, sort=True)
+    return codes.astype(np.int64), [str(name) for name in classes]
+
+
+def _frame(given: Any, origin: Origin) -> Frame:
+    import pandas
+
+    if not isinstance(given, pandas.DataFrame):
+        try:
+            given = given.to_pandas()
+        except AttributeError:
+            raise InputError(
+                f"{origin.name} is of type {type(given).__name__}; give a pandas DataFrame"
+            ) from None
+    if not len(given):
+        raise InputError(f"{origin.name} has no rows; give it some")
+    if not given.columns.is_unique:
+        twice = str(given.columns[given.columns.duplicated()][0])
+        raise InputError(f"{origin.name}: column {twice!r} appears twice; give every column its own name")
+    return given
+
+
+def _features(
+    frame: Frame,
+    origin: Origin,
+    client: str | None,
+    label: str,
+    features: Sequence[str] | None,
+    drop: Sequence[str],
+) -> list[str]:
+    """The columns that models see."""
+    known = [str(column) for column in frame.columns]
+    for column in [*([] if client is None else [client]), label, *(features or ()), *drop]:
+        if column not in known:
+            raise unknown(f"column of {origin.name}", column, known)
+    left = [c for c in frame.columns if c not in (client, label) and c not in drop]
+    chosen = left if features is None else [c for c in features if c not in drop]
+    for column in (c for c in chosen if c in (client, label)):
+        raise InputError(
+            f"{origin.name}: column {column!r} is a feature and the client or label too; choose one"
+        )
+    if not chosen:
+        raise InputError(f"{origin.name}: no column is left to be a feature")
+    return chosen
+
+
+def _numbers(frame: Frame, origin: Origin) -> Float[np.ndarray, "row feature"]:
+    """Features as real numbers; the first column or cell that is none is named."""
+    import pandas
+
+    for column in frame.columns:
+        kind = frame[column].dtype
+        if not pandas.api.types.is_numeric_dtype(kind) or pandas.api.types.is_complex_dtype(kind):
+            example = next(iter(frame[column].dropna()), None)
+            raise InputError(
+                f"{origin.name}: column {column!r} holds {kind} (as in {str(example)!r}), not numbers; leave "
+                "it out (drop) or turn it into numbers first"
+            )
+        bad = ~np.isfinite(frame[column].to_numpy(dtype=np.float64, na_value=np.nan))
+        if bad.any():
+            place = int(bad.nonzero()[0][0])
+            raise InputError(
+                f"{origin.at(place, column)}: a value is missing or infinite ({int(bad.sum())} in this "
+                "column); fill in or leave out such rows"
+            )
+    single = all(kind == np.float32 for kind in frame.dtypes)
+    numbers: Float[np.ndarray, "row feature"] = frame.to_numpy(dtype=np.float32 if single else np.float64)
+    return numbers
+
+
+def _whole(column: Column, origin: Origin) -> Column:
+    """A column without gaps; whole numbers that a gap elsewhere had turned into real ones are whole again."""
+    import pandas
+
+    missing = column.isna().to_numpy(bool)
+    if missing.any():
+        place = int(missing.nonzero()[0][0])
+        raise InputError(
+            f"{origin.at(place, str(column.name))}: the value is missing ({int(missing.sum())} in this "
+            "column); fill in or leave out such rows"
+        )
+    if pandas.api.types.is_float_dtype(column) and bool((column == np.floor(column)).all()):
+        return column.astype(np.int64)
+    return column

@@ -1,0 +1,181 @@
+"""Labelled rows in one table, before anybody's share of them is fixed."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int64, Num
+from torch import Tensor
+
+from fedlap.arrays import Given, check_alike, check_names, checked, label_names
+from fedlap.errors import InputError
+from fedlap.partition import Partition
+
+Own = dict[str, Int64[Tensor, "_"]]  # each client's rows, by its name
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Features and labels of every row and, where known, whose row it is and whether it is for testing."""
+
+    x: Num[Tensor, "row *feature"]
+    y: Num[Tensor, "row *output"]
+    labels: tuple[str, ...] | None  # names of the classes; None where targets are real numbers
+    clients: tuple[str, ...] = ()  # those that rows belong to by nature
+    owner: Int64[Tensor, "row"] | None = None  # each row's place among `clients`
+    test: Bool[Tensor, "row"] | None = None  # rows kept for testing, where that is not left to chance
+
+    @staticmethod
+    def of(
+        given: Given,
+        client: Iterable[Any] | None = None,
+        *,
+        labels: Sequence[str] | int | None = None,
+        test: Bool[Tensor, "row"] | None = None,
+        where: str = "data",
+    ) -> "Table":
+        """Checked rows, with the name of each row's client where there are any; errors say `where`."""
+        x, y = checked(where, given, len(labels) if isinstance(labels, Sequence) else labels)
+        if not len(x):
+            raise InputError(f"{where} has no rows; give it some")
+        if client is None:
+            return Table(x, y, label_names(labels, y), test=test)
+        names, owner = owners(client, len(x), where)
+        return Table(x, y, label_names(labels, y), names, owner, test)
+
+    def cut(self, partition: Partition | None, seed: int) -> Own:
+        """Each client's rows: by nature, or as a partition deals them out."""
+        if partition is not None:
+            return {str(k): rows for k, rows in enumerate(partition.cut(self.y, seed))}
+        if self.owner is None:
+            raise InputError(
+                "data: nothing says whose rows are whose; name the column of clients, or choose a partition"
+            )
+        count = torch.bincount(self.owner, minlength=len(self.clients))
+        rows = self.owner.argsort(stable=True).split(count.tolist())
+        return dict(zip(self.clients, rows, strict=True))
+
+
+def of_arrays(
+    arrays: Mapping[Any, Given], test: Mapping[Any, Given] | None, labels: tuple[str, ...] | int | None
+) -> Table:
+    """Each client's own arrays, {name: (x, y)}, and its test rows where they are given, one after another."""
+    if not isinstance(arrays, Mapping):
+        raise InputError(
+            f"data: clients are given as {type(arrays).__name__}; give a dictionary name: (x, y)"
+        )
+    if not arrays:
+        raise InputError("data: there are no clients; a federation needs at least one")
+    names = tuple(str(name) for name in arrays)
+    check_names(names)
+    classes = len(labels) if isinstance(labels, tuple) else labels
+    place = {name: k for k, name in enumerate(names)}
+    given, places, held = [], [], []
+    for mapping, what in ((arrays, "row"), (test or {}, "test row")):
+        for name, pair in mapping.items():
+            if str(name) not in place:
+                raise InputError(f"data: client {str(name)!r} has test rows but no training rows; add some")
+            given.append(checked(f"data: client {str(name)!r}", pair, classes, what))
+            places.append(place[str(name)])
+            held.append(what == "test row")
+    check_alike([str(name) for name in (*arrays, *(test or {}))], given)
+    x, y = (torch.cat(tensors) for tensors in zip(*given, strict=True))
+    count = torch.tensor([len(own) for own, _ in given])
+    owner, kept = (torch.tensor(each).repeat_interleave(count) for each in (places, held))
+    return Table(x, y, label_names(labels, y), names, owner, None if test is None else kept)
+
+
+def owners(client: Iterable[Any], rows: int, where: str) -> tuple[tuple[str, ...], Int64[Tensor, "row"]]:
+    """Names of clients in the order in which they first appear, and each row's place among them."""
+    names = [str(name) for name in (client.tolist() if isinstance(client, np.ndarray | Tensor) else client)]
+    if len(names) != rows:
+        raise InputError(f"{where}: {len(names)} client names for {rows} rows; each row needs one")
+    places = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    return tuple(places), torch.tensor([places[name] for name in names], dtype=torch.int64)
+
+
+def check_known(own: Iterable[Any], test: Iterable[Any], where: str, test_where: str) -> None:
+    """Refuse test rows of a client without training rows."""
+    trained = {str(name) for name in own}
+    for stranger in sorted({str(name) for name in test} - trained):
+        raise InputError(
+            f"{test_where}: client {stranger!r} has no rows in {where}; a client needs rows to train on, so "
+            "add some or leave it out"
+        )
+
+
+def of_dataset(
+    dataset: Any, client: Iterable[Any] | Mapping[Any, Iterable[int]], labels: Sequence[str] | int | None
+) -> Table:
+    """Every item of a PyTorch dataset, read once; an item is a pair of features and label.
+
+    `client` names each item's client, in order, or gives each client's items: {name: [0, 5, …]}.
+    """
+    try:
+        items = [dataset[at] for at in range(len(dataset))]
+        pairs = [(_features(x), y) for x, y in items]
+        x = torch.stack([features for features, _ in pairs])
+        y = torch.stack([torch.as_tensor(label) for _, label in pairs])
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            "data: a dataset needs a length, and items that are pairs (features, label) of numbers, all of "
+            f"one shape: {error}"
+        ) from error
+    if not isinstance(client, Mapping):
+        return Table.of((x, y), client, labels=labels, where="the dataset")
+    owner = torch.full((len(x),), -1)
+    for place, (name, rows) in enumerate(client.items()):
+        at = torch.as_tensor(list(rows), dtype=torch.int64)
+        if (
+            bool(((at < 0) | (at >= len(x))).any())
+            or bool((owner[at] >= 0).any())
+            or len(at.unique()) < len(at)
+        ):
+            raise InputError(
+                f"data: client {str(name)!r} is given an item that does not exist or is given already; "
+                f"items are 0 to {len(x) - 1}, each for one client"
+            )
+        owner[at] = place
+    held = owner >= 0  # items that nobody is given are left out
+    names = [str(name) for name in client]
+    return Table.of(
+        (x[held], y[held]), [names[k] for k in owner[held].tolist()], labels=labels, where="the dataset"
+    )
+
+
+def _features(x: Any) -> Tensor:
+    """One item's features; a picture becomes bytes, channels first."""
+    if isinstance(x, Tensor):
+        return x
+    array = np.array(x)
+    picture = array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] in (1, 3, 4)
+    return torch.from_numpy(array.transpose(2, 0, 1).copy() if picture else array)
+
+
+def of_partitions(
+    partitioner: Any, features: str | Sequence[str], label: str, labels: Sequence[str] | int | None
+) -> Table:
+    """Every row of a Flower Datasets partitioner; client k is its partition k."""
+    xs, ys, client = [], [], []
+    for k in range(partitioner.num_partitions):
+        part = partitioner.load_partition(k)
+        for column in [label, *([features] if isinstance(features, str) else features)]:
+            if column not in part.column_names:
+                raise InputError(
+                    f"data: there is no column {column!r}; columns: {', '.join(part.column_names)}"
+                )
+        if labels is None:
+            labels = getattr(part.features[label], "names", None)
+        if isinstance(features, str):
+            xs += [_features(value) for value in part[features]]
+        else:
+            xs += list(torch.tensor([part[column] for column in features]).T)
+        ys += list(part[label])
+        client += [str(k)] * len(part)
+    try:
+        given = torch.stack(xs), torch.tensor(ys)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"data: rows need features of one shape and numbers as labels: {error}") from error
+    return Table.of(given, client, labels=labels, where="the partitions")
