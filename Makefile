@@ -44,6 +44,7 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/local_work.py
+	$(BIN)/python benchmarks/loading.py
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache build src/*.egg-info

@@ -60,3 +60,12 @@ def call(monkeypatch, capsys, tmp_path):
         return exit_.value.code or 0, captured.out, captured.err
 
     return run
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say how much was not tested for want of genuine data."""
+    absent = [r for r in terminalreporter.getreports("skipped") if "genuine files" in str(r.longrepr)]
+    if absent:
+        terminalreporter.write_line(
+            f"{len(absent)} tests on genuine data skipped: set FEDLAP_DATA to their folder"
+        )

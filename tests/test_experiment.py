@@ -18,8 +18,8 @@ def test_a_description_makes_the_same_experiment_again():
 
 
 def test_a_default_that_is_written_out_changes_nothing():
-    plain = Experiment.of({}).checked()
-    spelt = Experiment.of({"algorithm": {"name": "fedu", "strength": 0.01, "local_steps": 5}}).checked()
+    plain = Experiment.of({}).checked()[0]
+    spelt = Experiment.of({"algorithm": {"name": "fedu", "strength": 0.01, "local_steps": 5}}).checked()[0]
     assert plain.digest == spelt.digest
 
 

@@ -13,7 +13,7 @@ FILES = sorted(SRC.rglob("*.py"))
 ORDER = [
     "errors", "files", "randomness", "models", "parts", "partition",
     "arrays", "tables", "frames", "federation", "work", "graph", "algorithms",
-    "data", "scores", "engines", "result", "schedule", "rounds", "experiment",
+    "data", "scores", "engines", "result", "schedule", "rounds", "sections", "experiment",
     "runs", "report", "cli",
 ]  # fmt: skip
 

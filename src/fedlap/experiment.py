@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, create_model, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from fedlap.algorithms import ALGORITHMS, Algorithm, Coupled
 from fedlap.data import SOURCES, TEST_SHARE, load_with_graph
-from fedlap.errors import InputError, unknown
+from fedlap.errors import InputError
 from fedlap.federation import Federation
 from fedlap.files import digest_of
 from fedlap.graph import GRAPHS, Graph
@@ -22,11 +22,10 @@ from fedlap.result import Result
 from fedlap.rounds import fit
 from fedlap.schedule import DtypeName, EngineName, check_schedule, sample_size
 from fedlap.scores import Score
+from fedlap.sections import Section, completed, known_name, one_line, parted
 from fedlap.work import DEFAULT_STEPS
 
 KNOWN_GRAPH = "known"  # the graph that comes with the data
-
-Section = dict[str, Any]
 
 
 class Experiment(BaseModel):
@@ -61,7 +60,7 @@ class Experiment(BaseModel):
         try:
             made = cls.model_validate(dict(description))
         except ValidationError as error:
-            raise _one_line(error, "", cls.model_fields) from None
+            raise one_line(error, "", cls.model_fields) from None
         check_schedule(made.rounds, made.batch, made.sample, made.evaluate_every, made.seed)
         if not takes_graph(made.algorithm["name"]):
             return made.model_copy(update={"graph": {}})
@@ -72,11 +71,11 @@ class Experiment(BaseModel):
     @field_validator("data")
     @classmethod
     def _data(cls, section: Section) -> Section:
-        name = _name("data set", section, SOURCES)
+        name = known_name("data set", section, SOURCES)
         more: dict[str, Any] = {"scale": (Scaling, SOURCES[name].scale)}
         if SOURCES[name].tabular:
             more["test_share"] = (float, TEST_SHARE)
-        made = _completed("data", name, SOURCES[name].make, section, leave=("seed",), more=more)
+        made = completed("data", name, SOURCES[name].make, section, leave=("seed",), more=more)
         for path, digest in {"path": "sha256", "test": "test_sha256"}.items():
             if name == "file" and path in made and not made[digest]:
                 made[digest] = digest_of("data", made[path])
@@ -90,30 +89,36 @@ class Experiment(BaseModel):
         own = SOURCES[info.data["data"]["name"]].partition
         usual = NATURAL if own is None else next(n for n, make in PARTITIONS.items() if isinstance(own, make))
         section = {"name": usual, **section}
-        name = _name("partition", section, [*PARTITIONS, NATURAL])
+        name = known_name("partition", section, [*PARTITIONS, NATURAL])
+        if name == NATURAL and (own is not None or _anonymous(info.data["data"])):
+            title = info.data["data"].get("path", info.data["data"]["name"])
+            raise InputError(
+                f"partition: nothing says whose rows of {title!r} are whose; use one of "
+                f"{', '.join(PARTITIONS)}, or name a file's column of clients (--client)"
+            )
         if name == usual and own is not None:
             section = vars(own) | section
-        return _completed("partition", name, PARTITIONS.get(name, lambda: None), section)
+        return completed("partition", name, PARTITIONS.get(name, lambda: None), section)
 
     @field_validator("scarce")
     @classmethod
     def _scarce(cls, section: Section | None) -> Section | None:
         if section is None:
             return None
-        made = _completed("scarce", "scarce", Federation.scarce, section, leave=("self", "seed"))
+        made = completed("scarce", "scarce", Federation.scarce, section, leave=("self", "seed"))
         return {key: value for key, value in made.items() if key != "name"}
 
     @field_validator("model")
     @classmethod
     def _model(cls, section: Section) -> Section:
-        name = _name("model", section, MODELS)
-        return _completed("model", name, MODELS[name], section)
+        name = known_name("model", section, MODELS)
+        return completed("model", name, MODELS[name], section)
 
     @field_validator("algorithm")
     @classmethod
     def _algorithm(cls, section: Section) -> Section:
-        name = _name("algorithm", section, ALGORITHMS)
-        made = _completed("algorithm", name, ALGORITHMS[name], section, leave=("graph",))
+        name = known_name("algorithm", section, ALGORITHMS)
+        made = completed("algorithm", name, ALGORITHMS[name], section, leave=("graph",))
         if "local_steps" not in made and "local_epochs" not in made:
             made["local_steps"] = DEFAULT_STEPS
         return made
@@ -123,8 +128,8 @@ class Experiment(BaseModel):
     def _graph(cls, section: Section) -> Section:
         if not section:
             return section
-        name = _name("graph", section, [*GRAPHS, KNOWN_GRAPH])
-        made = _completed("graph", name, GRAPHS.get(name, lambda: None), section, leave=("clients",))
+        name = known_name("graph", section, [*GRAPHS, KNOWN_GRAPH])
+        made = completed("graph", name, GRAPHS.get(name, lambda: None), section, leave=("clients",))
         if name == "file" and not made["sha256"]:
             made["sha256"] = digest_of("graph", made["path"])
         return made
@@ -146,23 +151,18 @@ class Experiment(BaseModel):
 
     def load(self) -> tuple[Federation, Graph | None]:
         """The federation, and its graph where one comes with it."""
-        name, settings = _split(self.partition)
+        name, settings = parted(self.partition)
         partition = None if name == NATURAL else PARTITIONS[name](**settings)
-        if name == NATURAL and SOURCES[self.data["name"]].partition is not None:
-            raise InputError(
-                f"partition: {self.data['name']!r} has no clients of its own; "
-                f"use one of {', '.join(PARTITIONS)}"
-            )
         return load_with_graph(**self.data, partition=partition, scarce=self.scarce, seed=self.seed)
 
     def build(self) -> tuple[Algorithm, Federation, Architecture]:
         """The objects that this describes."""
         federation, known = self.load()
-        name, settings = _split(self.algorithm)
+        name, settings = parted(self.algorithm)
         make = ALGORITHMS[name]
         if takes_graph(name):
             settings["graph"] = self._built_graph(federation, known)
-        model_name, model_settings = _split(self.model)
+        model_name, model_settings = parted(self.model)
         return make(**settings), federation, MODELS[model_name](**model_settings)
 
     def settled(self, algorithm: Algorithm) -> "Experiment":
@@ -171,12 +171,12 @@ class Experiment(BaseModel):
             return self
         return self.model_copy(update={"algorithm": {**self.algorithm, "strength": algorithm.coupling.eta}})
 
-    def checked(self) -> "Experiment":
-        """This experiment, `settled`, after everything was built once: what cannot be run is refused here."""
+    def checked(self) -> tuple["Experiment", Federation]:
+        """This experiment, `settled`, and its data: what cannot be run is refused here."""
         algorithm, federation, model = self.build()
         sample_size(algorithm, self.sample, len(federation.clients))
         model.build(federation.inputs, federation.outputs)
-        return self.settled(algorithm)
+        return self.settled(algorithm), federation
 
     def run(
         self,
@@ -199,7 +199,7 @@ class Experiment(BaseModel):
         )
 
     def _built_graph(self, federation: Federation, known: Graph | None) -> Graph:
-        name, settings = _split(self.graph)
+        name, settings = parted(self.graph)
         if name != KNOWN_GRAPH:
             return GRAPHS[name](federation.clients, **settings)
         if known is None:
@@ -214,56 +214,6 @@ def takes_graph(algorithm: str) -> bool:
     return "graph" in inspect.signature(ALGORITHMS[algorithm]).parameters
 
 
-def settings_of(make: Callable[..., Any], leave: tuple[str, ...] = ()) -> dict[str, inspect.Parameter]:
-    """The settings that a maker of data, models, algorithms or graphs takes."""
-    return {name: p for name, p in inspect.signature(make).parameters.items() if name not in leave}
-
-
-def _name(what: str, section: Section, known: Any) -> str:
-    name = section.get("name")
-    if name not in known:
-        raise unknown(what, name, known)
-    return str(name)
-
-
-def _split(section: Section) -> tuple[str, Section]:
-    settings = dict(section)
-    return settings.pop("name"), settings
-
-
-def _completed(
-    where: str,
-    name: str,
-    make: Callable[..., Any],
-    section: Section,
-    leave: tuple[str, ...] = (),
-    more: dict[str, Any] | None = None,
-) -> Section:
-    """The section with every setting that `make` takes, of the right type."""
-    fields: dict[str, Any] = {
-        key: (p.annotation, ... if p.default is inspect.Parameter.empty else p.default)
-        for key, p in settings_of(make, leave).items()
-    } | (more or {})
-    for key, value in section.items():
-        if isinstance(value, bool) and key in fields and fields[key][0] is not bool:
-            raise InputError(f"{where}.{key} = {value}: it is not a matter of true or false")
-    checker = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
-    try:
-        made = checker.model_validate({key: value for key, value in section.items() if key != "name"})
-    except ValidationError as error:
-        raise _one_line(error, f"{where}.", fields, f"{where} {name!r}") from None
-    return {"name": name, **{key: value for key, value in made.model_dump().items() if value is not None}}
-
-
-def _one_line(error: ValidationError, prefix: str, known: Any, owner: str = "an experiment") -> InputError:
-    first = error.errors()[0]
-    field = ".".join(str(part) for part in first["loc"][:1])
-    inner = first.get("ctx", {}).get("error")
-    if isinstance(inner, InputError):
-        return inner
-    if first["type"] == "extra_forbidden":
-        return unknown(f"setting of {owner}", field, known or ["(none)"])
-    if first["type"] == "missing":
-        return InputError(f"{prefix}{field} is missing; {owner} needs it")
-    message = first["msg"][0].lower() + first["msg"][1:]
-    return InputError(f"{prefix}{field} = {first['input']!r}: {message}")
+def _anonymous(data: Section) -> bool:
+    """Whether this is a file that does not say whose rows are whose (arrays may, in one called client)."""
+    return "path" in data and "client" not in data and Path(data["path"]).suffix.lower() != ".npz"

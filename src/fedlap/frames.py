@@ -56,7 +56,7 @@ def of_frame(
     for each, where in frames:
         for column in [*([] if client is None else [client]), label, *columns]:
             if column not in each.columns:
-                raise unknown(f"column of {where.name}", column, map(str, each.columns))
+                raise unknown(f"column of {where.name}", column, each.columns)
     x = np.concatenate([_numbers(each[columns], where) for each, where in frames])
     marks = [_whole(each[label], where) for each, where in frames]
     y, labels = coded(pandas.concat(marks, ignore_index=True), task, f"{origin.name}, column {label!r}")
@@ -108,8 +108,9 @@ def _frame(given: Any, origin: Origin) -> Frame:
             ) from None
     if not len(given):
         raise InputError(f"{origin.name} has no rows; give it some")
+    given = given.rename(columns=str)
     if not given.columns.is_unique:
-        twice = str(given.columns[given.columns.duplicated()][0])
+        twice = given.columns[given.columns.duplicated()][0]
         raise InputError(f"{origin.name}: column {twice!r} appears twice; give every column its own name")
     return given
 
@@ -123,7 +124,7 @@ def _features(
     drop: Sequence[str],
 ) -> list[str]:
     """The columns that models see."""
-    known = [str(column) for column in frame.columns]
+    known = list(frame.columns)
     for column in [*([] if client is None else [client]), label, *(features or ()), *drop]:
         if column not in known:
             raise unknown(f"column of {origin.name}", column, known)
@@ -148,7 +149,7 @@ def _numbers(frame: Frame, origin: Origin) -> Float[np.ndarray, "row feature"]:
             example = next(iter(frame[column].dropna()), None)
             raise InputError(
                 f"{origin.name}: column {column!r} holds {kind} (as in {str(example)!r}), not numbers; leave "
-                "it out (drop) or turn it into numbers first"
+                "it out (drop), or turn it into numbers first"
             )
         bad = ~np.isfinite(frame[column].to_numpy(dtype=np.float64, na_value=np.nan))
         if bad.any():

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from fedlap.algorithms import ALGORITHMS
-from fedlap.data import FILES
+from fedlap.data import SOURCES
 from fedlap.errors import InputError, unknown
-from fedlap.experiment import Experiment, settings_of
+from fedlap.experiment import Experiment
 from fedlap.graph import GRAPHS
+from fedlap.sections import settings_of
 
 FIELDS = ("rounds", "sample", "device", "seed")  # of an experiment, as they are given
 SETTINGS = ("lr", "local_steps", "local_epochs", "strength")  # of an algorithm
@@ -18,9 +19,13 @@ def description(given: dict[str, Any]) -> dict[str, Any]:
     """What was given of an experiment, before its algorithm."""
     made: dict[str, Any] = {field: given[field] for field in FIELDS if field in given}
     data, partition, graph = given["data"], given["partition"], given.get("graph")
-    by_file = Path(data).suffix.lower() in FILES
-    made["data"] = {"name": "file", "path": data} if by_file else {"name": data}
-    made["data"] |= {key: given[key] for key in ("client", "label", "test") if given[key] is not None}
+    own = data not in SOURCES and Path(data).suffix != ""
+    made["data"] = {"name": "file", "path": data} if own else {"name": data}
+    for option in ("client", "label", "test", "drop"):
+        if given[option] and not own:
+            raise InputError(f"--{option} is for a file of your own; data {data!r} is not one")
+        if given[option]:
+            made["data"][option] = given[option]
     made["partition"] = {} if partition is None else {"name": partition}
     if given["scarce"]:
         made["scarce"] = {}

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from fedlap.experiment import settings_of
+from fedlap.sections import settings_of
 
 
 def settings(make: Callable[..., Any], leave: str = "") -> list[str]:

@@ -37,6 +37,13 @@ CUT: Options = {
         Annotated[str | None, typer.Option(help="A file of test rows beside your own, instead of a split.")],
         None,
     ),
+    "drop": (
+        Annotated[
+            list[str] | None,
+            typer.Option(help="Of your own file: a column to leave out; may be repeated."),
+        ],
+        None,
+    ),
     "partition": (
         Annotated[
             str | None,

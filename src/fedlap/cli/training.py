@@ -80,7 +80,9 @@ def compare(
     prepare(given["out"])
     # Every algorithm is checked before the first is trained; a random graph's ρ may differ between seeds.
     first = [_settled(Experiment.of({**asked[name], "seed": numbers[0]})) for name in names]
-    rest = [Experiment.of({**asked[name], "seed": seed}).checked() for seed in numbers[1:] for name in names]
+    rest = [
+        Experiment.of({**asked[name], "seed": seed}).checked()[0] for seed in numbers[1:] for name in names
+    ]
     planned = first + rest
     runs: dict[str, list[list[Score]]] = {name: [] for name in names}
     for experiment in planned:
@@ -102,8 +104,10 @@ def compare(
 
 
 def _settled(experiment: Experiment) -> Experiment:
-    """The experiment, checked; says which strength it chose where none was given."""
-    made = experiment.checked()
+    """The experiment, checked; says what may surprise, and which strength it chose where none was given."""
+    made, federation = experiment.checked()
+    for remark in federation.remarks() if "path" in made.data else []:
+        console.remark(f"note: {remark}")
     name, eta = made.algorithm["name"], made.algorithm.get("strength")
     if eta is not None and "strength" not in experiment.algorithm:
         rule = "by default min(0.01, 1/(lr·R·ρ)), ρ the largest eigenvalue of the graph's Laplacian"

@@ -9,7 +9,7 @@ from fedlap.data.cifar10 import DISTRIBUTION as CIFAR10
 from fedlap.data.cifar10 import cifar10
 from fedlap.data.digits import digits
 from fedlap.data.distribution import Distribution
-from fedlap.data.files import FILES, file
+from fedlap.data.files import file
 from fedlap.data.har import DISTRIBUTION as HAR
 from fedlap.data.har import har
 from fedlap.data.mnist import DISTRIBUTION as MNIST
@@ -162,7 +162,6 @@ def load_with_graph(
 
 
 __all__ = [
-    "FILES",
     "SOURCES",
     "TEST_SHARE",
     "Source",

@@ -1,6 +1,7 @@
 """A user's own files: CSV, Parquet or NPZ."""
 
 import zipfile
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -9,7 +10,7 @@ import torch
 
 from fedlap.data.fast import Arrays, mapped
 from fedlap.errors import InputError, unknown
-from fedlap.files import check_content
+from fedlap.files import check_content, digest_of
 from fedlap.frames import Column, Frame, Origin, TaskName, coded, of_frame
 from fedlap.tables import Table, check_known
 
@@ -40,10 +41,29 @@ def file(
     task: classification or regression; by default real numbers are targets, all else classes.
     sha256, test_sha256: refuse other content than this; by default that of the file when first asked for.
     """
-    check_content("data", path, sha256)
-    if test is not None:
-        check_content("data", test, test_sha256)
+    given = [(path, sha256), *([] if test is None else [(test, test_sha256)])]
+    for name, digest in given:
+        check_content("data", name, digest)
+    contents = tuple(digest_of("data", name) for name, _ in given)
+    return _table(
+        path, client, label, test, tuple(features) if features else None, tuple(drop or ()), task, contents
+    )
+
+
+@lru_cache(maxsize=1)  # comparisons ask for the same rows again and again; what is kept is never written to
+def _table(
+    path: str,
+    client: str | None,
+    label: str | None,
+    test: str | None,
+    features: tuple[str, ...] | None,
+    drop: tuple[str, ...],
+    task: TaskName,
+    contents: tuple[str, ...],  # the files' SHA-256, so that a changed one is read again
+) -> Table:
     kind = Path(path).suffix.lower()
+    if kind not in FILES:
+        raise InputError(f"data: {path!r} is none of {', '.join(FILES)}; save it as one of these")
     if test is not None and Path(test).suffix.lower() != kind:
         raise InputError(f"data: {path!r} and {test!r} are of different kinds; give two of one kind")
     if kind == ".npz":
@@ -57,7 +77,7 @@ def file(
         label,
         test=frames[1],
         features=features,
-        drop=drop or (),
+        drop=drop,
         task=task,
         origin=Origin(path, 1),
         test_origin=Origin(str(test), 1),
@@ -103,7 +123,7 @@ def _of_arrays(
     client: str | None,
     label: str | None,
     test: str | None,
-    features: list[str] | None,
+    features: tuple[str, ...] | None,
     task: TaskName,
 ) -> Table:
     """Arrays of an NPZ file, mapped into memory where they can be."""
@@ -111,7 +131,7 @@ def _of_arrays(
         raise InputError(f"data: {path!r} needs one array of features; give features = ['x']")
     where = [each for each in (path, test) if each is not None]
     given = [_arrays(each) for each in where]
-    names = {"x": (features or ["x"])[0], "y": label or "y"}
+    names = {"x": (features or ("x",))[0], "y": label or "y"}
     if client is not None or "client" in given[0]:
         names["client"] = client or "client"
     for arrays, origin in zip(given, where, strict=True):

@@ -110,14 +110,15 @@ def draw_clients(description: Description) -> bytes:
     )
     places = range(len(description.clients))
     top = axes[0, 0]
-    top.bar(places, description.train, width=0.85, label="training")
-    top.bar(places, description.test, width=0.85, bottom=description.train, label="test")
+    train, test = description.train.numpy(), description.test.numpy()
+    top.bar(places, train, width=0.85, label="training")
+    top.bar(places, test, width=0.85, bottom=train, label="test")
     top.set_ylabel("rows")
     top.margins(x=0)
     top.legend(fontsize="small", ncols=2)
     if held is not None and labels is not None:
         below = axes[1, 0]
-        shown = held.T.double().where(held.T > 0, torch.nan)
+        shown = held.T.double().where(held.T > 0, torch.nan).numpy()
         image = below.imshow(shown, aspect="auto", interpolation="nearest", cmap="viridis_r", vmin=0)
         step = max(1, -(-len(labels) // 30))
         below.set_yticks(range(0, len(labels), step), labels[::step], fontsize="small")
