@@ -22,7 +22,7 @@ def unknown(what: str, name: object, known: Iterable[str]) -> InputError:
     """The error for a name that is not known, with the nearest one that is."""
     names = sorted(known)
     near = difflib.get_close_matches(str(name), names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names) or '(none)'}"
     return InputError(f"unknown {what} {str(name)!r}; {hint}")
 
 

@@ -203,9 +203,7 @@ class Experiment(BaseModel):
         if name != KNOWN_GRAPH:
             return GRAPHS[name](federation.clients, **settings)
         if known is None:
-            raise InputError(
-                f"graph: no graph comes with {self.data['name']!r}; use one of {', '.join(GRAPHS)}"
-            )
+            raise InputError(f"graph: no graph comes with {self.title!r}; use one of {', '.join(GRAPHS)}")
         return known
 
 

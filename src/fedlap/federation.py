@@ -13,9 +13,8 @@ from torch import Tensor
 
 from fedlap.arrays import Given, check_names, split
 from fedlap.errors import DataWarning, InputError, real, whole
-from fedlap.frames import TaskName, of_frame
+from fedlap.frames import of_frame
 from fedlap.models import CrossEntropy, Loss, SquaredError
-from fedlap.partition import Partition
 from fedlap.parts import UNSCALED, Part, Scale, Scaling
 from fedlap.randomness import digests, draws
 from fedlap.tables import Table, of_arrays, of_dataset, of_partitions
@@ -58,7 +57,7 @@ class Federation:
 
     @classmethod
     def from_table(
-        cls, table: Table, partition: Partition | None = None, test_share: float = 0.25, seed: int = 0
+        cls, table: Table, partition: Any = None, test_share: float = 0.25, seed: int = 0
     ) -> "Federation":
         """A table's rows cut into clients: those they belong to by nature, or as `partition` deals them."""
         if not 0 <= test_share < 1:
@@ -81,8 +80,8 @@ class Federation:
         test: Any | None = None,
         features: Sequence[str] | None = None,
         drop: Sequence[str] = (),
-        task: TaskName = "auto",
-        partition: Partition | None = None,
+        task: str = "auto",
+        partition: Any = None,
         test_share: float = 0.25,
         seed: int = 0,
     ) -> "Federation":
@@ -194,7 +193,7 @@ class Federation:
         """The same federation where some clients have little to train on.
 
         ⌊share·N + ½⌋ clients, drawn by `seed`, keep ⌊keep·n + ½⌋ of their n training rows, at least one; with
-        `cut_test` (as the paper's published code does it) the same share of their test rows.
+        `cut_test` (as the paper's published code does it) the same share of their test rows, at least one.
         """
         for name, share in {"share_of_clients": share_of_clients, "keep": keep}.items():
             if not 0 <= real(f"scarce: {name}", share, zero=True) <= 1:
@@ -213,6 +212,8 @@ class Federation:
             owner, classes = self.train.owner(), len(self.labels)
             seen = torch.zeros(len(self.clients), classes, dtype=torch.bool)
             seen[owner, self.train.y] = True
+            if int(seen.any(0).sum()) == 1:
+                return ["all training rows have the same label, so there is nothing to learn"]
             found.append(
                 (seen.sum(1) == 1, "training rows of one label only, so a model of their own knows no other")
             )

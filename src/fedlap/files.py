@@ -20,9 +20,11 @@ def digest_of(what: str, path: str) -> str:
         raise InputError(f"{what}: {path!r} cannot be read: {error.strerror}") from error
 
 
-def check_content(what: str, path: str, sha256: str) -> None:
-    """Refuse a file whose content is not this; an empty SHA-256 stands for any."""
-    if sha256 and sha256 != digest_of(what, path):
+def checked_digest(what: str, path: str, sha256: str) -> str:
+    """The SHA-256 of a file, which must be this; an empty one stands for any."""
+    found = digest_of(what, path)
+    if sha256 and sha256 != found:
         raise InputError(
             f"{what}: {path!r} is not the file that this experiment was made with; its SHA-256 differs"
         )
+    return found

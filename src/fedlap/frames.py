@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ Frame = Any  # of pandas, which training alone does not load
 Column = Any
 TaskName = Literal["auto", "classification", "regression"]
 
+EXACT = 2**53  # whole numbers below are exact as real ones
 MOST_CLASSES = 100  # more different whole numbers than this are as likely to be amounts
 
 
@@ -42,13 +43,15 @@ def of_frame(
     test: Any | None = None,
     features: Sequence[str] | None = None,
     drop: Sequence[str] = (),
-    task: TaskName = "auto",
+    task: str = "auto",
     origin: Origin = FRAME,
     test_origin: Origin = TEST_FRAME,
 ) -> Table:
     """A frame's rows, and those of a test frame where there is one, as a table."""
     import pandas  # here, since training alone does not need it
 
+    if task not in get_args(TaskName):
+        raise unknown("task", task, get_args(TaskName))
     frames = [(_frame(frame, origin), origin)]
     if test is not None:
         frames.append((_frame(test, test_origin), test_origin))
@@ -69,7 +72,7 @@ def of_frame(
     return Table.of((x, y), names, labels=labels, test=held, where=origin.name)
 
 
-def coded(values: Column, task: TaskName, where: str) -> tuple[Num[np.ndarray, "row"], list[str] | None]:
+def coded(values: Column, task: str, where: str) -> tuple[Num[np.ndarray, "row"], list[str] | None]:
     """Labels as 0, 1, … with the names of the classes, or real targets as they are."""
     import pandas
 
@@ -77,11 +80,18 @@ def coded(values: Column, task: TaskName, where: str) -> tuple[Num[np.ndarray, "
     number = pandas.api.types.is_numeric_dtype(series) and not pandas.api.types.is_bool_dtype(series)
     if number:
         real = series.to_numpy(dtype=np.float64)
+        if not np.isfinite(real).all():
+            row = int((~np.isfinite(real)).nonzero()[0][0])
+            raise InputError(f"{where}, row {row}: a label is NaN or infinite; fill in or leave out")
         whole = bool((real == np.floor(real)).all())
         if task == "regression" or (task == "auto" and not whole):
             return real, None
         if not whole:
             raise InputError(f"{where}: these are real numbers, not classes; use task = regression")
+        if np.abs(real).max(initial=0) >= EXACT:
+            raise InputError(
+                f"{where}: these whole numbers are too large to be classes; use task = regression"
+            )
         series = series.astype(np.int64)
         if task == "auto" and series.nunique() > MOST_CLASSES:
             raise InputError(
@@ -125,6 +135,13 @@ def _features(
 ) -> list[str]:
     """The columns that models see."""
     known = list(frame.columns)
+    for what, columns in {"features": features, "drop": drop}.items():
+        if isinstance(columns, str):
+            raise InputError(f"data: {what} = {columns!r}; give a list, as in [{columns!r}]")
+    if client == label:
+        raise InputError(f"{origin.name}: column {label!r} cannot be both client and label; choose one")
+    for column in (c for c in features or () if list(features or ()).count(c) > 1):
+        raise InputError(f"{origin.name}: feature {column!r} is named twice; name it once")
     for column in [*([] if client is None else [client]), label, *(features or ()), *drop]:
         if column not in known:
             raise unknown(f"column of {origin.name}", column, known)
@@ -146,10 +163,12 @@ def _numbers(frame: Frame, origin: Origin) -> Float[np.ndarray, "row feature"]:
     for column in frame.columns:
         kind = frame[column].dtype
         if not pandas.api.types.is_numeric_dtype(kind) or pandas.api.types.is_complex_dtype(kind):
-            example = next(iter(frame[column].dropna()), None)
+            text = frame[column].astype(str)
+            bad = (pandas.to_numeric(text, errors="coerce").isna() & frame[column].notna()).to_numpy()
+            place = int(bad.argmax())
             raise InputError(
-                f"{origin.name}: column {column!r} holds {kind} (as in {str(example)!r}), not numbers; leave "
-                "it out (drop), or turn it into numbers first"
+                f"{origin.at(place, column)}: {text.iloc[place]!r} is {kind}, not numbers; leave it out "
+                "(drop), or turn it into numbers first"
             )
         bad = ~np.isfinite(frame[column].to_numpy(dtype=np.float64, na_value=np.nan))
         if bad.any():
@@ -174,6 +193,11 @@ def _whole(column: Column, origin: Origin) -> Column:
             f"{origin.at(place, str(column.name))}: the value is missing ({int(missing.sum())} in this "
             "column); fill in or leave out such rows"
         )
-    if pandas.api.types.is_float_dtype(column) and bool((column == np.floor(column)).all()):
-        return column.astype(np.int64)
+    if pandas.api.types.is_float_dtype(column):
+        infinite = np.isinf(column.to_numpy(np.float64))
+        if infinite.any():
+            cell = origin.at(int(infinite.nonzero()[0][0]), str(column.name))
+            raise InputError(f"{cell}: the value is infinite; leave out such rows")
+        if bool(((column == np.floor(column)) & (column.abs() < EXACT)).all()):
+            return column.astype(np.int64)
     return column

@@ -4,6 +4,7 @@ Every partition is a pure function of the seed, and gives each row to at most on
 a client would get nothing stands in its docstring.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
@@ -65,7 +66,7 @@ class Labels:
         if self.rows > len(y):
             raise InputError(f"partition: rows = {self.rows}, but there are only {len(y)}; ask for fewer")
         stream = draws(seed, "partition")
-        size = self.spread * stream.normal(0, 0, clients)
+        z = stream.normal(0, 0, clients)
         count = torch.tensor([len(rows) for rows in by_label]).double()
         given = _apportioned(self.rows or len(y), count)
         own: list[list[Tensor]] = [[] for _ in range(clients)]
@@ -77,7 +78,7 @@ class Labels:
                     f"partition: label {label} has {len(rows)} rows for {len(holders)} clients; "
                     "take fewer clients"
                 )
-            sizes = _sizes(len(rows), size[holders])
+            sizes = _sizes(len(rows), self.spread, z[holders])
             for k, part in zip(holders, rows.split(sizes), strict=True):
                 own[k].append(part)
         return [torch.cat(parts).sort().values for parts in own]
@@ -110,9 +111,9 @@ class Dirichlet:
         """Each client's rows."""
         stream = draws(seed, "partition")
         by_label = [rows for rows in _by_label("dirichlet", y) if len(rows)]
-        sizes = _sizes(len(y), self.spread * stream.normal(0, 0, self.clients))
+        sizes = _sizes(len(y), self.spread, stream.normal(0, 0, self.clients))
         left = torch.tensor([len(rows) for rows in by_label])
-        mix = self._mixes(stream, left / len(y))
+        mix = self._log_mixes(stream, left.double() / len(y))
         taken = torch.zeros(self.clients, len(left), dtype=torch.int64)
         for k in stream.permutation(0, 1, self.clients).tolist():
             taken[k] = _taken(sizes[k], mix[k], left)
@@ -124,16 +125,16 @@ class Dirichlet:
                 own[k].append(part)
         return [torch.cat(parts).sort().values for parts in own]
 
-    def _mixes(self, stream: Draws, share: Float64[Tensor, "label"]) -> Float64[Tensor, "client label"]:
-        """A Dirichlet draw for each client, as gamma variates over their sum.
+    def _log_mixes(self, stream: Draws, share: Float64[Tensor, "label"]) -> Float64[Tensor, "client label"]:
+        """Logarithms of a Dirichlet draw for each client, as gamma variates over their sum.
 
-        Gamma(a) is Gamma(a + 1) · U^(1/a); in logarithms, since for a small `a` it is often below any float.
+        Gamma(a) is Gamma(a + 1) · U^(1/a); for a small `a` it is often below any float.
         """
         labels = len(share)
-        a = self.alpha * labels * share
+        a = (self.alpha * labels * share).clamp(1e-300, 1e300)
         u = torch.stack([stream.uniform(1 + k, 0, 2 * labels) for k in range(self.clients)])
         larger = torch.from_numpy(gammaincinv((a + 1).numpy(), u[:, :labels].numpy()))
-        return (larger.log() + u[:, labels:].log() / a).softmax(1)
+        return (larger.log() + u[:, labels:].log() / a).log_softmax(1)
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ class Quantity:
     def cut(self, y: Num[Tensor, "row *output"], seed: int) -> Rows:
         """Each client's rows."""
         stream = draws(seed, "partition")
-        sizes = _sizes(len(y), self.spread * stream.normal(0, 0, self.clients))
+        sizes = _sizes(len(y), self.spread, stream.normal(0, 0, self.clients))
         return [rows.sort().values for rows in stream.permutation(0, 1, len(y)).split(sizes)]
 
 
@@ -198,12 +199,12 @@ def _by_label(name: str, y: Num[Tensor, "row *output"]) -> Rows:
     return [(y == label).nonzero().flatten() for label in range(int(y.max()) + 1)]
 
 
-def _sizes(total: int, logarithm: Float64[Tensor, "client"]) -> list[int]:
-    """Whole numbers that sum to `total`, each at least one, in proportion to shares of these logarithms."""
-    clients = len(logarithm)
+def _sizes(total: int, spread: float, z: Float64[Tensor, "client"]) -> list[int]:
+    """Whole numbers that sum to `total`, each at least one, in proportion to exp(spread·z)."""
+    clients = len(z)
     if total < clients:
         raise InputError(f"partition: {clients} clients cannot share {total} rows; take fewer clients")
-    share = (logarithm - logarithm.max()).exp()
+    share = (spread * (z - z.max())).exp()
     return [size + 1 for size in _apportioned(total - clients, share)]
 
 
@@ -216,13 +217,13 @@ def _apportioned(total: int, weight: Float64[Tensor, "part"]) -> list[int]:
     return [int(size) for size in sizes]
 
 
-def _taken(size: int, mix: Float64[Tensor, "label"], left: Int64[Tensor, "label"]) -> Int64[Tensor, "label"]:
-    """`size` rows in proportion to `mix`, but no more of a label than are left."""
+def _taken(
+    size: int, log_mix: Float64[Tensor, "label"], left: Int64[Tensor, "label"]
+) -> Int64[Tensor, "label"]:
+    """`size` rows in proportion to a mix, but no more of a label than are left."""
     taken = torch.zeros_like(left)
     while missing := size - int(taken.sum()):
         free = left - taken
-        weight = torch.where(free > 0, mix, 0.0)
-        if float(weight.sum()) < 1e-300:  # nothing is left of what it would have chosen
-            weight = free.double()
+        weight = torch.where(free > 0, log_mix, -math.inf).softmax(0)
         taken += torch.minimum(torch.tensor(_apportioned(missing, weight)), free)
     return taken

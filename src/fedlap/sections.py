@@ -50,7 +50,8 @@ def completed(
     try:
         made = checker.model_validate({key: value for key, value in section.items() if key != "name"})
     except ValidationError as error:
-        raise one_line(error, f"{where}.", fields, f"{where} {name!r}") from None
+        owner = where if where == name else f"{where} {name!r}"
+        raise one_line(error, f"{where}.", fields, owner) from None
     return {"name": name, **{key: value for key, value in made.model_dump().items() if value is not None}}
 
 

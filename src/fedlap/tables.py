@@ -1,7 +1,8 @@
 """Labelled rows in one table, before anybody's share of them is fixed."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -45,8 +46,10 @@ class Table:
         names, owner = owners(client, len(x), where)
         return Table(x, y, label_names(labels, y), names, owner, test)
 
-    def cut(self, partition: Partition | None, seed: int) -> Own:
+    def cut(self, partition: Any, seed: int) -> Own:
         """Each client's rows: by nature, or as a partition deals them out."""
+        if not isinstance(partition, Partition | None):
+            raise InputError(f"data: partition = {partition!r}; give one, as in fedlap.partition.Iid(20)")
         if partition is not None:
             return {str(k): rows for k, rows in enumerate(partition.cut(self.y, seed))}
         if self.owner is None:
@@ -114,11 +117,9 @@ def of_dataset(
     `client` names each item's client, in order, or gives each client's items: {name: [0, 5, …]}.
     """
     try:
-        items = [dataset[at] for at in range(len(dataset))]
-        pairs = [(_features(x), y) for x, y in items]
-        x = torch.stack([features for features, _ in pairs])
-        y = torch.stack([torch.as_tensor(label) for _, label in pairs])
-    except (TypeError, ValueError, RuntimeError) as error:
+        pairs = [(_features(x), _number(y)) for x, y in (dataset[at] for at in range(len(dataset)))]
+        x, y = (torch.stack(values) for values in zip(*pairs, strict=True))
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             "data: a dataset needs a length, and items that are pairs (features, label) of numbers, all of "
             f"one shape: {error}"
@@ -127,22 +128,31 @@ def of_dataset(
         return Table.of((x, y), client, labels=labels, where="the dataset")
     owner = torch.full((len(x),), -1)
     for place, (name, rows) in enumerate(client.items()):
-        at = torch.as_tensor(list(rows), dtype=torch.int64)
-        if (
-            bool(((at < 0) | (at >= len(x))).any())
-            or bool((owner[at] >= 0).any())
-            or len(at.unique()) < len(at)
-        ):
-            raise InputError(
-                f"data: client {str(name)!r} is given an item that does not exist or is given already; "
-                f"items are 0 to {len(x) - 1}, each for one client"
-            )
-        owner[at] = place
+        for at in rows:
+            if not (isinstance(at, Integral) and 0 <= int(at) < len(x) and int(owner[int(at)]) < 0):
+                raise InputError(
+                    f"data: client {str(name)!r} is given an item that does not exist or is given already; "
+                    f"items are 0 to {len(x) - 1}, each for one client"
+                )
+            owner[int(at)] = place
     held = owner >= 0  # items that nobody is given are left out
-    names = [str(name) for name in client]
-    return Table.of(
-        (x[held], y[held]), [names[k] for k in owner[held].tolist()], labels=labels, where="the dataset"
-    )
+    return _owned((x[held], y[held]), [str(name) for name in client], owner[held], labels, "the dataset")
+
+
+def _owned(
+    given: Given,
+    names: Sequence[str],
+    owner: Int64[Tensor, "row"],
+    labels: Sequence[str] | int | None,
+    where: str,
+) -> Table:
+    """Rows of these clients, in this order; one without rows is refused later, with all the others."""
+    check_names(names)
+    return replace(Table.of(given, labels=labels, where=where), clients=tuple(names), owner=owner)
+
+
+def _number(y: Any) -> Tensor:
+    return y if isinstance(y, Tensor) else torch.from_numpy(np.array(y))
 
 
 def _features(x: Any) -> Tensor:
@@ -158,24 +168,29 @@ def of_partitions(
     partitioner: Any, features: str | Sequence[str], label: str, labels: Sequence[str] | int | None
 ) -> Table:
     """Every row of a Flower Datasets partitioner; client k is its partition k."""
-    xs, ys, client = [], [], []
-    for k in range(partitioner.num_partitions):
-        part = partitioner.load_partition(k)
-        for column in [label, *([features] if isinstance(features, str) else features)]:
-            if column not in part.column_names:
-                raise InputError(
-                    f"data: there is no column {column!r}; columns: {', '.join(part.column_names)}"
-                )
-        if labels is None:
-            labels = getattr(part.features[label], "names", None)
-        if isinstance(features, str):
-            xs += [_features(value) for value in part[features]]
-        else:
-            xs += list(torch.tensor([part[column] for column in features]).T)
-        ys += list(part[label])
-        client += [str(k)] * len(part)
+    xs: list[Tensor] = []
+    ys: list[Tensor] = []
+    owner: list[int] = []
     try:
-        given = torch.stack(xs), torch.tensor(ys)
-    except (TypeError, ValueError, RuntimeError) as error:
+        for k in range(partitioner.num_partitions):
+            part = partitioner.load_partition(k)
+            for column in [label, *([features] if isinstance(features, str) else features)]:
+                if column not in part.column_names:
+                    known = ", ".join(part.column_names)
+                    raise InputError(f"data: there is no column {column!r}; columns: {known}")
+            if labels is None:
+                labels = getattr(part.features[label], "names", None)
+            if isinstance(features, str):
+                xs += [_features(value) for value in part[features]]
+            else:
+                columns = [np.array(list(part[column])) for column in features]
+                xs += list(torch.from_numpy(np.stack(columns, 1)))
+            ys += [_number(value) for value in part[label]]
+            owner += [k] * len(part)
+        given = torch.stack(xs), torch.stack(ys)
+    except (TypeError, RuntimeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"data: rows need features of one shape and numbers as labels: {error}") from error
-    return Table.of(given, client, labels=labels, where="the partitions")
+    names = [str(k) for k in range(partitioner.num_partitions)]
+    return _owned(given, names, torch.tensor(owner), labels, "the partitions")

@@ -53,9 +53,9 @@ def describe(
     """Say what is in a data set, who has how much of it, and draw it."""
     asked = description({"data": data, **given})
     for assignment in given["set"] or []:
-        assign(asked, assignment)
-        if set(asked) - {"data", "partition", "scarce", "seed"}:
+        if assignment.partition("=")[0].partition(".")[0] not in ("data", "partition", "scarce", "seed"):
             raise InputError(f"--set {assignment}: only data, partition, scarce and seed matter here")
+        assign(asked, assignment)
     prepare(given["out"])
     experiment = Experiment.of(asked)
     made = Description.of(experiment.title, experiment.load()[0])

@@ -79,7 +79,10 @@ def compare(
     asked = {name: {**common, "algorithm": {"name": name, **shared[name]}} for name in names}
     prepare(given["out"])
     # Every algorithm is checked before the first is trained; a random graph's ρ may differ between seeds.
-    first = [_settled(Experiment.of({**asked[name], "seed": numbers[0]})) for name in names]
+    first = [
+        _settled(Experiment.of({**asked[name], "seed": numbers[0]}), remarks=name == names[0])
+        for name in names
+    ]
     rest = [
         Experiment.of({**asked[name], "seed": seed}).checked()[0] for seed in numbers[1:] for name in names
     ]
@@ -103,10 +106,10 @@ def compare(
     console.result(f"Table and curves are in {folder}")
 
 
-def _settled(experiment: Experiment) -> Experiment:
+def _settled(experiment: Experiment, remarks: bool = True) -> Experiment:
     """The experiment, checked; says what may surprise, and which strength it chose where none was given."""
     made, federation = experiment.checked()
-    for remark in federation.remarks() if "path" in made.data else []:
+    for remark in federation.remarks() if remarks and "path" in made.data else []:
         console.remark(f"note: {remark}")
     name, eta = made.algorithm["name"], made.algorithm.get("strength")
     if eta is not None and "strength" not in experiment.algorithm:

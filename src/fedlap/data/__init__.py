@@ -157,6 +157,9 @@ def load_with_graph(
             f"data {name!r} comes with its own clients and test rows; leave partition and test_share"
         )
     if scarce is not None:
+        for setting in scarce:
+            if setting not in (fields := ("share_of_clients", "keep", "cut_test")):
+                raise unknown("setting of scarce", setting, fields)
         federation = federation.scarce(**scarce, seed=seed)
     return federation.scaled(source.scale if scale is None else scale), graph
 

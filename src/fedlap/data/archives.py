@@ -23,7 +23,9 @@ def from_zip(archive: Path | io.BytesIO, wanted: Callable[[str], bool], where: s
             for info in chosen:
                 _check_size(where, info.filename, info.file_size)
             return {info.filename: opened.read(info) for info in chosen}
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
+    except InputError:
+        raise
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
         raise InputError(f"{where} is not a whole zip file ({error})") from error
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedlap.data.fast import Arrays, fast_form, kept
-from fedlap.data.storage import Original, located, obtained
+from fedlap.data.storage import Original, is_file, located, obtained
 from fedlap.errors import InputError
 
 
@@ -37,7 +37,7 @@ class Distribution:
 
     def state(self) -> str:
         """What stands between asking for the set and having it."""
-        if fast_form(self.kept_as).is_file():
+        if is_file(fast_form(self.kept_as)):
             return "ready"
         files = [located(self.name, original.name) for original in self.originals]
         return "here" if self._unpacked() or all(files) else "to download"
@@ -52,9 +52,9 @@ class Distribution:
         }
         try:
             return self.read(paths)
-        except InputError as error:
-            folder = next(iter(paths.values())).parent
+        except (InputError, OSError) as error:
+            folders = ", ".join(dict.fromkeys(str(path.parent) for path in paths.values()))
             raise InputError(
-                f"data {self.name!r} in {folder}: {error}; "
+                f"data {self.name!r} in {folders}: {error}; "
                 f"delete the file and run `fedlap data get {self.name}`"
             ) from None

@@ -4,7 +4,9 @@ import os
 import secrets
 import struct
 import sys
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,23 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
-from fedlap.data.storage import cache_folder
+from fedlap.data.storage import cache_folder, is_file
 
 Array = Shaped[np.ndarray, "..."]
 Arrays = dict[str, Array]
+
+# What reading a damaged NPZ file may raise.
+DAMAGED = (
+    OSError,
+    ValueError,
+    EOFError,
+    RuntimeError,
+    KeyError,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    tokenize.TokenError,
+)
 
 _LOCAL_HEADER = 30  # bytes of a zip member's header before its name and extra field, whose lengths end it
 
@@ -24,9 +39,7 @@ def mapped(path: Path) -> Arrays:
     """The arrays of an NPZ file: mapped (copy on write) where stored plainly, read where compressed."""
     with zipfile.ZipFile(path) as archive, path.open("rb") as file:
         return {
-            info.filename.removesuffix(".npy"): _mapped(path, file, info)
-            if info.compress_type == zipfile.ZIP_STORED
-            else _read(archive, info)
+            info.filename.removesuffix(".npy"): _mapped(archive, path, file, info)
             for info in archive.infolist()
         }
 
@@ -36,28 +49,32 @@ def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
         return np.lib.format.read_array(member, allow_pickle=False)
 
 
-def _mapped(path: Path, file: Any, info: zipfile.ZipInfo) -> Array:
+def _mapped(archive: zipfile.ZipFile, path: Path, file: Any, info: zipfile.ZipInfo) -> Array:
+    with archive.open(info):  # compares the member's header with the directory
+        pass
+    if info.compress_type != zipfile.ZIP_STORED:
+        return _read(archive, info)
     file.seek(info.header_offset)
     name, extra = struct.unpack("<HH", file.read(_LOCAL_HEADER)[-4:])
     file.seek(info.header_offset + _LOCAL_HEADER + name + extra)
-    version = np.lib.format.read_magic(file)
-    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, kind = header(file)
+    if np.lib.format.read_magic(file) != (1, 0):
+        return _read(archive, info)
+    shape, fortran, kind = np.lib.format.read_array_header_1_0(file)
     if kind.hasobject:
         raise ValueError(f"{info.filename} holds Python objects")
     if 0 in shape:
         return np.empty(shape, kind)
     array = np.memmap(path, kind, "c", file.tell(), shape, "F" if fortran else "C")
-    return array if array.flags.aligned and not fortran else np.ascontiguousarray(array)
+    return np.ascontiguousarray(array) if fortran else array
 
 
 def kept(name: str, make: Callable[[], Arrays]) -> Arrays:
     """The arrays that `make` gives, made once and kept under this name in the cache folder."""
     path = fast_form(name)
-    if path.is_file():
+    if is_file(path):
         try:
             return mapped(path)
-        except (OSError, ValueError, zipfile.BadZipFile, struct.error):
+        except DAMAGED:
             print(f"note: {path} is damaged and is made again", file=sys.stderr)
     arrays = make()
     try:

@@ -1,22 +1,18 @@
 """A user's own files: CSV, Parquet or NPZ."""
 
-import zipfile
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-import torch
-
-from fedlap.data.fast import Arrays, mapped
-from fedlap.errors import InputError, unknown
-from fedlap.files import check_content, digest_of
-from fedlap.frames import Column, Frame, Origin, TaskName, coded, of_frame
-from fedlap.tables import Table, check_known
+from fedlap.data.npz import of_npz
+from fedlap.errors import InputError
+from fedlap.files import checked_digest
+from fedlap.frames import Column, Frame, Origin, TaskName, of_frame
+from fedlap.tables import Table
 
 FILES: Final = (".csv", ".parquet", ".npz")
 
-MISSING: Final = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")  # in a column of numbers
+MISSING: Final = ("", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None")  # in a column of numbers
 
 
 def file(
@@ -41,41 +37,50 @@ def file(
     task: classification or regression; by default real numbers are targets, all else classes.
     sha256, test_sha256: refuse other content than this; by default that of the file when first asked for.
     """
-    given = [(path, sha256), *([] if test is None else [(test, test_sha256)])]
-    for name, digest in given:
-        check_content("data", name, digest)
-    contents = tuple(digest_of("data", name) for name, _ in given)
-    return _table(
-        path, client, label, test, tuple(features) if features else None, tuple(drop or ()), task, contents
-    )
+    contents = [checked_digest("data", path, sha256)]
+    if test is not None:
+        contents.append(checked_digest("data", test, test_sha256))
+        if Path(test).suffix.lower() != Path(path).suffix.lower():
+            raise InputError(f"data: {path!r} and {test!r} are of different kinds; give two of one kind")
+    kind = Path(path).suffix.lower()
+    if kind not in FILES:
+        raise InputError(f"data: {path!r} is none of {', '.join(FILES)}; save it as one of these")
+    chosen = None if features is None else tuple(features)
+    if kind == ".npz":
+        if drop:
+            raise InputError(f"data: {path!r} has arrays, not columns to drop; choose one with features")
+        return of_npz(path, client, label, test, chosen, task)
+    if label is None:
+        raise InputError(f"data: {path!r} needs the name of the column to predict; give it with --label")
+    return _table(path, client, label, test, chosen, tuple(drop or ()), task, tuple(contents))
 
 
 @lru_cache(maxsize=1)  # comparisons ask for the same rows again and again; what is kept is never written to
 def _table(
     path: str,
     client: str | None,
-    label: str | None,
+    label: str,
     test: str | None,
     features: tuple[str, ...] | None,
     drop: tuple[str, ...],
     task: TaskName,
     contents: tuple[str, ...],  # the files' SHA-256, so that a changed one is read again
 ) -> Table:
-    kind = Path(path).suffix.lower()
-    if kind not in FILES:
-        raise InputError(f"data: {path!r} is none of {', '.join(FILES)}; save it as one of these")
-    if test is not None and Path(test).suffix.lower() != kind:
-        raise InputError(f"data: {path!r} and {test!r} are of different kinds; give two of one kind")
-    if kind == ".npz":
-        return _of_arrays(path, client, label, test, features, task)
-    if label is None:
-        raise InputError(f"data: {path!r} needs the name of the column to predict; give it with --label")
-    frames = [None if each is None else _frame(each, client, label) for each in (path, test)]
+    import pandas
+
+    frames = [_frame(each, client, label) for each in (path, test) if each is not None]
+    if Path(path).suffix.lower() == ".csv" and all(label in frame.columns for frame in frames):
+        # Judged together: what is text in one file is no number in the other.
+        text = pandas.concat([frame[label] for frame in frames], ignore_index=True)
+        typed = _typed(text, f"{path}, column {label!r}")
+        frames[0][label] = typed[: len(frames[0])].to_numpy()
+        if test is not None:
+            frames[1][label] = typed[len(frames[0]) :].to_numpy()
     return of_frame(
         frames[0],
         client,
         label,
-        test=frames[1],
+        test=None if test is None else frames[1],
         features=features,
         drop=drop,
         task=task,
@@ -85,26 +90,35 @@ def _table(
 
 
 def _frame(path: str, client: str | None, label: str) -> Frame:
-    """A table with named columns; names of clients stay text, as do labels that are not all numbers."""
+    """A table with named columns; of a CSV file, clients and labels are still text."""
     import pandas
 
     try:
         if Path(path).suffix.lower() == ".parquet":
             return pandas.read_parquet(path)
-        text = {column: str for column in (client, label) if column is not None}
-        frame = pandas.read_csv(path, converters=text)
+        names = list(pandas.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0])
+        text = [name for name in names if name in (client, label)]
+        frame = pandas.read_csv(
+            path,
+            dtype=dict.fromkeys(text, str),
+            keep_default_na=False,
+            na_values={name: list(MISSING) for name in names if name not in text},
+            low_memory=False,
+        )
     except ImportError as error:
         raise InputError("data: reading Parquet needs pyarrow; run pip install 'fedlap[parquet]'") from error
-    except (OSError, ValueError, pandas.errors.ParserError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"data: {path!r} cannot be read ({' '.join(str(error).split())})") from error
-    if client in frame.columns:
+    for name in (name for name in names if names.count(name) > 1):
+        raise InputError(f"{path}: column {name!r} appears twice; give every column its own name")
+    if not isinstance(frame.index, pandas.RangeIndex):
+        raise InputError(f"data: {path!r} has lines with more values than its header has names")
+    if client in frame.columns and client != label:
         frame[client] = frame[client].str.strip().replace("", None)
-    if label in frame.columns:
-        frame[label] = _typed(frame[label])
     return frame
 
 
-def _typed(text: Column) -> Column:
+def _typed(text: Column, where: str) -> Column:
     """A column of text as numbers, or as true and false, where that is what it holds."""
     import pandas
 
@@ -112,49 +126,12 @@ def _typed(text: Column) -> Column:
     filled = text.mask(text.isin(MISSING))
     if set(filled.dropna().str.lower()) <= {"true", "false"}:
         return filled.str.lower().map({"true": True, "false": False})
-    try:
-        return pandas.to_numeric(filled)
-    except ValueError:
-        return text.replace("", None)  # text may well be a class called "None"
-
-
-def _of_arrays(
-    path: str,
-    client: str | None,
-    label: str | None,
-    test: str | None,
-    features: tuple[str, ...] | None,
-    task: TaskName,
-) -> Table:
-    """Arrays of an NPZ file, mapped into memory where they can be."""
-    if features is not None and len(features) != 1:
-        raise InputError(f"data: {path!r} needs one array of features; give features = ['x']")
-    where = [each for each in (path, test) if each is not None]
-    given = [_arrays(each) for each in where]
-    names = {"x": (features or ("x",))[0], "y": label or "y"}
-    if client is not None or "client" in given[0]:
-        names["client"] = client or "client"
-    for arrays, origin in zip(given, where, strict=True):
-        for name in names.values():
-            if name not in arrays:
-                raise unknown(f"array of {origin}", name, arrays)
-    joined = {
-        key: given[0][name] if test is None else np.concatenate([arrays[name] for arrays in given])
-        for key, name in names.items()
-    }
-    own = joined.get("client")
-    rows = len(given[0][names["y"]])
-    if own is not None:
-        check_known(own[:rows], own[rows:], path, str(test))
-    y, labels = joined["y"], None
-    if y.ndim == 1:
-        y, labels = coded(y, task, f"{path}, array {names['y']!r}")
-    held = None if test is None else torch.arange(len(y)) >= rows
-    return Table.of((joined["x"], y), own, labels=labels, test=held, where=path)
-
-
-def _arrays(path: str) -> Arrays:
-    try:
-        return mapped(Path(path))
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise InputError(f"data: {path!r} cannot be read as arrays of numbers or text ({error})") from error
+    numbers = pandas.to_numeric(filled, errors="coerce")
+    words = filled[numbers.isna()].dropna()
+    if words.empty:
+        return numbers
+    if bool((numbers.dropna() % 1 != 0).any()):
+        raise InputError(
+            f"{where}: {words.iloc[0]!r} stands among real numbers; correct or leave out such rows"
+        )
+    return text.replace("", None)  # text may well be a class called "None"

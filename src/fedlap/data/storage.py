@@ -51,16 +51,30 @@ def cache_folder() -> Path:
 
 def data_folders() -> list[Path]:
     """Where files of data are looked for: each folder of $FEDLAP_DATA, then the cache folder."""
-    named = [
-        Path(folder).expanduser() for folder in os.environ.get("FEDLAP_DATA", "").split(os.pathsep) if folder
-    ]
+    named = [_home(folder) for folder in os.environ.get("FEDLAP_DATA", "").split(os.pathsep) if folder]
     return [*named, cache_folder()]
+
+
+def _home(folder: str) -> Path:
+    """The folder, with ~ understood; one of an unknown user stays as it is, and is not found."""
+    try:
+        return Path(folder).expanduser()
+    except RuntimeError:
+        return Path(folder)
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file that one may look at."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def located(name: str, file: str) -> Path | None:
     """This file of a data set where it lies already."""
     places = (folder / name / file for folder in data_folders())
-    return next((place for place in places if place.is_file()), None)
+    return next((place for place in places if is_file(place)), None)
 
 
 def obtained(name: str, original: Original) -> Path:
@@ -143,7 +157,7 @@ def _fetch(address: str, part: Path, name: str) -> None:
                 resumed = answer.status == http.client.PARTIAL_CONTENT
                 have = have if resumed else 0
                 length = answer.headers.get("Content-Length")
-                total = None if length is None else have + int(length)
+                total = have + int(length) if length is not None and length.isdecimal() else None
                 got = _received(answer, part, name, have, total)
         except urllib.error.HTTPError as error:
             if not have or error.code != http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
@@ -161,7 +175,7 @@ def _received(answer: http.client.HTTPResponse, part: Path, name: str, have: int
     with part.open("ab" if have else "wb") as file, _bar(name, have, total) as advance:
         while True:
             try:
-                chunk = answer.read(CHUNK)
+                chunk = answer.read1(CHUNK)
             except (http.client.HTTPException, OSError):
                 break  # what came so far is good, and is gone on from
             if not chunk:
@@ -203,7 +217,11 @@ def official(digest: str) -> Callable[[Path], None]:
     """A check that a file has this SHA-256."""
 
     def check(path: Path) -> None:
-        if (found := sha256_of(path)) != digest:
+        try:
+            found = sha256_of(path)
+        except OSError as error:
+            raise InputError(f"{path.name} cannot be read: {error.strerror}") from error
+        if found != digest:
             raise InputError(f"{path.name} has SHA-256 {found}, the official file {digest}")
 
     return check

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedlap.errors import InputError
-from fedlap.files import check_content
+from fedlap.files import checked_digest
 from fedlap.graph.graph import Edge, Graph
 
 
@@ -18,9 +18,9 @@ def from_file(clients: Sequence[str], path: str, sha256: str = "") -> Graph:
     With `sha256`, only from a file with that content.
     """
     file = Path(path)
-    check_content("graph", path, sha256)
     if not file.is_file():
         raise InputError(f"graph: there is no file {path!r}")
+    checked_digest("graph", path, sha256)
     try:
         if file.suffix.lower() == ".npy":
             with file.open("rb") as content:

@@ -1,6 +1,7 @@
 """Who has how much of what: in words and as a picture."""
 
 import io
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +96,7 @@ def draw_clients(description: Description) -> bytes:
     """A PNG: rows of each client, and below, where there are labels, how many it has of each."""
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.text import Text
 
     held, labels = description.held, description.labels
     panels = 1 if held is None or labels is None else 2
@@ -127,7 +129,11 @@ def draw_clients(description: Description) -> bytes:
     axes[-1, 0].set_xticks(places[::step], description.clients[::step], rotation=90, fontsize="small")
     axes[-1, 0].set_xlabel("client")
     figure.suptitle(f"{description.title}: {len(description.clients)} clients")
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # names may hold a dollar sign
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=120)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        figure.savefig(buffer, format="png", dpi=120)
     pyplot.close(figure)
     return buffer.getvalue()

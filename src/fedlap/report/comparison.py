@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from rich.box import SIMPLE_HEAVY
 from rich.table import Table
+from rich.text import Text
 
 from fedlap.scores import Score
 
@@ -73,7 +74,9 @@ class Comparison:
     def table(self, width: int = 80) -> Table:
         """For a terminal; a narrow one gets the scores alone."""
         # Headers on two lines: the whole table fits into eighty columns.
-        table = Table(title=self.title(), title_justify="left", box=SIMPLE_HEAVY, padding=0, pad_edge=False)
+        table = Table(
+            title=Text(self.title()), title_justify="left", box=SIMPLE_HEAVY, padding=0, pad_edge=False
+        )
         shown = len(self.headers()) if width >= 72 else len(self.columns()) + 1
         for place, header in enumerate(self.headers()[:shown]):
             table.add_column(

@@ -1,0 +1,91 @@
+"""Rows from the arrays of an NPZ file."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedlap.data.fast import DAMAGED, Array, Arrays, mapped
+from fedlap.errors import InputError, unknown
+from fedlap.frames import TaskName, coded
+from fedlap.tables import Table, check_known
+
+
+def of_npz(
+    path: str,
+    client: str | None,
+    label: str | None,
+    test: str | None,
+    features: tuple[str, ...] | None,
+    task: TaskName,
+) -> Table:
+    """Features, labels and, where there is one, an array of clients; mapped into memory where they can be."""
+    if features is not None and len(features) != 1:
+        raise InputError(f"data: {path!r} needs one array of features; give features = ['x']")
+    where = [each for each in (path, test) if each is not None]
+    given = [_arrays(each) for each in where]
+    names = {"x": "x" if features is None else features[0], "y": label or "y"}
+    if client is not None or "client" in given[0]:
+        names["client"] = client or "client"
+    for arrays, origin in zip(given, where, strict=True):
+        _check(arrays, given[0], names, origin)
+    joined = {
+        key: given[0][name] if test is None else np.concatenate([arrays[name] for arrays in given])
+        for key, name in names.items()
+    }
+    rows = len(given[0][names["y"]])
+    own = _names(joined["client"]) if "client" in joined else None
+    if own is not None:
+        check_known(own[:rows], own[rows:], path, str(test))
+    y, labels = joined["y"], None
+    if y.ndim == 1:
+        y, labels = coded(y, task, f"{path}, array {names['y']!r}")
+    elif task == "classification":
+        raise InputError(f"{path}, array {names['y']!r}: a classification needs one label a row")
+    held = None if test is None else torch.arange(len(y)) >= rows
+    return Table.of((joined["x"], y), own, labels=labels, test=held, where=path)
+
+
+def _arrays(path: str) -> Arrays:
+    try:
+        return mapped(Path(path))
+    except DAMAGED as error:
+        raise InputError(f"data: {path!r} cannot be read as arrays of numbers or text ({error})") from error
+
+
+def _check(arrays: Arrays, first: Arrays, names: dict[str, str], origin: str) -> None:
+    """Refuse arrays that do not stand for the same rows, or whose rows are unlike the first file's."""
+    for name in names.values():
+        if name not in arrays:
+            raise unknown(f"array of {origin}", name, arrays)
+    x, y = arrays[names["x"]], arrays[names["y"]]
+    if not x.ndim or not y.ndim or len(x) != len(y) or np.iscomplexobj(y):
+        raise InputError(
+            f"{origin} has features of shape {x.shape} and labels of shape {y.shape}; both need one entry, "
+            "real numbers, for each row"
+        )
+    for name in names.values():
+        own, other = arrays[name].shape[1:], first[name].shape[1:]
+        if own != other:
+            raise InputError(
+                f"{origin}, array {name!r}: a row has shape {own}, elsewhere {other}; make them alike"
+            )
+    if "client" not in names:
+        return
+    client = arrays[names["client"]]
+    if client.shape != (len(x),):
+        raise InputError(
+            f"{origin}: clients of shape {client.shape} for {len(x)} rows; each row needs one name"
+        )
+    missing = ~np.isfinite(client) if client.dtype.kind == "f" else client == client.dtype.type()
+    if client.dtype.kind in "fSU" and missing.any():
+        row = int(missing.nonzero()[0][0])
+        raise InputError(f"{origin}, row {row}: the client is missing; fill in or leave out such rows")
+
+
+def _names(client: Array) -> list[str]:
+    if client.dtype.kind == "S":
+        client = np.char.decode(client)
+    if client.dtype.kind == "f" and bool((client == np.floor(client)).all()):
+        client = client.astype(np.int64)
+    return [str(name) for name in client.tolist()]
