@@ -18,6 +18,7 @@ from torch import Tensor
 
 import fedlap as fl
 from fedlap.algorithms import Rows
+from fedlap.models import Model
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,9 @@ class SequentialFedU:
     def __getattr__(self, name: str) -> object:
         return getattr(self.simultaneous, name)
 
-    def aligned(self, clients: tuple[str, ...]) -> "SequentialFedU":
-        """The same in this order of clients."""
-        return SequentialFedU(self.simultaneous.aligned(clients))
+    def suited(self, federation: fl.Federation, model: Model) -> "SequentialFedU":
+        """The same in the federation's order of clients."""
+        return SequentialFedU(self.simultaneous.suited(federation, model))
 
     def merge(self, W: Tensor, ids: Tensor, ups: Tensor) -> Rows:
         """One client after another, in the order of the federation."""

@@ -6,8 +6,12 @@ import pytest
 import torch
 
 import fedlap as fl
+from fedlap.algorithms import Pooling, ServerAlgorithm, Suited
 from fedlap.engines import Clients
+from fedlap.engines.state import rows
+from fedlap.engines.task import StackTask
 from fedlap.models import Model
+from fedlap.rounds import work_of
 from laws import LR, METHODS, WORK
 
 
@@ -80,36 +84,41 @@ def test_the_same_seed_is_bit_identical(name, work, sample, federation, graph):
 @every_work
 def test_local_work_does_not_mix_rows(name, work, federation, graph):
     """`local` on a stack equals `local` on each of its rows."""
-    algorithm = METHODS[name].make(graph, **work).aligned(federation.clients)
-    seen = algorithm.view(federation)
-    model = Model(fl.models.mlp((5,)).build(seen.inputs, seen.outputs), seen.loss, 0.01)
+    algorithm = METHODS[name].make(graph, **work)
+    seen = algorithm.view(federation) if isinstance(algorithm, Pooling) else federation
+    model = Model(fl.models.linear().build(seen.inputs, seen.outputs), seen.loss, 0.01)
+    if isinstance(algorithm, Suited):
+        algorithm = algorithm.suited(federation, model)
     clients = Clients(seen, model, 0, 4, torch.device("cpu"), torch.float64)
     ids = clients.by_count(torch.arange(len(seen.clients)))
-    w = torch.stack([model.start(k) for k in range(len(ids))])
-    amount = algorithm.work(2)
+    server, private = algorithm.begin(torch.stack([model.start(k) for k in range(len(federation.clients))]))
+    down = algorithm.send(server, ids) if isinstance(algorithm, ServerAlgorithm) else None
 
-    def work_of(rows):
-        down = w[rows].clone()
-        private = w[rows].clone()
-        # One of the two is what the method reads; either way it starts from the same rows.
-        task = clients.task(ids[rows], 1, amount)
-        keeps_model = algorithm.begin(w)[1] is not None
-        kept, up = algorithm.local(private if keeps_model else None, None if keeps_model else down, task)
-        return kept if keeps_model else up
+    def flat(state):
+        if state is None:
+            return []
+        return [part for each in state for part in flat(each)] if isinstance(state, tuple) else [state]
 
-    apart = torch.cat([work_of([k]) for k in range(len(ids))])
-    assert distance(work_of(list(range(len(ids)))), apart) < 1e-12
-    assert distance(apart, w) > 1e-3
+    def done(places):
+        at = torch.tensor(places)
+        task = StackTask(clients, ids[at], 1, work_of(algorithm, 2))
+        return flat(algorithm.local(rows(private, ids[at]), rows(down, at), task))
+
+    together = done(list(range(len(ids))))
+    apart = [torch.cat(parts) for parts in zip(*(done([k]) for k in range(len(ids))), strict=True)]
+    assert all(distance(one, other) < 1e-12 for one, other in zip(together, apart, strict=True))
+    before = flat(rows(private, ids)) + flat(down)
+    assert max(distance(x, y) for x in apart for y in before if x.shape == y.shape) > 1e-3
 
 
 @every_method
 def test_test_rows_never_reach_training(name, federation, graph):
-    """Other test rows, the same models."""
+    """Test rows that are no numbers, the same models."""
     make, _ = methods(name, 1.0)
     poisoned = fl.Federation(
         federation.clients,
         federation.train,
-        type(federation.test).of(federation.test.x * 1e6, 2 - federation.test.y, federation.test.count),
+        type(federation.test).of(federation.test.x * torch.nan, 2 - federation.test.y, federation.test.count),
         federation.labels,
     )
     assert torch.equal(trained(make(graph), federation).models, trained(make(graph), poisoned).models)

@@ -12,7 +12,7 @@ from fedlap.report import Comparison, draw_curves
 from fedlap.report.progress import progress
 from fedlap.scores import Score
 
-BLANK = Score(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0, 0, 0.0)
+BLANK = Score(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, None, 0, 0, 0.0)
 
 
 def run(*accuracies, **fields):

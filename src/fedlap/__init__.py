@@ -1,7 +1,7 @@
 """fedlap: federated multi-task learning with Laplacian regularisation."""
 
 from fedlap import data, models, partition
-from fedlap.algorithms import ALGORITHMS, DFedU, FedU, Global, Local
+from fedlap.algorithms import ALGORITHMS, DFedU, FedAvg, FedProx, FedU, Global, Local, Scaffold
 from fedlap.errors import DataWarning, DivergedError, InputError
 from fedlap.federation import Federation
 from fedlap.graph import Graph
@@ -16,6 +16,8 @@ __all__ = [
     "DFedU",
     "DataWarning",
     "DivergedError",
+    "FedAvg",
+    "FedProx",
     "FedU",
     "Federation",
     "Global",
@@ -23,6 +25,7 @@ __all__ = [
     "InputError",
     "Local",
     "Result",
+    "Scaffold",
     "Score",
     "data",
     "fit",

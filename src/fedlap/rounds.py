@@ -6,12 +6,24 @@ from functools import partial
 from typing import Any, get_args
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fedlap.algorithms import Algorithm, Coupled, PeerAlgorithm, ServerAlgorithm, State
+from fedlap.algorithms import (
+    Adapting,
+    Algorithm,
+    Certified,
+    Coupled,
+    Grouping,
+    PeerAlgorithm,
+    Penalised,
+    Pooling,
+    ServerAlgorithm,
+    State,
+    Suited,
+)
 from fedlap.engines import ENGINES, Clients, Engine
-from fedlap.engines.state import nbytes, put, rows, written
+from fedlap.engines.state import nbytes, owned, put, rows, written
 from fedlap.errors import DivergedError, InputError
 from fedlap.federation import Federation
 from fedlap.models import Architecture, Model
@@ -67,16 +79,17 @@ def fit(
     check_schedule(rounds, batch, sample, evaluate_every, seed)
     place, real = usable(device), getattr(torch, known("dtype", dtype, get_args(DtypeName)))
     make = ENGINES[known("engine", engine, ENGINES)]
-    algorithm = algorithm.aligned(federation.clients)
     sized = Model(model.build(federation.inputs, federation.outputs), federation.loss, model.l2)
+    if isinstance(algorithm, Suited):
+        algorithm = algorithm.suited(federation, sized)
     everyone = len(federation.clients)
     chosen = sample_size(algorithm, sample, everyone)
-    trainees = algorithm.view(federation)
+    trainees = algorithm.view(federation) if isinstance(algorithm, Pooling) else federation
     working = chosen if trainees is federation else len(trainees.clients)
     trainer = make(Clients(trainees, sized, seed, batch, place, real))
     scorer = trainer if trainees is federation else make(Clients(federation, sized, seed, batch, place, real))
     one_round = _one_round(algorithm, trainer)
-    work = algorithm.work(chosen)
+    work = work_of(algorithm, chosen)
     kept = algorithm.begin(start_rows(start, sized, everyone, seed).to(place, real))
     scores: list[Score] = []
     sent, seconds = (0, 0), 0.0
@@ -94,8 +107,15 @@ def fit(
                 on_score(scores[-1])
         if on_round is not None:
             on_round(done)
-    models = algorithm.personal(*kept, everyone).clone()
-    return Result(algorithm, federation, sized, models, *kept, scores)
+    return Result(algorithm, federation, sized, _personal(algorithm, scorer, kept).clone(), *kept, scores)
+
+
+def work_of(algorithm: Algorithm, sampled: int) -> Work:
+    """What each client does in a round; one that owns all rows makes the steps of all sampled ones."""
+    work = Work.of(algorithm.local_steps, algorithm.local_epochs)
+    if isinstance(algorithm, Pooling):
+        work = work.times(sampled)
+    return work.times(algorithm.batches_per_step) if isinstance(algorithm, Grouping) else work
 
 
 def _one_round(algorithm: Algorithm, engine: Engine) -> Callable[..., tuple[Kept, tuple[int, int]]]:
@@ -119,7 +139,7 @@ def _server_round(
     server, private = kept
     at = ids.to(engine.clients.device)
     told = algorithm.send(server, at)
-    own, ups = engine.train(algorithm, rows(private, at), told, ids, number, work)
+    own, ups = engine.each(algorithm.local, (rows(private, at), owned(told)), ids, number, work)
     server = written(server, algorithm.merge(server, at, ups))
     return (server, put(private, at, own)), (nbytes(ups), nbytes(told))
 
@@ -135,7 +155,7 @@ def _peer_round(
     """The same without a server: every message is sent by a client and to a client."""
     server, private = kept
     at = ids.to(engine.clients.device)
-    own, ups = engine.train(algorithm, rows(private, at), None, ids, number, work)
+    own, ups = engine.each(algorithm.local, (rows(private, at), None), ids, number, work)
     # Back in the order of the federation, which is the order of the graph.
     mixed = engine.mix(algorithm, put(private, at, own))
     sent = algorithm.messages() * nbytes(ups) // len(ids)
@@ -147,11 +167,29 @@ def _scored(
 ) -> Score:
     """How every client's model does after a round; training that has left the finite numbers stops here."""
     federation = scorer.clients.given
-    W = algorithm.personal(*kept, len(federation.clients))
+    W = _personal(algorithm, scorer, kept)
     train, test = scorer.score(W)
     check_finite(train, federation, done, algorithm)
     ridge = scorer.clients.model.ridge(W.double()).cpu()
-    return score(done, train, test, ridge, float(algorithm.penalty(*kept)), sent, seconds)
+    penalty = float(algorithm.penalty(*kept)) if isinstance(algorithm, Penalised) else 0.0
+    gap = None
+    if isinstance(algorithm, Certified):
+        gap = float(_everyone(algorithm.gap, (kept[1], W), scorer).double().sum())
+    return score(done, train, test, ridge, penalty, gap, sent, seconds)
+
+
+def _personal(algorithm: Algorithm, scorer: Engine, kept: Kept) -> Float[Tensor, "client param"]:
+    """The model that each client is scored with."""
+    W: Tensor = algorithm.personal(*kept, len(scorer.clients.given.clients))
+    return _everyone(algorithm.adapt, (W,), scorer) if isinstance(algorithm, Adapting) else W
+
+
+def _everyone(function: Callable[..., Tensor], states: tuple[State, ...], scorer: Engine) -> Tensor:
+    """A function of all clients, in the order of the federation; it draws nothing."""
+    ids = scorer.clients.by_count(torch.arange(len(scorer.clients.given.clients)))
+    at = ids.to(scorer.clients.device)
+    made: Tensor = scorer.each(function, tuple(rows(state, at) for state in states), ids, 0, Work(1, False))
+    return torch.empty_like(made).index_copy_(0, at, made)
 
 
 def sampled(federation: Federation, seed: int, round: int, number: int) -> Int64[Tensor, "client"]:

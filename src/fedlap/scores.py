@@ -28,6 +28,7 @@ class Score:
     loss, loss_mean, loss_worst: the same three of the mean test loss (worst: highest).
     train_loss: mean loss over all training rows together, without the L2 term.
     objective: J(W), the sum of the clients' training losses, L2 term included, and the method's penalty.
+    gap: the duality gap, where the method can tell it: no more than this is its objective above its least.
     bytes_up, bytes_down: sent by and to clients, since the first round, all clients together.
     seconds: spent in training since the first round, evaluation left out.
 
@@ -44,6 +45,7 @@ class Score:
     loss_worst: float | None
     train_loss: float
     objective: float
+    gap: float | None
     bytes_up: int
     bytes_down: int
     seconds: float
@@ -59,6 +61,7 @@ def score(
     test: Tally,
     ridge: Float64[Tensor, "client"],
     penalty: float,
+    gap: float | None,
     sent: tuple[int, int],
     seconds: float,
 ) -> Score:
@@ -68,7 +71,7 @@ def score(
     loss = _three(test.loss, test.count, tested, lowest=False)
     objective = float((train.loss / train.count + ridge).sum()) + penalty
     pooled = float(train.loss.sum() / train.count.sum())
-    return Score(round, *accuracy, *loss, pooled, objective, *sent, seconds)
+    return Score(round, *accuracy, *loss, pooled, objective, gap, *sent, seconds)
 
 
 def _three(

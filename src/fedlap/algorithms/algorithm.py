@@ -4,20 +4,21 @@
 `mix` (at a peer, from what it heard). What crosses the wire is what `send` and `local` return.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int64
 from torch import Tensor
 
 from fedlap.errors import real
 from fedlap.federation import Federation
-from fedlap.models import Batch
+from fedlap.models import Batch, Model
 from fedlap.work import Work
 
 Stack = Float[Tensor, "client param"]  # the clients at hand, one row each
 Everyone = Float[Tensor, "vertex param"]  # all clients, and a server's vertex where there is one
+One = Float[Tensor, "1 param"]  # a model that all share
 Ids = Int64[Tensor, "client"]
 
 
@@ -34,16 +35,52 @@ class Rows:
 State = Any
 
 
+Kind = Literal["one model", "personal", "multi-task"]
+
+
 @runtime_checkable
 class Task(Protocol):
-    """The work of a stack of clients in one round, on their own training rows."""
+    """The work of a stack of clients in one round, on their own training rows.
+
+    F̃_k is the loss of client k on a mini-batch, F_k that on all its training rows; both include the L2 term.
+    """
+
+    @property
+    def count(self) -> Float[Tensor, "client 1"]:
+        """How many training rows each client has."""
+        ...
+
+    @property
+    def steps(self) -> Float[Tensor, "client 1"]:
+        """How many mini-batches each client has in this round."""
+        ...
 
     def batches(self) -> Iterator[Batch]:
         """The round's mini-batches; later ones may hold fewer clients, always the first ones of the stack."""
         ...
 
+    def numbered(self) -> Iterator[tuple[Batch, Int64[Tensor, "client batch"]]]:
+        """The same, each with the numbers of its rows among the client's own."""
+        ...
+
     def descend(self, w: Stack, batch: Batch, lr: float) -> Stack:
-        """w_k ← w_k − lr ∇F̃_k(w_k) for the clients of the batch; the others keep w_k."""
+        """w_k ← w_k − lr ∇F̃_k(w_k) for the clients of the batch, in place; the others keep w_k."""
+        ...
+
+    def gradient(self, w: Stack, batch: Batch) -> Stack:
+        """∇F̃_k(w_k) for the clients of the batch; w may have more rows."""
+        ...
+
+    def curvature(self, w: Stack, batch: Batch, v: Stack) -> Stack:
+        """∇²F̃_k(w_k) v_k for the clients of the batch; w and v may have more rows."""
+        ...
+
+    def slope(self, w: Stack) -> Stack:
+        """∇F_k(w_k) of every client, over all its training rows."""
+        ...
+
+    def loss(self, w: Stack) -> Float[Tensor, "client 1"]:
+        """F_k(w_k) of every client."""
         ...
 
 
@@ -56,16 +93,14 @@ class Algorithm(Protocol):
         """μ, the length of a local step."""
         ...
 
-    def aligned(self, clients: Sequence[str]) -> "Algorithm":
-        """The same method for clients in this order."""
+    @property
+    def local_steps(self) -> int | None:
+        """R mini-batch steps a round, or …"""
         ...
 
-    def view(self, federation: Federation) -> Federation:
-        """The clients that train, as this method sees them."""
-        ...
-
-    def work(self, sampled: int) -> Work:
-        """How much each client does in a round in which this many of the federation's clients are sampled."""
+    @property
+    def local_epochs(self) -> int | None:
+        """… R passes over the client's rows."""
         ...
 
     def begin(self, start: Stack) -> tuple[State, State]:
@@ -74,10 +109,6 @@ class Algorithm(Protocol):
 
     def local(self, private: State, down: State, task: Task) -> tuple[State, State]:
         """A client's work: from its private state and what it was told, to both anew."""
-        ...
-
-    def penalty(self, server: State, private: State) -> Float[Tensor, ""]:
-        """What J(W) adds to the sum of the clients' losses."""
         ...
 
     def personal(self, server: State, private: State, clients: int) -> Stack:
@@ -121,6 +152,65 @@ class PeerAlgorithm(Algorithm, Protocol):
         ...
 
 
-def check_lr(name: str, lr: float) -> None:
-    """Refuse a step length that is not a positive number."""
+# What some methods can do beyond that.
+
+
+@runtime_checkable
+class Suited(Protocol):
+    """A method that depends on the clients or the model it is used for."""
+
+    def suited(self, federation: Federation, model: Model) -> Algorithm:
+        """The same method for these; refuses what it cannot be used for."""
+        ...
+
+
+@runtime_checkable
+class Pooling(Protocol):
+    """A method that does not train the federation's clients one by one."""
+
+    def view(self, federation: Federation) -> Federation:
+        """The clients that train."""
+        ...
+
+
+@runtime_checkable
+class Grouping(Protocol):
+    """A method whose local step takes several mini-batches."""
+
+    @property
+    def batches_per_step(self) -> int:
+        """How many."""
+        ...
+
+
+@runtime_checkable
+class Penalised(Protocol):
+    """A method whose objective is more than the sum of the clients' losses."""
+
+    def penalty(self, server: State, private: State) -> Float[Tensor, ""]:
+        """What J(W) adds to that sum."""
+        ...
+
+
+@runtime_checkable
+class Adapting(Protocol):
+    """A method whose personal models are made from what it keeps and each client's training rows."""
+
+    def adapt(self, w: Stack, task: Task) -> Stack:
+        """The models that clients are scored with, from those that `personal` gives."""
+        ...
+
+
+@runtime_checkable
+class Certified(Protocol):
+    """A method that can bound how far it is from its optimum."""
+
+    def gap(self, private: State, w: Stack, task: Task) -> Float[Tensor, "client 1"]:
+        """Each client's part of the duality gap, at its own model."""
+        ...
+
+
+def check_work(name: str, lr: float, local_steps: int | None, local_epochs: int | None) -> None:
+    """Refuse a step length that is not a positive number, and work that is none."""
     real(f"{name}: lr", lr, zero=False)
+    Work.of(local_steps, local_epochs)

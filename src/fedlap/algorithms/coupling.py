@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms.algorithm import Everyone, check_lr
+from fedlap.algorithms.algorithm import Everyone
 from fedlap.errors import InputError, real
 from fedlap.graph import Graph
 
@@ -48,7 +48,6 @@ class Coupling:
 
     def check(self, name: str, allow_unstable: bool) -> None:
         """Refuse a negative strength, and one past the limit of stability unless that is wanted."""
-        check_lr(name, self.lr)
         real(f"{name}: strength", self.eta, zero=True)
         if self.product > 2 * (1 + 1e-12) and not allow_unstable:
             raise InputError(

@@ -6,20 +6,25 @@ Laplacian Regularization", IEEE TNNLS 2022; Algorithms 1 and 2. Both descend on
     J(W) = Σ_k F_k(w_k) + (η/2) Σ_{k<ℓ} a_kℓ ‖w_k − w_ℓ‖²
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fedlap.algorithms.algorithm import Everyone, Ids, Rows, Stack, Task
+from fedlap.algorithms.algorithm import Everyone, Ids, Kind, Rows, Stack, Task, check_work
 from fedlap.algorithms.coupling import Coupling
 from fedlap.errors import InputError
 from fedlap.federation import Federation
 from fedlap.graph import Graph
+from fedlap.models import Model
 from fedlap.work import Work
+
+CITATION = (
+    "C. T. Dinh, T. T. Vu, N. H. Tran, M. N. Dao and H. Zhang. A New Look and Convergence Rate of Federated "
+    "Multi-Task Learning with Laplacian Regularization. IEEE TNNLS, 2022."
+)
 
 
 @dataclass(frozen=True)
@@ -47,27 +52,24 @@ class FedU:
     neighbours: Literal["all", "sampled"] = "all"
     allow_unstable: bool = False
 
+    kind: ClassVar[Kind] = "multi-task"
+    citation: ClassVar[str] = CITATION
+
     def __post_init__(self) -> None:
         if self.neighbours not in ("all", "sampled"):
             raise InputError(f"fedu: neighbours = {self.neighbours!r}; it must be 'all' or 'sampled'")
+        check_work("fedu", self.lr, self.local_steps, self.local_epochs)
         self.coupling.check("fedu", self.allow_unstable)
 
-    def aligned(self, clients: Sequence[str]) -> "FedU":
-        """The same method with its graph in this order of clients."""
-        return replace(self, graph=self.graph.aligned(clients))
-
-    def view(self, federation: Federation) -> Federation:
-        """Every client by itself."""
-        return federation
-
-    def work(self, sampled: int) -> Work:
-        """R steps or R epochs."""
-        return Work.of(self.local_steps, self.local_epochs)
+    def suited(self, federation: Federation, model: Model) -> "FedU":
+        """The same method with its graph in the federation's order of clients."""
+        return replace(self, graph=self.graph.aligned(federation.clients))
 
     @property
     def coupling(self) -> Coupling:
         """The mixing of a round."""
-        return Coupling(self.graph, self.strength, self.lr, self.work(1).repeats)
+        repeats = Work.of(self.local_steps, self.local_epochs).repeats
+        return Coupling(self.graph, self.strength, self.lr, repeats)
 
     def begin(self, start: Stack) -> tuple[Tensor, None]:
         """The server keeps every model; its own vertex, if any, begins at their mean."""
@@ -121,27 +123,24 @@ class DFedU:
     local_epochs: int | None = None
     allow_unstable: bool = False
 
+    kind: ClassVar[Kind] = "multi-task"
+    citation: ClassVar[str] = CITATION
+
     def __post_init__(self) -> None:
         if self.graph.server:
             raise InputError("dfedu: the graph has a server vertex and dFedU has no server; use fedu")
+        check_work("dfedu", self.lr, self.local_steps, self.local_epochs)
         self.coupling.check("dfedu", self.allow_unstable)
 
-    def aligned(self, clients: Sequence[str]) -> "DFedU":
-        """The same method with its graph in this order of clients."""
-        return replace(self, graph=self.graph.aligned(clients))
-
-    def view(self, federation: Federation) -> Federation:
-        """Every client by itself."""
-        return federation
-
-    def work(self, sampled: int) -> Work:
-        """R steps or R epochs."""
-        return Work.of(self.local_steps, self.local_epochs)
+    def suited(self, federation: Federation, model: Model) -> "DFedU":
+        """The same method with its graph in the federation's order of clients."""
+        return replace(self, graph=self.graph.aligned(federation.clients))
 
     @property
     def coupling(self) -> Coupling:
         """The mixing of a round."""
-        return Coupling(self.graph, self.strength, self.lr, self.work(1).repeats)
+        repeats = Work.of(self.local_steps, self.local_epochs).repeats
+        return Coupling(self.graph, self.strength, self.lr, repeats)
 
     def begin(self, start: Stack) -> tuple[None, Tensor]:
         """Each client keeps its own model; there is no server."""

@@ -1,16 +1,10 @@
 """Global: one model on all rows, as if they could be brought together."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from jaxtyping import Float
-from torch import Tensor
-
-from fedlap.algorithms.algorithm import Ids, Stack, Task, check_lr
+from fedlap.algorithms.algorithm import Ids, Kind, One, Stack, Task, check_work
 from fedlap.federation import Federation
-from fedlap.work import Work
-
-One = Float[Tensor, "1 param"]
 
 
 @dataclass(frozen=True)
@@ -28,21 +22,15 @@ class Global:
     local_steps: int | None = None
     local_epochs: int | None = None
 
-    def __post_init__(self) -> None:
-        check_lr("global", self.lr)
-        Work.of(self.local_steps, self.local_epochs)
+    kind: ClassVar[Kind] = "one model"
+    citation: ClassVar[str] = ""
 
-    def aligned(self, clients: Sequence[str]) -> "Global":
-        """The same method."""
-        return self
+    def __post_init__(self) -> None:
+        check_work("global", self.lr, self.local_steps, self.local_epochs)
 
     def view(self, federation: Federation) -> Federation:
         """One client that owns every row."""
         return federation.pooled()
-
-    def work(self, sampled: int) -> Work:
-        """As many steps as all sampled clients would make together."""
-        return Work.of(self.local_steps, self.local_epochs).times(sampled)
 
     def begin(self, start: Stack) -> tuple[None, One]:
         """One model; where clients would start apart, their mean."""
@@ -59,10 +47,6 @@ class Global:
 
     def merge(self, server: None, ids: Ids, ups: None) -> None:
         """Nothing."""
-
-    def penalty(self, server: None, w: One) -> Float[Tensor, ""]:
-        """None: J(W) is the sum of the clients' losses."""
-        return w.new_zeros(())
 
     def personal(self, server: None, w: One, clients: int) -> Stack:
         """The one model, at every client."""

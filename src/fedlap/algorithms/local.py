@@ -1,14 +1,11 @@
 """Local: every client alone."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms.algorithm import Ids, Stack, Task, check_lr
-from fedlap.federation import Federation
-from fedlap.work import Work
+from fedlap.algorithms.algorithm import Ids, Kind, Stack, Task, check_work
 
 
 @dataclass(frozen=True)
@@ -26,21 +23,11 @@ class Local:
     local_steps: int | None = None
     local_epochs: int | None = None
 
+    kind: ClassVar[Kind] = "personal"
+    citation: ClassVar[str] = ""
+
     def __post_init__(self) -> None:
-        check_lr("local", self.lr)
-        Work.of(self.local_steps, self.local_epochs)
-
-    def aligned(self, clients: Sequence[str]) -> "Local":
-        """The same method."""
-        return self
-
-    def view(self, federation: Federation) -> Federation:
-        """Every client by itself."""
-        return federation
-
-    def work(self, sampled: int) -> Work:
-        """R steps or R epochs."""
-        return Work.of(self.local_steps, self.local_epochs)
+        check_work("local", self.lr, self.local_steps, self.local_epochs)
 
     def begin(self, start: Stack) -> tuple[None, Tensor]:
         """Each client keeps its own model."""
@@ -57,10 +44,6 @@ class Local:
 
     def merge(self, server: None, ids: Ids, ups: None) -> None:
         """Nothing."""
-
-    def penalty(self, server: None, w: Stack) -> Float[Tensor, ""]:
-        """None: J(W) is the sum of the clients' losses."""
-        return w.new_zeros(())
 
     def personal(self, server: None, w: Stack, clients: int) -> Stack:
         """Each client's own model."""

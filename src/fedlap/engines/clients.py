@@ -3,47 +3,21 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import repeat
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from fedlap.federation import Federation
-from fedlap.models import Batch, CrossEntropy, Model
+from fedlap.models import CrossEntropy, Model
 from fedlap.parts import Part
-from fedlap.randomness import draws
 from fedlap.scores import Tally
-from fedlap.work import BatchSize, Plan, Work, drawn, in_order
+from fedlap.work import BatchSize, in_order
 
 # Evaluation takes clients and rows in blocks of about this many values at most (32 MB in float32), counted
 # where the network is widest.
 BLOCK = 8_000_000
 BLOCK_CLIENTS = 256
-
-
-@dataclass(frozen=True, eq=False)
-class StackTask:
-    """A round's work of some clients of a federation."""
-
-    clients: "Clients"
-    ids: Int64[Tensor, "client"]
-    plan: Plan
-
-    def batches(self) -> Iterator[Batch]:
-        """The round's mini-batches."""
-        weight = self.plan.weight.to(self.clients.dtype)
-        for step, active in enumerate(self.plan.active):
-            rows = self.plan.rows[step, :active]
-            x, y = self.clients.take(self.clients.federation.train, self.ids[:active], rows)
-            yield from repeat(Batch(x, y, weight[step, :active]), self.plan.repeat)
-
-    def descend(
-        self, w: Float[Tensor, "client param"], batch: Batch, lr: float
-    ) -> Float[Tensor, "client param"]:
-        """A step at the clients of the batch, in place: the stack is the task's own."""
-        self.clients.model.descend(w[: len(batch.x)], batch, lr)
-        return w
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,14 +49,20 @@ class Clients:
         """Those with most training rows first, so that clients at work are always the first of a stack."""
         return ids[self.given.train.count[ids].argsort(descending=True, stable=True)]
 
-    def task(self, ids: Int64[Tensor, "client"], round: int, work: Work) -> StackTask:
-        """The work of these clients, which must be sorted by falling number of rows."""
-        train = self.federation.train
-        stream = draws(self.seed, "batches", round)
-        plan = drawn(
-            stream, self.given.digests[ids], train.first[ids], train.count[ids], work, self.batch, self.device
-        )
-        return StackTask(self, ids.to(self.device), plan)
+    def blocks(
+        self, part: Part, ids: Int64[Tensor, "client"]
+    ) -> Iterator[tuple[Float[Tensor, "active row *feature"], Tensor, Bool[Tensor, "active row"]]]:
+        """All rows of these clients, a block at a time: features, labels, and which are rows and not padding.
+
+        The clients must be sorted by falling number of rows; later blocks may hold fewer, always the first.
+        """
+        count = part.count[ids]
+        rows = max(1, min(int(count[0]), BLOCK // (self.model.network.widest * len(ids))))
+        plan = in_order(part.first[ids], count, rows, self.device)
+        ids = ids.to(self.device)
+        for step, active in enumerate(plan.active):
+            x, y = self.take(part, ids[:active], plan.rows[step, :active])
+            yield x, y, plan.weight[step, :active] > 0
 
     def tally(self, W: Float[Tensor, "client param"], part: Part, ids: Int64[Tensor, "client"]) -> Tally:
         """Sums of loss and right answers over the rows of clients `ids`, whose models are in W."""
@@ -97,13 +77,8 @@ class Clients:
     def _tally_block(
         self, W: Tensor, part: Part, ids: Tensor, place: Tensor, loss: Tensor, hits: Tensor
     ) -> None:
-        count = part.count[ids]
-        rows = max(1, min(int(count[0]), BLOCK // (self.model.network.widest * len(ids))))
-        plan = in_order(part.first[ids], count, rows, self.device)
-        ids = ids.to(self.device)
-        for step, active in enumerate(plan.active):
-            x, y = self.take(part, ids[:active], plan.rows[step, :active])
-            inside = plan.weight[step, :active] > 0
+        for x, y, inside in self.blocks(part, ids):
+            active = len(x)
             scores = self.model.scores(W[:active], x)
             loss[place[:active]] += (self.model.loss_of.values(scores, y) * inside).double().sum(1)
             if not y.is_floating_point():

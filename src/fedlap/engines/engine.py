@@ -1,15 +1,18 @@
 """What an engine does."""
 
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms import Algorithm, PeerAlgorithm, State
+from fedlap.algorithms import PeerAlgorithm, State
 from fedlap.algorithms.algorithm import Ids
 from fedlap.engines.clients import Clients
 from fedlap.scores import Tally
 from fedlap.work import Work
+
+Function = Callable[..., State]  # of rows of states, and a task
 
 
 @runtime_checkable
@@ -21,18 +24,10 @@ class Engine(Protocol):
         """Whose work it runs."""
         ...
 
-    def train(
-        self,
-        algorithm: Algorithm,
-        private: State,
-        down: State,
-        ids: Ids,
-        round: int,
-        work: Work,
-    ) -> tuple[State, State]:
-        """Each client's `local`: rows of private state and of what it sends, in the order of `ids`.
+    def each(self, function: Function, states: tuple[State, ...], ids: Ids, round: int, work: Work) -> State:
+        """A function of each client's rows of these states and its task, which looks at no other client.
 
-        The rows of `private` are handed over and may be written to; those of `down` are copied.
+        Clients are sorted by falling number of rows. The states are handed over and may be written to.
         """
         ...
 

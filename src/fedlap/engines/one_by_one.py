@@ -6,10 +6,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms import Algorithm, PeerAlgorithm, State
+from fedlap.algorithms import PeerAlgorithm, State
 from fedlap.algorithms.algorithm import Ids
 from fedlap.engines.clients import Clients
+from fedlap.engines.engine import Function
 from fedlap.engines.state import joined, rows
+from fedlap.engines.task import StackTask
 from fedlap.parts import Part
 from fedlap.scores import Tally
 from fedlap.work import Work
@@ -21,25 +23,14 @@ class OneByOne:
 
     clients: Clients
 
-    def train(
-        self,
-        algorithm: Algorithm,
-        private: State,
-        down: State,
-        ids: Ids,
-        round: int,
-        work: Work,
-    ) -> tuple[State, State]:
+    def each(self, function: Function, states: tuple[State, ...], ids: Ids, round: int, work: Work) -> State:
         """A loop over clients."""
-        kept, ups = [], []
+        made = []
         for place in range(len(ids)):
             at = torch.tensor([place], device=self.clients.device)
-            own, told = (rows(state, at) for state in (private, down))
-            task = self.clients.task(ids[place : place + 1], round, work)
-            after, up = algorithm.local(own, told, task)
-            kept.append(after)
-            ups.append(up)
-        return joined(kept), joined(ups)
+            task = StackTask(self.clients, ids[place : place + 1], round, work)
+            made.append(function(*(rows(state, at) for state in states), task))
+        return joined(made)
 
     def mix(
         self, algorithm: PeerAlgorithm, W: Float[Tensor, "client param"]

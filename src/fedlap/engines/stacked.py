@@ -6,10 +6,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms import Algorithm, PeerAlgorithm, State
+from fedlap.algorithms import PeerAlgorithm, State
 from fedlap.algorithms.algorithm import Ids
 from fedlap.engines.clients import Clients
-from fedlap.engines.state import owned
+from fedlap.engines.engine import Function
+from fedlap.engines.task import StackTask
 from fedlap.scores import Tally
 from fedlap.work import Work
 
@@ -20,17 +21,9 @@ class Stacked:
 
     clients: Clients
 
-    def train(
-        self,
-        algorithm: Algorithm,
-        private: State,
-        down: State,
-        ids: Ids,
-        round: int,
-        work: Work,
-    ) -> tuple[State, State]:
-        """One call of `local` for all."""
-        return algorithm.local(private, owned(down), self.clients.task(ids, round, work))
+    def each(self, function: Function, states: tuple[State, ...], ids: Ids, round: int, work: Work) -> State:
+        """One call for all."""
+        return function(*states, StackTask(self.clients, ids, round, work))
 
     def mix(
         self, algorithm: PeerAlgorithm, W: Float[Tensor, "client param"]
