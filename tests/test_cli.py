@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
+import fedlap as fl
 from fedlap.experiment import Experiment
 
 SHORT = ("--rounds", "3")
@@ -141,7 +142,8 @@ def test_set_a_name_keeps_the_settings(call):
 
 
 @pytest.mark.parametrize(
-    "words", [("--algorithms", "local,fedu", "--strength", "5"), ("--algorithms", "all", "--sample", "0.5")]
+    "words",
+    [("--algorithms", "local,fedu", "--strength", "5"), ("--algorithms", "local,dfedu", "--sample", "0.5")],
 )
 def test_nothing_is_trained_before_all_is_checked(words, call):
     code, _, err = call("compare", *words, *SHORT)
@@ -182,3 +184,46 @@ def test_help(call, words):
     code, out, err = call(*words, out=False)
     assert (code, err) == (0, "")
     assert "Usage:" in out
+
+
+def test_all_are_those_that_can_be_run(call):
+    words = ["compare", "--algorithms", "all", "--seeds", "0", "--sample", "0.2", *SHORT]
+    code, out, err = call(*words, "--json")
+    assert code == 0
+    assert set(json.loads(out)["algorithms"]) == set(fl.ALGORITHMS) - {"dfedu"}
+    assert "note: dfedu is left out; DFedU: peers are not sampled" in err
+
+
+def test_algorithms_say_what_they_are_and_what_they_send(call):
+    code, out, _ = call("algorithms", "--data", "synthetic", out=False)
+    assert code == 0
+    heads = {line.split()[0]: line for line in out.splitlines() if " up " in line}
+    assert set(heads) == set(fl.ALGORITHMS)
+    size = 4 * (10 * 3 + 3)  # float32, ten features, three labels
+    assert f"up {size} B" in heads["fedu"]
+    assert f"down {2 * size} B" in heads["scaffold"]
+    assert "up 0" in heads["local"]
+    for name, make in fl.ALGORITHMS.items():
+        assert make.kind in heads[name]
+        assert make.citation or name in ("local", "global")
+
+
+def test_what_to_cite(call, tmp_path):
+    folder = json.loads(call("run", *SHORT, "--algorithm", "fedprox", "--json")[1])["folder"]
+    code, out, _ = call("cite", folder, "--data", "har", out=False)
+    assert code == 0
+    assert ["Li" in out, "Alpaydin" in out, "Anguita" in out, "Karimireddy" in out] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+    assert len(out.splitlines()) == 3
+    words = ["compare", "--algorithms", "fedu,scaffold", "--seeds", "0", *SHORT, "--json"]
+    both = call("cite", json.loads(call(*words)[1])["folder"], out=False)[1]
+    assert ["Laplacian" in both, "SCAFFOLD" in both, "Alpaydin" in both] == [True] * 3
+    for wrong in ([], [str(tmp_path)], ["--data", "hat"], ["--algorithms", "fedx"]):
+        code, _, err = call("cite", *wrong, out=False)
+        assert code == 2
+        assert err.startswith("error: ")
+        assert len(err.splitlines()) == 1

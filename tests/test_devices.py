@@ -20,14 +20,14 @@ def both(algorithm, federation, model, **schedule):
 def test_cpu_is_gpu(name, work, engine, federation, graph):
     sample = 0.5 if METHODS[name].sampled else 1.0
     method = METHODS[name].make(graph, **work)
-    one, other = both(method, federation, fl.models.mlp((5,)), sample=sample, engine=engine)
+    one, other = both(method, federation, METHODS[name].model, sample=sample, engine=engine)
     assert (one.models - other.models.cpu()).abs().max() < 1e-9
     assert one.scores[-1].objective == pytest.approx(other.scores[-1].objective, abs=1e-9)
 
 
 @pytest.mark.parametrize("model", [fl.models.linear(), fl.models.cnn()], ids=["linear", "cnn"])
 def test_cpu_is_gpu_on_images(model):
-    federation = fl.data.load("digits", clients=8)
+    federation = fl.data.load("digits", partition=fl.partition.Labels(8, 3))
     for graph in (fl.Graph.complete(federation.clients), fl.Graph.star(federation.clients, server=True)):
         one, other = both(fl.FedU(graph, lr=0.05), federation, model, rounds=5)
         assert (one.models - other.models.cpu()).abs().max() < 1e-9
@@ -46,7 +46,7 @@ def test_cpu_is_gpu_on_a_large_sparse_graph():
 @pytest.mark.parametrize("name", METHODS)
 def test_a_gpu_repeats_bit_for_bit(name, federation, graph):
     one, again = (
-        fl.fit(METHODS[name].make(graph), federation, fl.models.mlp((5,)), rounds=10, batch=4, device="cuda")
+        fl.fit(METHODS[name].make(graph), federation, METHODS[name].model, rounds=10, batch=4, device="cuda")
         for _ in range(2)
     )
     assert torch.equal(one.models, again.models)

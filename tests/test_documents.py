@@ -4,6 +4,7 @@ import re
 import runpy
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -58,6 +59,18 @@ def test_the_readme_s_ways_to_data_work():
     }  # fmt: skip
     made = [eval(line, given) for line in python_blocks()[1].splitlines()]
     assert [len(federation.clients) for federation in made] == [2, 2, 2, 2, 20]
+
+
+def test_the_method_in_contributing_is_fedavg():
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.S)
+    names = {"dataclass": dataclass, "ClassVar": ClassVar, "Kind": str}
+    exec(block, names)
+    federation = fl.data.load("digits")
+    one, other = (
+        fl.fit(method(lr=0.05), federation, fl.models.linear(), rounds=5, sample=0.3).models
+        for method in (names["FedAvg"], fl.FedAvg)
+    )
+    assert torch.equal(one, other)
 
 
 def test_the_readme_s_python_runs(tmp_path, capsys):

@@ -793,7 +793,11 @@ def test_a_set_in_a_folder_needs_no_download(folders, call, official_at, closed)
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("hra", ["'hra'", "did you mean 'har'?"]), ("digits", ["'digits'"]), ("file", ["'file'", "known: "])],
+    [
+        ("hra", ["'hra'", "did you mean 'har'?"]),
+        ("digits", ["'digits'", "needs no download"]),
+        ("file", ["'file'", "needs no download"]),
+    ],
 )
 def test_an_unknown_name_is_one_line(call, name, words):
     code, out, err = call("data", "get", name, out=False)

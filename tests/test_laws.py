@@ -12,12 +12,12 @@ from fedlap.engines.state import rows
 from fedlap.engines.task import StackTask
 from fedlap.models import Model
 from fedlap.rounds import work_of
-from laws import LR, METHODS, WORK
+from laws import LINEAR, LR, METHODS, WORK
 
 
-def trained(algorithm, federation, **schedule):
-    schedule = {"rounds": 20, "batch": 4, "seed": 5, "dtype": "float64", **schedule}
-    return fl.fit(algorithm, federation, fl.models.linear(l2=0.01), **schedule)
+def trained(algorithm, federation, model=LINEAR, **schedule):
+    schedule = {"rounds": 20, "batch": 4, "seed": 5, "dtype": "float64", "evaluate_every": 10, **schedule}
+    return fl.fit(algorithm, federation, model, **schedule)
 
 
 def distance(one, other):
@@ -27,22 +27,29 @@ def distance(one, other):
 every_method = pytest.mark.parametrize("name", METHODS)
 every_work = pytest.mark.parametrize("work", WORK.values(), ids=WORK)
 either_sample = pytest.mark.parametrize("sample", [1.0, 0.5])
+every_trial = pytest.mark.parametrize(
+    ("work", "sample"),
+    [
+        pytest.param(WORK[kind], sample, id=f"{kind}-{sample}", marks=[pytest.mark.slow] if later else [])
+        for kind, sample, later in (
+            ("steps", 0.5, False), ("epochs", 1.0, False), ("steps", 1.0, True), ("epochs", 0.5, True),
+        )
+    ],
+)  # fmt: skip
 
 
 def methods(name, sample):
+    """How a method is made, and how it is tried."""
     method = METHODS[name]
-    if sample < 1 and not method.sampled:
-        sample = 1.0
-    return method.make, sample
+    return method.make, {"sample": sample if method.sampled else 1.0, "model": method.model}
 
 
 @every_method
-@every_work
-@either_sample
+@every_trial
 def test_stacked_is_one_by_one(name, work, sample, federation, graph):
-    make, sample = methods(name, sample)
+    make, tried = methods(name, sample)
     together, apart = (
-        trained(make(graph, **work), federation, sample=sample, engine=engine)
+        trained(make(graph, **work), federation, **tried, engine=engine)
         for engine in ("stacked", "one_by_one")
     )
     assert distance(together.models, apart.models) < 1e-9
@@ -54,29 +61,29 @@ def test_stacked_is_one_by_one(name, work, sample, federation, graph):
 
 
 @every_method
-@every_work
-@either_sample
+@every_trial
 def test_reordering_clients_reorders_the_result(name, work, sample, federation, graph):
-    make, sample = methods(name, sample)
+    make, tried = methods(name, sample)
     order = ("d", "a", "f", "c", "b", "e")
-    result = trained(make(graph, **work), federation, sample=sample)
-    again = trained(make(graph, **work), federation.reordered(order), sample=sample)
+    result = trained(make(graph, **work), federation, **tried)
+    again = trained(make(graph, **work), federation.reordered(order), **tried)
     places = [federation.clients.index(client) for client in order]
     assert again.federation.clients == order
     assert distance(again.models, result.models[places]) < 1e-9
 
 
 @every_method
-@every_work
-@either_sample
+@every_trial
 def test_the_same_seed_is_bit_identical(name, work, sample, federation, graph):
-    make, sample = methods(name, sample)
-    one, again = (trained(make(graph, **work), federation, sample=sample, dtype="float32") for _ in range(2))
+    make, tried = methods(name, sample)
+    one, again = (
+        trained(make(graph, **work), federation, **tried, dtype="float32", rounds=6) for _ in range(2)
+    )
     assert torch.equal(one.models, again.models)
     assert [{**s.as_dict(), "seconds": 0} for s in one.scores] == [
         {**s.as_dict(), "seconds": 0} for s in again.scores
     ]
-    other = trained(make(graph, **work), federation, sample=sample, dtype="float32", seed=6)
+    other = trained(make(graph, **work), federation, **tried, dtype="float32", rounds=6, seed=6)
     assert not torch.equal(one.models, other.models)
 
 
@@ -86,7 +93,7 @@ def test_local_work_does_not_mix_rows(name, work, federation, graph):
     """`local` on a stack equals `local` on each of its rows."""
     algorithm = METHODS[name].make(graph, **work)
     seen = algorithm.view(federation) if isinstance(algorithm, Pooling) else federation
-    model = Model(fl.models.linear().build(seen.inputs, seen.outputs), seen.loss, 0.01)
+    model = Model(METHODS[name].model.build(seen.inputs, seen.outputs), seen.loss, 0.01)
     if isinstance(algorithm, Suited):
         algorithm = algorithm.suited(federation, model)
     clients = Clients(seen, model, 0, 4, torch.device("cpu"), torch.float64)
@@ -114,14 +121,15 @@ def test_local_work_does_not_mix_rows(name, work, federation, graph):
 @every_method
 def test_test_rows_never_reach_training(name, federation, graph):
     """Test rows that are no numbers, the same models."""
-    make, _ = methods(name, 1.0)
+    make, tried = methods(name, 1.0)
     poisoned = fl.Federation(
         federation.clients,
         federation.train,
         type(federation.test).of(federation.test.x * torch.nan, 2 - federation.test.y, federation.test.count),
         federation.labels,
     )
-    assert torch.equal(trained(make(graph), federation).models, trained(make(graph), poisoned).models)
+    one, other = (trained(make(graph), given, **tried).models for given in (federation, poisoned))
+    assert torch.equal(one, other)
 
 
 OVER_A_GRAPH = {
@@ -136,7 +144,7 @@ over_a_graph = pytest.mark.parametrize("name", OVER_A_GRAPH)
 @every_work
 @either_sample
 def test_strength_zero_is_local(name, work, sample, federation, graph):
-    _, sample = methods(name, sample)
+    sample = methods(name, sample)[1]["sample"]
     alone = trained(fl.Local(lr=LR, **work), federation, sample=sample)
     together = trained(OVER_A_GRAPH[name](graph, strength=0.0, lr=LR, **work), federation, sample=sample)
     assert distance(alone.models, together.models) == 0
@@ -146,7 +154,7 @@ def test_strength_zero_is_local(name, work, sample, federation, graph):
 @every_work
 @either_sample
 def test_an_edgeless_graph_is_local(name, work, sample, federation):
-    _, sample = methods(name, sample)
+    sample = methods(name, sample)[1]["sample"]
     alone = trained(fl.Local(lr=LR, **work), federation, sample=sample)
     empty = fl.Graph.empty(federation.clients)
     together = trained(OVER_A_GRAPH[name](empty, strength=5.0, lr=LR, **work), federation, sample=sample)
@@ -206,8 +214,8 @@ def test_bytes_are_what_crosses_the_wire(federation, graph):
     size = 4 * (4 * 3 + 3)  # float32, four features, three labels
     last = {}
     for name in METHODS:
-        make, sample = methods(name, 0.5)
-        last[name] = trained(make(graph), federation, sample=sample, rounds=2, dtype="float32").scores[-1]
+        make, tried = methods(name, 0.5)
+        last[name] = trained(make(graph), federation, **tried, rounds=2, dtype="float32").scores[-1]
     assert last["fedu"].bytes_up == last["fedu"].bytes_down == 2 * 3 * size
     assert last["dfedu"].bytes_up == last["dfedu"].bytes_down == 2 * 2 * graph.edges * size
     assert last["local"].bytes_up == last["local"].bytes_down == last["global"].bytes_up == 0

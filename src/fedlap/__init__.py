@@ -1,7 +1,25 @@
 """fedlap: federated multi-task learning with Laplacian regularisation."""
 
 from fedlap import data, models, partition
-from fedlap.algorithms import ALGORITHMS, DFedU, FedAvg, FedProx, FedU, Global, Local, Scaffold
+from fedlap.algorithms import (
+    AFL,
+    ALGORITHMS,
+    APFL,
+    L2GD,
+    DFedU,
+    Ditto,
+    FedAvg,
+    FedPer,
+    FedProx,
+    FedU,
+    Global,
+    Local,
+    Mocha,
+    NetworkLasso,
+    PerFedAvg,
+    PFedMe,
+    Scaffold,
+)
 from fedlap.errors import DataWarning, DivergedError, InputError
 from fedlap.federation import Federation
 from fedlap.graph import Graph
@@ -12,11 +30,16 @@ from fedlap.scores import Score
 __version__ = "0.1.0"
 
 __all__ = [
+    "AFL",
     "ALGORITHMS",
+    "APFL",
+    "L2GD",
     "DFedU",
     "DataWarning",
+    "Ditto",
     "DivergedError",
     "FedAvg",
+    "FedPer",
     "FedProx",
     "FedU",
     "Federation",
@@ -24,6 +47,10 @@ __all__ = [
     "Graph",
     "InputError",
     "Local",
+    "Mocha",
+    "NetworkLasso",
+    "PFedMe",
+    "PerFedAvg",
     "Result",
     "Scaffold",
     "Score",

@@ -18,6 +18,10 @@ class DivergedError(InputError):
     """Training left the finite numbers. The message says in which round, at which client, and why."""
 
 
+class UnsuitedError(InputError):
+    """A method that cannot be used for this model, data or schedule. The message says why."""
+
+
 def unknown(what: str, name: object, known: Iterable[str]) -> InputError:
     """The error for a name that is not known, with the nearest one that is."""
     names = sorted(known)

@@ -19,7 +19,7 @@ from fedlap.models import MODELS, Architecture
 from fedlap.partition import NATURAL, PARTITIONS
 from fedlap.parts import Scaling
 from fedlap.result import Result
-from fedlap.rounds import fit
+from fedlap.rounds import fit, suited
 from fedlap.schedule import DtypeName, EngineName, check_schedule, sample_size
 from fedlap.scores import Score
 from fedlap.sections import Section, completed, known_name, one_line, parted
@@ -75,7 +75,11 @@ class Experiment(BaseModel):
         more: dict[str, Any] = {"scale": (Scaling, SOURCES[name].scale)}
         if SOURCES[name].tabular:
             more["test_share"] = (float, TEST_SHARE)
+        if "test" in section and "test_share" in section:
+            raise InputError("data: test rows are given, so there is none to draw; leave out test_share")
         made = completed("data", name, SOURCES[name].make, section, leave=("seed",), more=more)
+        if "test" in made:
+            del made["test_share"]
         for path, digest in {"path": "sha256", "test": "test_sha256"}.items():
             if name == "file" and path in made and not made[digest]:
                 made[digest] = digest_of("data", made[path])
@@ -175,7 +179,7 @@ class Experiment(BaseModel):
         """This experiment, `settled`, and its data: what cannot be run is refused here."""
         algorithm, federation, model = self.build()
         sample_size(algorithm, self.sample, len(federation.clients))
-        model.build(federation.inputs, federation.outputs)
+        suited(algorithm, federation, model)
         return self.settled(algorithm), federation
 
     def run(

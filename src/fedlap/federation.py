@@ -60,7 +60,7 @@ class Federation:
         cls, table: Table, partition: Any = None, test_share: float = 0.25, seed: int = 0
     ) -> "Federation":
         """A table's rows cut into clients: those they belong to by nature, or as `partition` deals them."""
-        if not 0 <= test_share < 1:
+        if not isinstance(test_share, int | float) or not 0 <= test_share < 1:
             raise InputError(f"data: test_share = {test_share}; it must be in [0, 1)")
         own = table.cut(partition, seed)
         if table.test is None:
@@ -74,8 +74,8 @@ class Federation:
     def from_dataframe(
         cls,
         frame: Any,
-        client: str | None,
-        label: str,
+        client: Any,
+        label: Any,
         *,
         test: Any | None = None,
         features: Sequence[str] | None = None,

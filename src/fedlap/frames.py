@@ -37,8 +37,8 @@ TEST_FRAME = Origin("the test frame", 0)
 
 def of_frame(
     frame: Any,
-    client: str | None,
-    label: str,
+    client: Any,
+    label: Any,
     *,
     test: Any | None = None,
     features: Sequence[str] | None = None,
@@ -52,6 +52,7 @@ def of_frame(
 
     if task not in get_args(TaskName):
         raise unknown("task", task, get_args(TaskName))
+    client, label = None if client is None else str(client), str(label)
     frames = [(_frame(frame, origin), origin)]
     if test is not None:
         frames.append((_frame(test, test_origin), test_origin))
@@ -77,6 +78,8 @@ def coded(values: Column, task: str, where: str) -> tuple[Num[np.ndarray, "row"]
     import pandas
 
     series = pandas.Series(values)
+    if pandas.api.types.is_complex_dtype(series):
+        raise InputError(f"{where}: labels are complex numbers; give real numbers or classes")
     number = pandas.api.types.is_numeric_dtype(series) and not pandas.api.types.is_bool_dtype(series)
     if number:
         real = series.to_numpy(dtype=np.float64)
@@ -87,7 +90,9 @@ def coded(values: Column, task: str, where: str) -> tuple[Num[np.ndarray, "row"]
         if task == "regression" or (task == "auto" and not whole):
             return real, None
         if not whole:
-            raise InputError(f"{where}: these are real numbers, not classes; use task = regression")
+            raise InputError(
+                f"{where}: these are real numbers, not classes; use task = regression (--set data.task=…)"
+            )
         if np.abs(real).max(initial=0) >= EXACT:
             raise InputError(
                 f"{where}: these whole numbers are too large to be classes; use task = regression"
@@ -96,13 +101,16 @@ def coded(values: Column, task: str, where: str) -> tuple[Num[np.ndarray, "row"]
         if task == "auto" and series.nunique() > MOST_CLASSES:
             raise InputError(
                 f"{where}: {series.nunique()} different whole numbers; say whether they are classes or "
-                "amounts with task = classification or task = regression"
+                "amounts: task = classification or task = regression (--set data.task=…)"
             )
     elif task == "regression":
         raise InputError(f"{where}: a regression needs numbers, and these are {series.dtype}")
     if isinstance(series.dtype, pandas.CategoricalDtype):
         return series.cat.codes.to_numpy(np.int64), [str(name) for name in series.cat.categories]
-    codes, classes = pandas.factorize(series, sort=True)
+    try:
+        codes, classes = pandas.factorize(series, sort=True)
+    except TypeError as error:
+        raise InputError(f"{where}: a label is text, a number, or true or false; here: {error}") from error
     return codes.astype(np.int64), [str(name) for name in classes]
 
 
@@ -168,7 +176,7 @@ def _numbers(frame: Frame, origin: Origin) -> Float[np.ndarray, "row feature"]:
             place = int(bad.argmax())
             raise InputError(
                 f"{origin.at(place, column)}: {text.iloc[place]!r} is {kind}, not numbers; leave it out "
-                "(drop), or turn it into numbers first"
+                "(drop, or --drop), or turn it into numbers first"
             )
         bad = ~np.isfinite(frame[column].to_numpy(dtype=np.float64, na_value=np.nan))
         if bad.any():

@@ -17,7 +17,9 @@ from torch import Tensor
 
 from fedlap.errors import whole
 
-Purpose = Literal["start", "sample", "batches", "split", "partition", "scarce", "data"]
+Purpose = Literal[
+    "start", "sample", "batches", "split", "partition", "scarce", "data", "coin", "heterogeneity"
+]
 
 _LOW = 0xFFFFFFFF  # the lower 32 bits of a 64-bit word
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)

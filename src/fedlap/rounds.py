@@ -79,9 +79,7 @@ def fit(
     check_schedule(rounds, batch, sample, evaluate_every, seed)
     place, real = usable(device), getattr(torch, known("dtype", dtype, get_args(DtypeName)))
     make = ENGINES[known("engine", engine, ENGINES)]
-    sized = Model(model.build(federation.inputs, federation.outputs), federation.loss, model.l2)
-    if isinstance(algorithm, Suited):
-        algorithm = algorithm.suited(federation, sized)
+    algorithm, sized = suited(algorithm, federation, model)
     everyone = len(federation.clients)
     chosen = sample_size(algorithm, sample, everyone)
     trainees = algorithm.view(federation) if isinstance(algorithm, Pooling) else federation
@@ -110,12 +108,20 @@ def fit(
     return Result(algorithm, federation, sized, _personal(algorithm, scorer, kept).clone(), *kept, scores)
 
 
+def suited(algorithm: Algorithm, federation: Federation, model: Architecture) -> tuple[Algorithm, Model]:
+    """The algorithm for these clients and the model of their size; what does not go together is refused."""
+    sized = Model(model.build(federation.inputs, federation.outputs), federation.loss, model.l2)
+    return algorithm.suited(federation, sized) if isinstance(algorithm, Suited) else algorithm, sized
+
+
 def work_of(algorithm: Algorithm, sampled: int) -> Work:
     """What each client does in a round; one that owns all rows makes the steps of all sampled ones."""
     work = Work.of(algorithm.local_steps, algorithm.local_epochs)
     if isinstance(algorithm, Pooling):
         work = work.times(sampled)
-    return work.times(algorithm.batches_per_step) if isinstance(algorithm, Grouping) else work
+    if isinstance(algorithm, Grouping):  # so that a pass, too, is as many steps as others make of it
+        work = Work(work.repeats * algorithm.batches_per_step, work.epochs)
+    return work
 
 
 def _one_round(algorithm: Algorithm, engine: Engine) -> Callable[..., tuple[Kept, tuple[int, int]]]:
@@ -207,7 +213,7 @@ def check_finite(train: Tally, federation: Federation, done: int, algorithm: Alg
         return
     advice = f"lower lr (now {algorithm.lr:g}), or scale the features"
     if isinstance(algorithm, Coupled) and algorithm.coupling.product > 2:
-        product = f"lr·R·strength·ρ = {algorithm.coupling.product:.4g}"
+        product = f"{algorithm.coupling.formula} = {algorithm.coupling.product:.4g}"
         advice = f"lower strength: {product}, and mixing is stable up to 2"
     raise DivergedError(
         f"training diverged: by round {done} the loss of client {federation.clients[bad[0]]!r} is not finite "

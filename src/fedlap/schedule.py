@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedlap.algorithms import Algorithm, PeerAlgorithm
-from fedlap.errors import InputError, unknown, whole
+from fedlap.errors import InputError, UnsuitedError, unknown, whole
 from fedlap.models import Architecture, Model
 from fedlap.work import BatchSize
 
@@ -45,7 +45,7 @@ def sample_size(algorithm: Algorithm, sample: float, clients: int) -> int:
     size = max(1, math.floor(sample * clients + 0.5))
     if isinstance(algorithm, PeerAlgorithm) and size < clients:
         name = type(algorithm).__name__
-        raise InputError(f"{name}: peers are not sampled, yet sample = {sample:g}; leave it at 1")
+        raise UnsuitedError(f"{name}: peers are not sampled, yet sample = {sample:g}; leave it at 1")
     return size
 
 

@@ -1,5 +1,6 @@
 """Labelled rows in one table, before anybody's share of them is fixed."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
@@ -48,7 +49,7 @@ class Table:
 
     def cut(self, partition: Any, seed: int) -> Own:
         """Each client's rows: by nature, or as a partition deals them out."""
-        if not isinstance(partition, Partition | None):
+        if isinstance(partition, type) or not isinstance(partition, Partition | None):
             raise InputError(f"data: partition = {partition!r}; give one, as in fedlap.partition.Iid(20)")
         if partition is not None:
             return {str(k): rows for k, rows in enumerate(partition.cut(self.y, seed))}
@@ -92,7 +93,12 @@ def of_arrays(
 
 def owners(client: Iterable[Any], rows: int, where: str) -> tuple[tuple[str, ...], Int64[Tensor, "row"]]:
     """Names of clients in the order in which they first appear, and each row's place among them."""
-    names = [str(name) for name in (client.tolist() if isinstance(client, np.ndarray | Tensor) else client)]
+    given = list(client.tolist() if isinstance(client, np.ndarray | Tensor) else client)
+    for row, name in enumerate(given):
+        if name is None or (isinstance(name, float) and not math.isfinite(name)):
+            raise InputError(f"{where}, row {row}: the client is missing; fill in or leave out such rows")
+    whole = all(isinstance(name, float) and name.is_integer() for name in given)
+    names = [str(int(name) if whole else name) for name in given]
     if len(names) != rows:
         raise InputError(f"{where}: {len(names)} client names for {rows} rows; each row needs one")
     places = {name: place for place, name in enumerate(dict.fromkeys(names))}
@@ -128,7 +134,7 @@ def of_dataset(
         return Table.of((x, y), client, labels=labels, where="the dataset")
     owner = torch.full((len(x),), -1)
     for place, (name, rows) in enumerate(client.items()):
-        for at in rows:
+        for at in rows.tolist() if isinstance(rows, np.ndarray | Tensor) else rows:
             if not (isinstance(at, Integral) and 0 <= int(at) < len(x) and int(owner[int(at)]) < 0):
                 raise InputError(
                     f"data: client {str(name)!r} is given an item that does not exist or is given already; "

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from fedlap.algorithms.afl import AFL
 from fedlap.algorithms.algorithm import (
     Adapting,
     Algorithm,
@@ -16,11 +17,19 @@ from fedlap.algorithms.algorithm import (
     Suited,
     Task,
 )
+from fedlap.algorithms.apfl import APFL
 from fedlap.algorithms.coupling import Coupled
+from fedlap.algorithms.ditto import Ditto
 from fedlap.algorithms.fedavg import FedAvg, FedProx
+from fedlap.algorithms.fedper import FedPer
 from fedlap.algorithms.fedu import DFedU, FedU
 from fedlap.algorithms.globally import Global
+from fedlap.algorithms.l2gd import L2GD
+from fedlap.algorithms.lasso import NetworkLasso
 from fedlap.algorithms.local import Local
+from fedlap.algorithms.mocha import Mocha
+from fedlap.algorithms.perfedavg import PerFedAvg
+from fedlap.algorithms.pfedme import PFedMe
 from fedlap.algorithms.scaffold import Scaffold
 
 ALGORITHMS: Final[dict[str, type[Algorithm]]] = {
@@ -31,23 +40,41 @@ ALGORITHMS: Final[dict[str, type[Algorithm]]] = {
     "fedavg": FedAvg,
     "fedprox": FedProx,
     "scaffold": Scaffold,
+    "mocha": Mocha,
+    "pfedme": PFedMe,
+    "perfedavg": PerFedAvg,
+    "afl": AFL,
+    "ditto": Ditto,
+    "apfl": APFL,
+    "fedper": FedPer,
+    "l2gd": L2GD,
+    "lasso": NetworkLasso,
 }
 
 __all__ = [
+    "AFL",
     "ALGORITHMS",
+    "APFL",
+    "L2GD",
     "Adapting",
     "Algorithm",
     "Certified",
     "Coupled",
     "DFedU",
+    "Ditto",
     "FedAvg",
+    "FedPer",
     "FedProx",
     "FedU",
     "Global",
     "Grouping",
     "Local",
+    "Mocha",
+    "NetworkLasso",
+    "PFedMe",
     "PeerAlgorithm",
     "Penalised",
+    "PerFedAvg",
     "Pooling",
     "Rows",
     "Scaffold",

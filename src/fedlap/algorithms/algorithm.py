@@ -6,7 +6,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int64
 from torch import Tensor
@@ -18,6 +18,7 @@ from fedlap.work import Work
 
 Stack = Float[Tensor, "client param"]  # the clients at hand, one row each
 Everyone = Float[Tensor, "vertex param"]  # all clients, and a server's vertex where there is one
+Some = Float[Tensor, "_ param"]  # a stack whose first rows are those meant
 One = Float[Tensor, "1 param"]  # a model that all share
 Ids = Int64[Tensor, "client"]
 
@@ -27,7 +28,7 @@ class Rows:
     """New values for some rows of what the server keeps; the others stay."""
 
     ids: Int64[Tensor, "row"]
-    values: Float[Tensor, "row param"]
+    values: Float[Tensor, "row ..."]
 
 
 # What a server or a client keeps between rounds, or sends: a tensor, a tuple of such, or None. Each method
@@ -63,15 +64,19 @@ class Task(Protocol):
         """The same, each with the numbers of its rows among the client's own."""
         ...
 
+    def rows(self) -> Iterator[tuple[Batch, Int64[Tensor, "client batch"]]]:
+        """Every training row once, in order, a block at a time and weighted by 1/n_k, with such numbers."""
+        ...
+
     def descend(self, w: Stack, batch: Batch, lr: float) -> Stack:
         """w_k ← w_k − lr ∇F̃_k(w_k) for the clients of the batch, in place; the others keep w_k."""
         ...
 
-    def gradient(self, w: Stack, batch: Batch) -> Stack:
+    def gradient(self, w: Some, batch: Batch) -> Stack:
         """∇F̃_k(w_k) for the clients of the batch; w may have more rows."""
         ...
 
-    def curvature(self, w: Stack, batch: Batch, v: Stack) -> Stack:
+    def curvature(self, w: Some, batch: Batch, v: Some) -> Stack:
         """∇²F̃_k(w_k) v_k for the clients of the batch; w and v may have more rows."""
         ...
 
@@ -87,6 +92,9 @@ class Task(Protocol):
 @runtime_checkable
 class Algorithm(Protocol):
     """What every method says of itself."""
+
+    kind: ClassVar[Kind]
+    citation: ClassVar[str]
 
     @property
     def lr(self) -> float:

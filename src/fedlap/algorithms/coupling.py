@@ -3,10 +3,6 @@
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from jaxtyping import Float
-from torch import Tensor
-
-from fedlap.algorithms.algorithm import Everyone
 from fedlap.errors import InputError, real
 from fedlap.graph import Graph
 
@@ -19,10 +15,11 @@ class Coupling:
     strength: float | None
     lr: float
     repeats: int
+    smoothing: float = 1.0  # the pull of a neighbour is its distance over this, or less
 
     @property
     def eta(self) -> float:
-        """η as given, or min(0.01, 1/(μRρ))."""
+        """η as given, or min(0.01, 1/(μRρ)), ρ over the smoothing."""
         if self.strength is not None:
             return self.strength
         return min(0.01, 1 / self.unit) if self.unit > 0 else 0.01
@@ -34,26 +31,28 @@ class Coupling:
 
     @property
     def unit(self) -> float:
-        """μRρ; mixing is stable where this times η is at most 2."""
-        return self.lr * self.repeats * self.graph.rho
+        """μRρ, over the smoothing; mixing is stable where this times η is at most 2."""
+        return self.lr * self.repeats * self.graph.rho / self.smoothing
+
+    @property
+    def formula(self) -> str:
+        """What stability depends on, in the words of the settings."""
+        return "lr·R·strength·ρ" if self.smoothing == 1 else "lr·R·strength·ρ/smoothing"
 
     @property
     def product(self) -> float:
         """μRηρ; mixing is stable up to 2."""
         return self.unit * self.eta
 
-    def penalty(self, W: Everyone) -> Float[Tensor, ""]:
-        """(η/2) tr(WᵀLW)."""
-        return self.eta / 2 * self.graph.smoothness(W)
-
     def check(self, name: str, allow_unstable: bool) -> None:
         """Refuse a negative strength, and one past the limit of stability unless that is wanted."""
         real(f"{name}: strength", self.eta, zero=True)
         if self.product > 2 * (1 + 1e-12) and not allow_unstable:
             raise InputError(
-                f"{name}: strength = {self.eta:g} is too large: lr·R·strength·ρ = {self.lr:g}·{self.repeats}·"
-                f"{self.eta:g}·{self.graph.rho:g} = {self.product:.4g} > 2 and mixing would diverge; "
-                f"take a strength of at most {2 / self.unit:.4g}, or set allow_unstable"
+                f"{name}: strength = {self.eta:g} is too large: {self.formula} = {self.lr:g}·{self.repeats}·"
+                f"{self.eta:g}·{self.graph.rho:g}{'' if self.smoothing == 1 else f'/{self.smoothing:g}'} = "
+                f"{self.product:.4g} > 2 and mixing would not settle; take a strength of at most "
+                f"{2 / self.unit:.4g}, or set allow_unstable"
             )
 
 

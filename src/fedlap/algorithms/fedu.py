@@ -94,7 +94,7 @@ class FedU:
 
     def penalty(self, W: Everyone, private: None) -> Float[Tensor, ""]:
         """(η/2) tr(WᵀLW)."""
-        return self.coupling.penalty(W)
+        return self.coupling.eta / 2 * self.graph.smoothness(W)
 
     def personal(self, W: Everyone, private: None, clients: int) -> Stack:
         """Each client's own model."""
@@ -174,7 +174,7 @@ class DFedU:
 
     def penalty(self, server: None, W: Stack) -> Float[Tensor, ""]:
         """(η/2) tr(WᵀLW)."""
-        return self.coupling.penalty(W)
+        return self.coupling.eta / 2 * self.graph.smoothness(W)
 
     def personal(self, server: None, W: Stack, clients: int) -> Stack:
         """Each client's own model."""

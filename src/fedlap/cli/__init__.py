@@ -1,21 +1,16 @@
 """The command line."""
 
-import inspect
 import sys
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from fedlap import __version__
-from fedlap.algorithms import ALGORITHMS
 from fedlap.cli import console
 from fedlap.cli.data import describe, get, show
-from fedlap.cli.description import algorithm_names
-from fedlap.cli.lists import first_line, settings
+from fedlap.cli.methods import algorithms, cite
 from fedlap.cli.training import compare, run
 from fedlap.errors import InputError
-from fedlap.experiment import takes_graph
 
 app = typer.Typer(
     help="Federated multi-task learning with Laplacian regularisation.",
@@ -26,6 +21,8 @@ app = typer.Typer(
 data_app = typer.Typer(help="Data sets: list, get, describe.", rich_markup_mode=None)
 app.command()(run)
 app.command()(compare)
+app.command()(algorithms)
+app.command()(cite)
 data_app.command("list")(show)
 data_app.command()(get)
 data_app.command()(describe)
@@ -50,22 +47,6 @@ def _help_alone(context: typer.Context) -> None:
     """Data sets: list, get, describe."""
     if context.invoked_subcommand is None:
         print(context.get_help())
-
-
-@app.command()
-def algorithms(
-    name: Annotated[str, typer.Argument(help="One of them, to be explained in full.")] = "",
-) -> None:
-    """List the algorithms and their settings, or explain one."""
-    if name:
-        (known,) = algorithm_names(name)
-        print(inspect.getdoc(ALGORITHMS[known]))
-        return
-    table = Table("name", "what it is", "settings and their defaults")
-    for known, make in ALGORITHMS.items():
-        over = [] if not takes_graph(known) else ["over a --graph"]
-        table.add_row(known, first_line(make), ", ".join(settings(make, "graph") + over))
-    console.out.print(table)
 
 
 def main() -> None:

@@ -20,7 +20,8 @@ from fedlap.runs import prepare, write_file
 
 def show() -> None:
     """List the data sets and partitions, and their settings."""
-    table = Table("name", "what it is", "state", "settings and their defaults")
+    table = Table("name", "what it is", "state")
+    table.add_column("settings and their defaults", overflow="fold")
     for name, source in SOURCES.items():
         shown = [*settings(source.make, "seed"), f"scale = {source.scale}"]
         if source.partition is not None:
@@ -38,7 +39,9 @@ def show() -> None:
 def get(names: Annotated[list[str], typer.Argument(help="Data sets, or 'all'.")]) -> None:
     """Download data sets, unless they are here, check them, and make them ready."""
     known = {name: source.distribution for name, source in SOURCES.items() if source.distribution is not None}
-    for name in known if names == ["all"] else names:
+    for name in dict.fromkeys(known if "all" in names else names):
+        if name in SOURCES and name not in known:
+            raise InputError(f"data {name!r} needs no download; those that do: {', '.join(known)}")
         if name not in known:
             raise unknown("data set to download", name, known)
         arrays = known[name].arrays()
@@ -59,7 +62,7 @@ def describe(
     prepare(given["out"])
     experiment = Experiment.of(asked)
     made = Description.of(experiment.title, experiment.load()[0])
-    picture = given["out"] / f"{experiment.title}-clients.png"
+    picture = given["out"] / f"{experiment.title}-clients-{experiment.digest}.png"
     write_file(picture, draw_clients(made))
     source = SOURCES[experiment.data["name"]]
     if given["json"]:

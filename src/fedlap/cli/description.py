@@ -25,7 +25,7 @@ def description(given: dict[str, Any]) -> dict[str, Any]:
         if given[option] and not own:
             raise InputError(f"--{option} is for a file of your own; data {data!r} is not one")
         if given[option]:
-            made["data"][option] = given[option]
+            made["data"][option] = _listed(given[option]) if option == "drop" else given[option]
     made["partition"] = {} if partition is None else {"name": partition}
     if given["scarce"]:
         made["scarce"] = {}
@@ -37,6 +37,11 @@ def description(given: dict[str, Any]) -> dict[str, Any]:
     if "batch" in given:
         made["batch"] = parsed(f"batch={given['batch']}")[1]
     return made
+
+
+def _listed(words: list[str]) -> list[str]:
+    """Names that were given one by one, or with commas between."""
+    return [name.strip() for word in words for name in word.split(",") if name.strip()]
 
 
 def algorithm_settings(given: dict[str, Any]) -> dict[str, Any]:
@@ -61,8 +66,14 @@ def assign(description: dict[str, Any], assignment: str) -> None:
     section, dot, field = key.partition(".")
     if section not in Experiment.model_fields:
         raise unknown("field of an experiment", section, Experiment.model_fields)
-    if section in ("partition", "scarce"):
+    if key == "scarce":
+        if not isinstance(value, bool):
+            raise InputError(f"--set {assignment}: write scarce=true or scarce=false, or one of its fields")
+        description["scarce"] = {} if value else None
+        return
+    if section == "partition" or (section == "scarce" and description.get(section) is None):
         description.setdefault(section, {})
+        description[section] = description[section] or {}
     if not dot:
         if isinstance(description.get(section), dict) and not isinstance(value, dict):
             description[section]["name"] = value

@@ -18,7 +18,7 @@ from fedlap.cli.description import (
     shared_settings,
 )
 from fedlap.cli.options import CUT, DATA, RESULT, SEED, TRAINING, takes
-from fedlap.errors import InputError
+from fedlap.errors import InputError, UnsuitedError
 from fedlap.experiment import Experiment
 from fedlap.report import Comparison, draw_curves
 from fedlap.report.progress import progress
@@ -50,7 +50,8 @@ def run(
         return
     runs = {experiment.algorithm["name"]: [result.scores]}
     console.out.print(Comparison(experiment.title, [experiment.seed], runs).table(console.out.width))
-    console.result(f"J(W) = {last.objective:.4f}, training loss {last.train_loss:.4f}")
+    gap = "" if last.gap is None else f", duality gap {last.gap:.3g}"
+    console.result(f"J(W) = {last.objective:.4f}, training loss {last.train_loss:.4f}{gap}")
     console.result(f"{last.seconds:.2f} s of training. Kept in {folder}")
 
 
@@ -79,10 +80,15 @@ def compare(
     asked = {name: {**common, "algorithm": {"name": name, **shared[name]}} for name in names}
     prepare(given["out"])
     # Every algorithm is checked before the first is trained; a random graph's ρ may differ between seeds.
-    first = [
-        _settled(Experiment.of({**asked[name], "seed": numbers[0]}), remarks=name == names[0])
-        for name in names
-    ]
+    first: list[Experiment] = []
+    for name in list(names):
+        try:
+            first.append(_settled(Experiment.of({**asked[name], "seed": numbers[0]}), remarks=not first))
+        except UnsuitedError as error:
+            if algorithms != "all":
+                raise
+            console.remark(f"note: {name} is left out; {error}")
+            names.remove(name)
     rest = [
         Experiment.of({**asked[name], "seed": seed}).checked()[0] for seed in numbers[1:] for name in names
     ]
@@ -92,7 +98,7 @@ def compare(
         result = _train(experiment, lines=1)
         write_run(given["out"], experiment, result)
         runs[experiment.algorithm["name"]].append(result.scores)
-    comparison = Comparison(planned[0].title, numbers, runs)
+    comparison = Comparison(planned[0].title, numbers, runs, planned[0].data["name"])
     folder = folder_for_all(given["out"], planned)
     write_file(folder / "table.md", comparison.markdown().encode())
     write_file(folder / "curves.png", draw_curves(comparison))
@@ -113,7 +119,8 @@ def _settled(experiment: Experiment, remarks: bool = True) -> Experiment:
         console.remark(f"note: {remark}")
     name, eta = made.algorithm["name"], made.algorithm.get("strength")
     if eta is not None and "strength" not in experiment.algorithm:
-        rule = "by default min(0.01, 1/(lr·R·ρ)), ρ the largest eigenvalue of the graph's Laplacian"
+        limit = "smoothing" if "smoothing" in made.algorithm else "1"
+        rule = f"by default min(0.01, {limit}/(lr·R·ρ)), ρ the largest eigenvalue of the graph's Laplacian"
         console.remark(f"{name}  strength = {eta:g}, {rule}")
     return made
 

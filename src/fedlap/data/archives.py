@@ -22,6 +22,7 @@ def from_zip(archive: Path | io.BytesIO, wanted: Callable[[str], bool], where: s
             chosen = [info for info in opened.infolist() if wanted(info.filename)]
             for info in chosen:
                 _check_size(where, info.filename, info.file_size)
+            _check_size(where, "all that is read", sum(info.file_size for info in chosen))
             return {info.filename: opened.read(info) for info in chosen}
     except InputError:
         raise

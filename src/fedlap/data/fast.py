@@ -1,5 +1,6 @@
 """Arrays in one file that is mapped into memory rather than read."""
 
+import math
 import os
 import secrets
 import struct
@@ -39,8 +40,7 @@ def mapped(path: Path) -> Arrays:
     """The arrays of an NPZ file: mapped (copy on write) where stored plainly, read where compressed."""
     with zipfile.ZipFile(path) as archive, path.open("rb") as file:
         return {
-            info.filename.removesuffix(".npy"): _mapped(archive, path, file, info)
-            for info in archive.infolist()
+            info.filename.removesuffix(".npy"): _mapped(archive, file, info) for info in archive.infolist()
         }
 
 
@@ -49,22 +49,26 @@ def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
         return np.lib.format.read_array(member, allow_pickle=False)
 
 
-def _mapped(archive: zipfile.ZipFile, path: Path, file: Any, info: zipfile.ZipInfo) -> Array:
+def _mapped(archive: zipfile.ZipFile, file: Any, info: zipfile.ZipInfo) -> Array:
     with archive.open(info):  # compares the member's header with the directory
         pass
     if info.compress_type != zipfile.ZIP_STORED:
         return _read(archive, info)
     file.seek(info.header_offset)
     name, extra = struct.unpack("<HH", file.read(_LOCAL_HEADER)[-4:])
-    file.seek(info.header_offset + _LOCAL_HEADER + name + extra)
+    start = info.header_offset + _LOCAL_HEADER + name + extra
+    file.seek(start)
     if np.lib.format.read_magic(file) != (1, 0):
         return _read(archive, info)
     shape, fortran, kind = np.lib.format.read_array_header_1_0(file)
     if kind.hasobject:
         raise ValueError(f"{info.filename} holds Python objects")
-    if 0 in shape:
+    size = math.prod(shape) * kind.itemsize
+    if file.tell() + size != start + info.file_size:
+        raise ValueError(f"{info.filename} is not as long as its header says")
+    if size == 0:
         return np.empty(shape, kind)
-    array = np.memmap(path, kind, "c", file.tell(), shape, "F" if fortran else "C")
+    array = np.memmap(file, kind, "c", file.tell(), shape, "F" if fortran else "C")
     return np.ascontiguousarray(array) if fortran else array
 
 
@@ -73,7 +77,10 @@ def kept(name: str, make: Callable[[], Arrays]) -> Arrays:
     path = fast_form(name)
     if is_file(path):
         try:
-            return mapped(path)
+            with zipfile.ZipFile(path) as archive:
+                if archive.testzip() is None:
+                    return mapped(path)
+            print(f"note: {path} is damaged and is made again", file=sys.stderr)
         except DAMAGED:
             print(f"note: {path} is damaged and is made again", file=sys.stderr)
     arrays = make()

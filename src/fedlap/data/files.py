@@ -37,6 +37,8 @@ def file(
     task: classification or regression; by default real numbers are targets, all else classes.
     sha256, test_sha256: refuse other content than this; by default that of the file when first asked for.
     """
+    if label is None and Path(path).suffix.lower() != ".npz":
+        raise InputError(f"data: {path!r} needs the name of the column to predict; give it with --label")
     contents = [checked_digest("data", path, sha256)]
     if test is not None:
         contents.append(checked_digest("data", test, test_sha256))
@@ -50,9 +52,7 @@ def file(
         if drop:
             raise InputError(f"data: {path!r} has arrays, not columns to drop; choose one with features")
         return of_npz(path, client, label, test, chosen, task)
-    if label is None:
-        raise InputError(f"data: {path!r} needs the name of the column to predict; give it with --label")
-    return _table(path, client, label, test, chosen, tuple(drop or ()), task, tuple(contents))
+    return _table(path, client, str(label), test, chosen, tuple(drop or ()), task, tuple(contents))
 
 
 @lru_cache(maxsize=1)  # comparisons ask for the same rows again and again; what is kept is never written to
@@ -109,6 +109,8 @@ def _frame(path: str, client: str | None, label: str) -> Frame:
         raise InputError("data: reading Parquet needs pyarrow; run pip install 'fedlap[parquet]'") from error
     except (OSError, ValueError) as error:
         raise InputError(f"data: {path!r} cannot be read ({' '.join(str(error).split())})") from error
+    for place in (place for place, name in enumerate(names, 1) if not name.strip()):
+        raise InputError(f"{path}: column {place} has no name; name it, or save the file without an index")
     for name in (name for name in names if names.count(name) > 1):
         raise InputError(f"{path}: column {name!r} appears twice; give every column its own name")
     if not isinstance(frame.index, pandas.RangeIndex):

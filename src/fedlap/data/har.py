@@ -47,7 +47,7 @@ def har() -> Table:
 
 def _members(path: Path) -> Members:
     """The members that are read, from the archive or, as the repository packs it, the one inside."""
-    members = from_zip(path, lambda name: name == ARCHIVE or name.startswith(ROOT), path.name)
+    members = from_zip(path, lambda name: name == ARCHIVE or name.removeprefix(ROOT) in SHA256, path.name)
     if ARCHIVE in members:
         inner = io.BytesIO(members[ARCHIVE])
         members = from_zip(inner, lambda name: name.removeprefix(ROOT) in SHA256, ARCHIVE)

@@ -30,7 +30,9 @@ def of_npz(
     for arrays, origin in zip(given, where, strict=True):
         _check(arrays, given[0], names, origin)
     joined = {
-        key: given[0][name] if test is None else np.concatenate([arrays[name] for arrays in given])
+        key: _text(
+            given[0][name] if test is None else np.concatenate([arrays[name] for arrays in given]), path
+        )
         for key, name in names.items()
     }
     rows = len(given[0][names["y"]])
@@ -83,9 +85,17 @@ def _check(arrays: Arrays, first: Arrays, names: dict[str, str], origin: str) ->
         raise InputError(f"{origin}, row {row}: the client is missing; fill in or leave out such rows")
 
 
+def _text(array: Array, path: str) -> Array:
+    """Bytes as the text that they spell."""
+    try:
+        return np.char.decode(array) if array.dtype.kind == "S" else array
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"data: {path!r} holds bytes that are no text ({error}); save them as text"
+        ) from error
+
+
 def _names(client: Array) -> list[str]:
-    if client.dtype.kind == "S":
-        client = np.char.decode(client)
     if client.dtype.kind == "f" and bool((client == np.floor(client)).all()):
         client = client.astype(np.int64)
     return [str(name) for name in client.tolist()]

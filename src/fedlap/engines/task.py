@@ -14,6 +14,7 @@ from fedlap.randomness import draws
 from fedlap.work import Plan, Work, drawn
 
 Stack = Float[Tensor, "client param"]
+Some = Float[Tensor, "_ param"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,11 +72,11 @@ class StackTask:
         self.clients.model.descend(w[: len(batch.x)], batch, lr)
         return w
 
-    def gradient(self, w: Stack, batch: Batch) -> Stack:
+    def gradient(self, w: Some, batch: Batch) -> Stack:
         """The gradient at the clients of the batch."""
         return self.clients.model.gradient(w[: len(batch.x)], batch)
 
-    def curvature(self, w: Stack, batch: Batch, v: Stack) -> Stack:
+    def curvature(self, w: Some, batch: Batch, v: Some) -> Stack:
         """The Hessian times v, at the clients of the batch, by differentiating twice."""
         active = len(batch.x)
         with torch.enable_grad():
@@ -89,7 +90,7 @@ class StackTask:
         """The gradient over all training rows of every client."""
         model = self.clients.model
         total = model.l2 * w
-        for batch in self._whole():
+        for batch, _ in self.rows():
             active = len(batch.x)
             total[:active] += model.gradient(w[:active], batch) - model.l2 * w[:active]
         return total
@@ -98,12 +99,16 @@ class StackTask:
         """The loss over all training rows of every client."""
         model = self.clients.model
         total = model.ridge(w)
-        for batch in self._whole():
+        for batch, _ in self.rows():
             active = len(batch.x)
             total[:active] += model.loss(w[:active], batch) - model.ridge(w[:active])
         return total.unsqueeze(1)
 
-    def _whole(self) -> Iterator[Batch]:
-        """All training rows in blocks, each row weighted by one over its client's number of them."""
+    def rows(self) -> Iterator[tuple[Batch, Int64[Tensor, "client batch"]]]:
+        """All training rows in blocks, weighted by one over their client's count, with their numbers."""
+        first = 0
         for x, y, inside in self.clients.blocks(self.clients.federation.train, self.ids):
-            yield Batch(x, y, inside.to(self.clients.dtype) / self.count[: len(x)])
+            number = torch.arange(first, first + x.shape[1], device=x.device)
+            first += x.shape[1]
+            batch = Batch(x, y, inside.to(self.clients.dtype) / self.count[: len(x)])
+            yield batch, torch.where(inside, number, 0)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
+import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
@@ -113,11 +114,12 @@ def draw_clients(description: Description) -> bytes:
     places = range(len(description.clients))
     top = axes[0, 0]
     train, test = description.train.numpy(), description.test.numpy()
-    top.bar(places, train, width=0.85, label="training")
-    top.bar(places, test, width=0.85, bottom=train, label="test")
+    edges = np.arange(len(train) + 1) - 0.5
+    top.stairs(train, edges, fill=True, label="training")
+    top.stairs(train + test, edges, baseline=train, fill=True, label="test")
     top.set_ylabel("rows")
     top.margins(x=0)
-    top.legend(fontsize="small", ncols=2)
+    top.legend(fontsize="small", ncols=2, loc="upper right")
     if held is not None and labels is not None:
         below = axes[1, 0]
         shown = held.T.double().where(held.T > 0, torch.nan).numpy()

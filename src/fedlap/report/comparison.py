@@ -21,6 +21,7 @@ class Comparison:
     data: str
     seeds: list[int]
     runs: Runs
+    source: str = ""  # the name of the data set, where that is not what it is called here
 
     @property
     def classifies(self) -> bool:
@@ -52,7 +53,7 @@ class Comparison:
             [
                 name,
                 *(_cell(self.last(name, field) * factor) for _, field, factor in self.columns()),
-                _bytes(float(np.mean([s[-1].bytes_up / s[-1].round for s in self.runs[name]]))),
+                bytes_text(float(np.mean([s[-1].bytes_up / s[-1].round for s in self.runs[name]]))),
                 f"{np.mean([1000 * s[-1].seconds / s[-1].round for s in self.runs[name]]):.1f}",
             ]
             for name in self.runs
@@ -120,6 +121,7 @@ class Comparison:
         """For a machine: every last-round score of every seed."""
         return {
             "data": self.data,
+            "source": self.source or self.data,
             "seeds": self.seeds,
             "algorithms": {name: [s[-1].as_dict() for s in runs] for name, runs in self.runs.items()},
             "verdict": self.verdict(),
@@ -137,7 +139,8 @@ def _cell(values: np.ndarray) -> str:
     return f"{mean:.{digits}f} ± {values.std(ddof=1):.{digits}f}"
 
 
-def _bytes(number: float) -> str:
+def bytes_text(number: float) -> str:
+    """A number of bytes, short."""
     for unit in ("B", "kB", "MB", "GB"):
         if number < 999.5 or unit == "GB":
             return f"{number:.3g} {unit}" if number else "0"

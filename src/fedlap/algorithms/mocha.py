@@ -1,0 +1,245 @@
+"""MOCHA: linear models kept close over a graph, trained in the dual, row by row."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from fedlap.algorithms.algorithm import Everyone, Ids, Kind, Rows, Stack, Task
+from fedlap.algorithms.conjugates import CONJUGATES, Conjugate
+from fedlap.errors import InputError, UnsuitedError, real, unknown, whole
+from fedlap.federation import Federation
+from fedlap.graph import Graph
+from fedlap.models import Model
+from fedlap.models.dense import DenseNetwork
+from fedlap.models.layout import views
+from fedlap.randomness import draws
+from fedlap.work import Work
+
+BLOCK = 32  # rows of a mini-batch whose inner products are taken at once
+SHRINKAGE = 1e-3  # λ₂ where the model's l2 is zero
+EPSILON = 1e-6  # ε of a learned Ω
+
+Dual = Float[Tensor, "client row output"]  # α, a number for every row and score; zero past a client's rows
+Column = Float[Tensor, "client 1"]
+Told = tuple[Stack, Column, Column]  # w_k, σ′q_k and the share of the work
+Square = Float64[Tensor, "vertex vertex"]
+Kept = tuple[Everyone, Square, Float64[Tensor, ""], Float[Tensor, ""]]  # V, A⁻¹, σ′ and the rounds so far
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What the clients and the model say."""
+
+    network: DenseNetwork
+    loss: Conjugate
+    classes: bool
+    rows: int  # of the largest client
+    l2: float  # the model's
+    shrinkage: float  # λ₂
+    digests: Int64[Tensor, "vertex"]
+
+
+@dataclass(frozen=True)
+class Mocha:
+    """MOCHA (Smith et al. 2017, Algorithm 1): block coordinate ascent on the dual of
+
+    P(W) = Σ_k 1/n_k Σ_i ℓ(w_k·x_i, y_i) + λ₁ tr(WΩWᵀ) + λ₂‖W‖²      with Ω = L, the Laplacian
+    D(α) = −Σ_k 1/n_k Σ_i ℓ*(−α_i) − ½ tr(VA⁻¹Vᵀ)                    v_k = 1/n_k Σ_i α_i x_i, W = VA⁻¹
+
+    α_i ← argmin ℓ*(−α_i) + n_k (w_k·u_k + σ′q_k/2 ‖u_k‖²)           row by row, at each sampled client k
+    α ← α + γΔα there, v_k ← v_k + γu_k at the server                u_k = 1/n_k Σ_i Δα_i x_i
+
+    with A = 2(λ₁Ω + λ₂I) and q_k = (A⁻¹)_kk. The paper's losses are sums, without 1/n_k.
+
+    Rows of x end in a one, for the bias. For classes there is an α and a y = ±1 for each label (one against
+    the rest); scores still tell the cross-entropy. Training begins at α = 0, so at W = 0 whatever the start.
+    With the squared loss and λ₂ = l2/2, P is FedU's J(W).
+
+    The clients of a round move at once, and σ′ keeps them from moving too far together. Over these clients,
+    with Q the diagonal of A⁻¹, γ λ_max(Q^−½ A⁻¹ Q^−½) is the least with which D gains no less than γ times
+    what their subproblems do, so that it never falls; the paper bounds this by row sums, over all clients.
+
+    Ω may be learned (Zhang and Yeung 2010): Ω⁻¹ ← (WᵀW + εI)^½ / tr((WᵀW + εI)^½), ε = 1e-6, has the least
+    tr(WΩWᵀ) + ε tr Ω of all with tr Ω⁻¹ = 1. The dual's constraints are without Ω, so α and V stay, and
+    W = VA⁻¹ is taken anew.
+
+    graph: whose models should be alike; the paper's Ω = (I − 11ᵀ/N)² is the complete graph of weight 1/N.
+    strength: η = 2λ₁, how much (0.01 as for FedU).
+    shrinkage: λ₂; by default l2/2, or 1e-3 (ours) where the model's l2 is zero: L alone is singular.
+    loss: "squared", "logistic" or "hinge" (smoothed, with smoothing 1; the paper's is not); "auto" is the
+        squared for real targets and the logistic for classes.
+    aggregation: γ, the share of each client's change that is taken (1, as in the paper).
+    safety: σ′; by default the least that is safe, as above.
+    drop: the probability that a sampled client does nothing in a round (Δα = 0; the paper's θ = 1).
+    least_work: each client takes a share, drawn between this and 1, of each mini-batch's rows, rounded up.
+    work_seed: of these two draws, which are the same for every seed of training.
+    learn_every: rounds between learnings of Ω, which is L until the first; 0 keeps it.
+    local_steps: R mini-batches of rows a round (5 where neither is given), or …
+    local_epochs: … R passes over the client's rows; more of either solves the subproblem better (smaller θ).
+    """
+
+    graph: Graph
+    strength: float = 0.01
+    shrinkage: float | None = None
+    loss: Literal["auto", "squared", "logistic", "hinge"] = "auto"
+    aggregation: float = 1.0
+    safety: float | None = None
+    drop: float = 0.0
+    least_work: float = 1.0
+    work_seed: int = 0
+    learn_every: int = 0
+    local_steps: int | None = None
+    local_epochs: int | None = None
+    problem: Problem = field(init=False, repr=False, compare=False)  # there once `suited`
+
+    kind: ClassVar[Kind] = "multi-task"
+    citation: ClassVar[str] = (
+        "V. Smith, C.-K. Chiang, M. Sanjabi and A. Talwalkar. Federated Multi-Task Learning. NIPS, 2017."
+    )
+
+    def __post_init__(self) -> None:
+        Work.of(self.local_steps, self.local_epochs)
+        if self.loss not in ("auto", *CONJUGATES):
+            raise unknown("loss of mocha", self.loss, ("auto", *CONJUGATES))
+        real("mocha: strength", self.strength, zero=True)
+        for name in ("shrinkage", "safety"):
+            if (value := getattr(self, name)) is not None:
+                real(f"mocha: {name}", value, zero=False)
+        for name, zero in (("aggregation", False), ("least_work", True)):
+            if real(f"mocha: {name}", value := getattr(self, name), zero=zero) > 1:
+                raise InputError(f"mocha: {name} = {value}; it must be at most 1")
+        if real("mocha: drop", self.drop, zero=True) >= 1:
+            raise InputError(f"mocha: drop = {self.drop}; it must be below 1, or nobody ever works")
+        whole("mocha: work_seed", self.work_seed)
+        whole("mocha: learn_every", self.learn_every, 0)
+
+    @property
+    def lr(self) -> float:
+        """γ, since no local step has a length to choose."""
+        return self.aggregation
+
+    def suited(self, federation: Federation, model: Model) -> "Mocha":
+        """The same method for linear models on these clients, its graph in their order."""
+        network, classes = model.network, federation.labels is not None
+        if not isinstance(network, DenseNetwork) or len(network.widths) != 2:
+            raise UnsuitedError("mocha: only linear models have its dual; use the model 'linear'")
+        if self.graph.server:
+            raise UnsuitedError("mocha: the graph has a server vertex, which has no dual; use one of clients")
+        if not classes and self.loss not in ("auto", "squared"):
+            raise UnsuitedError(f"mocha: loss = {self.loss!r} is for classes; use 'squared' for real targets")
+        loss = CONJUGATES[("logistic" if classes else "squared") if self.loss == "auto" else self.loss]
+        shrinkage = (model.l2 / 2 or SHRINKAGE) if self.shrinkage is None else self.shrinkage
+        rows, digests = int(federation.train.count.max()), federation.digests
+        made = replace(self, graph=self.graph.aligned(federation.clients))
+        made.__dict__["problem"] = Problem(network, loss, classes, rows, model.l2, shrinkage, digests)
+        return made
+
+    def begin(self, start: Stack) -> tuple[Kept, Dual]:
+        """V = 0 and A⁻¹ at the server, α = 0 at the clients."""
+        unit = torch.eye(len(start), dtype=torch.float64, device=start.device)
+        laplacian = self.graph.laplacian_times(unit)
+        inverse = torch.linalg.inv(self.strength * laplacian + 2 * self.problem.shrinkage * unit)
+        a = start.new_zeros(len(start), self.problem.rows, self.problem.network.widths[-1])
+        return (torch.zeros_like(start), inverse, self._safe(inverse), start.new_zeros(())), a
+
+    def send(self, server: Kept, ids: Ids) -> Told:
+        """Each sampled client is told its model, how its own changes move it, and its share of the work."""
+        V, inverse, safety, rounds = server
+        near = inverse[ids]
+        safety = safety if len(ids) == len(V) else self._safe(near[:, ids])
+        step = (safety * inverse.diagonal()[ids]).unsqueeze(1)
+        return (near @ V.double()).to(V), step.to(V), self._shares(ids, int(rounds) + 1).to(V)
+
+    def local(self, kept: Dual, told: Told, task: Task) -> tuple[Dual, Stack]:
+        """Coordinate ascent; α stays, γu is sent."""
+        w, step, share = told
+        reached, a = w.clone(), kept.clone()  # w + σ′q u, and α + Δα
+        factor, loss = (step / task.count).unsqueeze(2), self.problem.loss
+        for x, y, number, todo in self._pieces(task, share):
+            active, scale = len(x), factor[: len(x)]
+            weight, bias = views(reached[:active], self.problem.network.shapes)
+            z = torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
+            among = (torch.bmm(x, x.mT) + 1) * scale  # what a change of one row's α adds to another's score
+            old = a[:active].gather(1, number)
+            change = torch.zeros_like(old)
+            for row in range(x.shape[1]):
+                best = loss.best(old[:, row], z[:, row], y[:, row], among[:, row, row].unsqueeze(1))
+                change[:, row] = (best - old[:, row]) * todo[:, row]
+                z.addcmul_(among[:, :, row].unsqueeze(2), change[:, row].unsqueeze(1))
+            a[:active].scatter_add_(1, number, change)
+            change *= scale
+            weight.baddbmm_(change.mT, x)
+            bias.add_(change.sum(1))
+        return torch.lerp(kept, a, self.aggregation), self.aggregation * (reached - w) / step
+
+    def merge(self, server: Kept, ids: Ids, ups: Stack) -> tuple[Rows | Tensor, Tensor, Tensor, Tensor]:
+        """V takes the changes; Ω is learned where its round has come."""
+        V, inverse, safety, rounds = server
+        moved = Rows(ids, V[ids] + ups)
+        if not self.learn_every or int(rounds + 1) % self.learn_every:
+            return moved, inverse, safety, rounds + 1
+        V = V.index_copy(0, ids, moved.values)
+        inverse = self._learned(inverse @ V.double())
+        return V, inverse, self._safe(inverse), rounds + 1
+
+    def penalty(self, server: Kept, a: Dual) -> Float[Tensor, ""]:
+        """λ₁ tr(WΩWᵀ) + λ₂‖W‖², less what the model's l2 counts already."""
+        V, inverse, _, _ = server
+        W: Tensor = inverse @ V.double()
+        return (V * W).sum() / 2 - self.problem.l2 / 2 * W.square().sum()
+
+    def gap(self, a: Dual, w: Stack, task: Task) -> Column:
+        """P(W) − D(α): 1/n_k Σ_i ℓ(w_k·x_i) + ℓ*(−α_i) + α_i w_k·x_i, none of which is negative."""
+        total = w.new_zeros(len(w), 1)
+        for batch, number in task.rows():
+            active, loss = len(batch.x), self.problem.loss
+            z, y = self.problem.network.scores(w[:active], batch.x), self._targets(batch.y, w)
+            own = a[:active].gather(1, number.unsqueeze(2).expand_as(z))
+            apart = loss.value(z, y) + loss.conjugate(own, y) + own * z
+            total[:active] += (apart.sum(2) * batch.weight).sum(1, keepdim=True)
+        return total
+
+    def personal(self, server: Kept, a: Dual, clients: int) -> Stack:
+        """W = VA⁻¹."""
+        return (server[1] @ server[0].double()).to(server[0])
+
+    def _safe(self, inverse: Square) -> Float64[Tensor, ""]:
+        """σ′ as given, or the least with which D cannot fall."""
+        if self.safety is not None:
+            return inverse.new_tensor(self.safety)
+        root = inverse.diagonal().rsqrt()
+        values: Tensor = torch.linalg.eigvalsh(inverse * root * root.unsqueeze(1))
+        return self.aggregation * values[-1]
+
+    def _shares(self, ids: Ids, round: int) -> Column:
+        """How much of its work each client does in a round; nothing where it drops out."""
+        stream = draws(self.work_seed, "heterogeneity", round)
+        words = stream.words(self.problem.digests.to(ids.device)[ids], 0, 2)
+        chance, more = ((words.double() + 0.5) / 2**32).split(1, dim=1)
+        return torch.where(chance < self.drop, 0.0, self.least_work + (1 - self.least_work) * more)
+
+    def _learned(self, W: Float64[Tensor, "vertex param"]) -> Square:
+        """A⁻¹ with the Ω of least tr(WΩWᵀ) + ε tr Ω where tr Ω⁻¹ = 1."""
+        values, vectors = torch.linalg.eigh(W @ W.mT)
+        root = (values.clamp_min(0) + EPSILON).sqrt()
+        spectrum = self.strength * root.sum() / root + 2 * self.problem.shrinkage
+        return torch.mm(vectors / spectrum, vectors.mT)
+
+    def _targets(self, y: Tensor, like: Tensor) -> Float[Tensor, "client row output"]:
+        """Real targets as they are; ±1 for each label of classes."""
+        return 2 * one_hot(y, self.problem.network.widths[-1]).to(like) - 1 if self.problem.classes else y
+
+    def _pieces(self, task: Task, share: Column) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """The round's rows, a few at a time: features, targets, numbers, and which are to be worked on."""
+        for batch, number in task.numbered():
+            size = (batch.weight > 0).sum(1, keepdim=True)
+            todo = torch.arange(number.shape[1], device=size.device) < (share[: len(size)] * size).ceil()
+            y = self._targets(batch.y, batch.x)
+            at = number.unsqueeze(2).expand_as(y)
+            pieces = (batch.x.flatten(2), y, at, todo.unsqueeze(2))
+            yield from zip(*(piece.split(BLOCK, dim=1) for piece in pieces), strict=True)
