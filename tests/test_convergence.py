@@ -1,6 +1,8 @@
 """Where training goes: the minimiser of J, and one model as the strength grows."""
 
 import itertools
+import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -130,3 +132,35 @@ def test_the_default_strength():
     assert fl.FedU(fl.Graph.complete(names), lr=0.03).coupling.eta == 0.01
     assert fl.FedU(fl.Graph.complete(names), lr=3.0, local_epochs=10).coupling.eta == pytest.approx(1 / 300)
     assert fl.FedU(fl.Graph.empty(names)).coupling.eta == 0.01
+
+
+@pytest.mark.parametrize("sample", [0.1, 0.25])
+def test_strong_mixing_of_few_clients_goes_uphill(sample):
+    """A sampled client loses μRηd of its step and gets S/N of that back: past 1 in all, nothing is left."""
+    federation = fl.data.load("digits")
+    clients = len(federation.clients)
+    graph = fl.Graph.complete(federation.clients)
+    beginning = math.log(10)
+
+    def loss(lost, **how):
+        strength = lost / (0.03 * 5 * (clients - 1) * (1 - sample))
+        method = fl.FedU(graph, strength=strength, allow_unstable=True, **how)
+        schedule = {"rounds": 300, "sample": sample, "evaluate_every": 0, "start": torch.zeros(650)}
+        return fl.fit(method, federation, fl.models.linear(), **schedule).scores[-1].train_loss
+
+    assert loss(0.5) < 0.5 * beginning
+    assert loss(1.1) > 1.5 * beginning
+    assert loss(1.1, neighbours="sampled") < 0.5 * beginning
+
+
+@pytest.mark.parametrize(("lost", "refused"), [(0.99, False), (1.01, True)])
+def test_strong_mixing_of_few_clients_is_refused(lost, refused, federation):
+    graph = fl.Graph.complete(federation.clients)  # six clients, of whom two are sampled
+    method = fl.FedU(graph, strength=lost / (0.03 * 5 * 5 * (1 - 2 / 6)))
+    if not refused:
+        fl.fit(method, federation, fl.models.linear(), rounds=1, sample=0.33)
+        return
+    with pytest.raises(fl.InputError, match="mixing takes back more than local steps gain"):
+        fl.fit(method, federation, fl.models.linear(), rounds=1, sample=0.33)
+    fl.fit(method, federation, fl.models.linear(), rounds=1)
+    fl.fit(replace(method, neighbours="sampled"), federation, fl.models.linear(), rounds=1, sample=0.33)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms import Algorithm, PeerAlgorithm
+from fedlap.algorithms import Algorithm, PeerAlgorithm, Sampling
 from fedlap.errors import InputError, UnsuitedError, unknown, whole
 from fedlap.models import Architecture, Model
 from fedlap.work import BatchSize
@@ -46,6 +46,8 @@ def sample_size(algorithm: Algorithm, sample: float, clients: int) -> int:
     if isinstance(algorithm, PeerAlgorithm) and size < clients:
         name = type(algorithm).__name__
         raise UnsuitedError(f"{name}: peers are not sampled, yet sample = {sample:g}; leave it at 1")
+    if isinstance(algorithm, Sampling) and size < clients:
+        algorithm.check_sampling(size, clients)
     return size
 
 

@@ -173,6 +173,15 @@ class Suited(Protocol):
 
 
 @runtime_checkable
+class Sampling(Protocol):
+    """A method that not every share of the clients suits."""
+
+    def check_sampling(self, sampled: int, clients: int) -> None:
+        """Refuse to be run with so few of so many in a round."""
+        ...
+
+
+@runtime_checkable
 class Pooling(Protocol):
     """A method that does not train the federation's clients one by one."""
 

@@ -41,7 +41,8 @@ class FedU:
     local_epochs: … R passes over the client's rows.
     neighbours: sum over "all" neighbours, the unsampled at their last model (Algorithm 1), or over those
         "sampled" in this round (the text beside it).
-    allow_unstable: take a strength with μRηρ > 2, which the mixing alone makes diverge.
+    allow_unstable: take a strength with μRηρ > 2, which the mixing alone makes diverge, or one with which,
+        under sampling, it takes back more than local steps gain.
     """
 
     graph: Graph
@@ -64,6 +65,23 @@ class FedU:
     def suited(self, federation: Federation, model: Model) -> "FedU":
         """The same method with its graph in the federation's order of clients."""
         return replace(self, graph=self.graph.aligned(federation.clients))
+
+    def check_sampling(self, sampled: int, clients: int) -> None:
+        """Refuse a strength that takes back more than the sampled clients have gained.
+
+        Of its own local step a sampled client keeps the share 1 − μRηd, d its degree, and gets the share μRηd
+        of its neighbours', of whom only S/N have made any. Where μRηd(1 − S/N) ≥ 1 training goes uphill.
+        """
+        like = torch.zeros(1, dtype=torch.float64)
+        degree = float(self.graph.weights.degrees(like)[:clients].max())
+        lost = self.coupling.step * degree * (1 - sampled / clients)
+        if self.neighbours == "all" and lost >= 1 and not self.allow_unstable:
+            raise InputError(
+                f"fedu: strength = {self.coupling.eta:g} is too large for {sampled} of {clients} clients a "
+                f"round: lr·R·strength·degree·(1 − S/N) = {lost:.4g}, and from 1 on mixing takes back more "
+                f"than local steps gain; take a strength well below {self.coupling.eta / lost:.4g}, sample more "
+                "clients, use neighbours = sampled, or set allow_unstable"
+            )
 
     @property
     def coupling(self) -> Coupling:
