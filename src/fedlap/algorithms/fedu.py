@@ -79,8 +79,8 @@ class FedU:
             raise InputError(
                 f"fedu: strength = {self.coupling.eta:g} is too large for {sampled} of {clients} clients a "
                 f"round: lr·R·strength·degree·(1 − S/N) = {lost:.4g}, and from 1 on mixing takes back more "
-                f"than local steps gain; take a strength well below {self.coupling.eta / lost:.4g}, sample more "
-                "clients, use neighbours = sampled, or set allow_unstable"
+                f"than local steps gain; take a strength well below {self.coupling.eta / lost:.4g}, sample "
+                "more clients, use neighbours = sampled, or set allow_unstable"
             )
 
     @property
