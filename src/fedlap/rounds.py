@@ -82,10 +82,11 @@ def fit(
     algorithm, sized = suited(algorithm, federation, model)
     everyone = len(federation.clients)
     chosen = sample_size(algorithm, sample, everyone)
-    trainees = algorithm.view(federation) if isinstance(algorithm, Pooling) else federation
-    working = chosen if trainees is federation else len(trainees.clients)
+    home = federation.resident(place, real)  # once, for those that train and those that are scored
+    trainees = algorithm.view(home) if isinstance(algorithm, Pooling) else home
+    working = chosen if trainees is home else len(trainees.clients)
     trainer = make(Clients(trainees, sized, seed, batch, place, real))
-    scorer = trainer if trainees is federation else make(Clients(federation, sized, seed, batch, place, real))
+    scorer = trainer if trainees is home else make(Clients(home, sized, seed, batch, place, real))
     one_round = _one_round(algorithm, trainer)
     work = work_of(algorithm, chosen)
     kept = algorithm.begin(start_rows(start, sized, everyone, seed).to(place, real))
