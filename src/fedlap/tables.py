@@ -47,6 +47,18 @@ class Table:
         names, owner = owners(client, len(x), where)
         return Table(x, y, label_names(labels, y), names, owner, test)
 
+    @staticmethod
+    def numbered(
+        x: Num[np.ndarray, "row *feature"],
+        y: Int64[np.ndarray, "row"],
+        labels: tuple[str, ...],
+        client: Int64[np.ndarray, "row"],
+    ) -> "Table":
+        """Rows of clients that are known by numbers, in the order of these."""
+        numbers, owner = np.unique(client, return_inverse=True)
+        rows = torch.from_numpy(x), torch.from_numpy(y)
+        return Table(*rows, labels, tuple(str(number) for number in numbers), torch.from_numpy(owner))
+
     def cut(self, partition: Any, seed: int) -> Own:
         """Each client's rows: by nature, or as a partition deals them out."""
         if isinstance(partition, type) or not isinstance(partition, Partition | None):

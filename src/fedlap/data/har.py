@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import torch
 
 from fedlap.data.archives import Members, check_members, from_zip
 from fedlap.data.distribution import Distribution
@@ -35,14 +34,7 @@ SHA256: Final = {
 def har() -> Table:
     """What 30 people were doing, from their phones' sensors; a client is a person."""
     arrays = DISTRIBUTION.arrays()
-    people, owner = np.unique(arrays["person"], return_inverse=True)
-    return Table(
-        torch.from_numpy(arrays["x"]),
-        torch.from_numpy(arrays["y"]),
-        tuple(arrays["labels"].tolist()),
-        tuple(str(person) for person in people),
-        torch.from_numpy(owner),
-    )
+    return Table.numbered(arrays["x"], arrays["y"], tuple(arrays["labels"].tolist()), arrays["person"])
 
 
 def _members(path: Path) -> Members:

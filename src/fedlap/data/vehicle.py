@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import torch
 
 from fedlap.data.archives import Members, from_zip
 from fedlap.data.distribution import Distribution
@@ -36,14 +35,7 @@ MANIFEST: Final = "73707db1399168e2687b512e900acbdf445ca803334717c8bb7acef378469
 def vehicle() -> Table:
     """Two kinds of vehicle, heard and felt by 23 sensors; a client is a sensor."""
     arrays = DISTRIBUTION.arrays()
-    nodes, owner = np.unique(arrays["node"], return_inverse=True)
-    return Table(
-        torch.from_numpy(arrays["x"]),
-        torch.from_numpy(arrays["y"]),
-        VEHICLES,
-        tuple(str(node) for node in nodes),
-        torch.from_numpy(owner),
-    )
+    return Table.numbered(arrays["x"], arrays["y"], VEHICLES, arrays["node"])
 
 
 def _members(path: Path) -> Members:
