@@ -44,6 +44,14 @@ def graph(federation):
 
 
 @pytest.fixture
+def alone(monkeypatch, tmp_path):
+    """A cache folder of the test's own, no other data, and no proxy."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.delenv("FEDLAP_DATA", raising=False)
+
+
+@pytest.fixture
 def call(monkeypatch, capsys, tmp_path):
     """Run `fedlap …` in this process: exit code, standard output, standard error."""
     from fedlap import cli  # here, since training alone must not need what the command line needs

@@ -4,16 +4,12 @@ import gzip
 import io
 import itertools
 import os
-import signal
 import socket
-import stat
 import struct
 import subprocess
 import sys
-import tarfile
 import threading
 import time
-import zipfile
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,9 +18,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import fedlap as fl
-from fedlap.data import SOURCES, archives, fast, storage
+from disk import folder_of, refused, tarred, tree, zipped
+from fedlap.data import SOURCES, fast, storage
 from fedlap.data.storage import Original, cache_folder, located, obtained, official, sha256
+
+pytestmark = pytest.mark.usefixtures("alone")
 
 har, mnist = (sys.modules[f"fedlap.data.{name}"] for name in ("har", "mnist"))  # the functions hide them
 
@@ -76,13 +74,6 @@ class Server(ThreadingHTTPServer):
         pass  # who asked has gone away
 
 
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.delenv("FEDLAP_DATA", raising=False)
-
-
 @pytest.fixture
 def serve():
     running = []
@@ -110,32 +101,12 @@ def closed():
         yield f"http://127.0.0.1:{taken.getsockname()[1]}/file"
 
 
-@contextmanager
-def refused(*words):
-    """One line with these words in it."""
-    with pytest.raises(fl.InputError) as error:
-        yield
-    text = str(error.value)
-    assert "\n" not in text
-    assert [word for word in words if word not in text] == [], text
-
-
 def asked_for(*addresses, content=CONTENT):
     return Original("file.bin", addresses, official(sha256(content)))
 
 
-def folder_of(name="set"):
-    folder = cache_folder() / name
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
 def names_in(folder):
     return {path.name for path in folder.iterdir() if path.name != ".file.bin.lock"}
-
-
-def tree(folder):
-    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
 def assert_whole(path, content=CONTENT):
@@ -326,313 +297,6 @@ def test_processes_that_make_the_same_fast_form_do_not_disturb_each_other():
     assert at_once(MAKING) == ""
     assert names_in(cache_folder() / "fast") == {"made.npz"}
     assert np.array_equal(fast.mapped(fast.fast_form("made"))["x"], np.arange(300_000))
-
-
-# Archives.
-
-
-def zipped(members):
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
-    return packed.getvalue()
-
-
-def tarred(members):
-    """Content as bytes, or the name of what a link leads to."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        for name, content in members.items():
-            info = tarfile.TarInfo(name)
-            if isinstance(content, str):
-                info.type, info.linkname = tarfile.SYMTYPE, content
-                archive.addfile(info)
-            else:
-                info.size = len(content)
-                archive.addfile(info, io.BytesIO(content))
-    return packed.getvalue()
-
-
-def read_zip(path):
-    return archives.from_zip(path, lambda name: True, path.name)
-
-
-def read_tar(path):
-    return archives.from_tar(path, lambda name: True)
-
-
-PACKED = {"good.txt": b"good " * 20, "é.txt": b"accent"}
-KINDS = {"zip": (zipped, read_zip), "tar": (tarred, read_tar)}
-
-
-@pytest.fixture(params=KINDS)
-def kind(request):
-    return KINDS[request.param]
-
-
-def test_members_that_point_elsewhere_write_nothing(tmp_path, kind):
-    pack, read = kind
-    inner, secret = tmp_path / "a" / "b", tmp_path / "secret"
-    inner.mkdir(parents=True)
-    secret.write_bytes(b"secret")
-    plain = {"../evil": b"evil", str(tmp_path / "absolute"): b"evil", "../../secret": b"evil", **PACKED}
-    link = {"link": str(secret), "link/evil": b"evil"}
-    if pack is zipped:
-        info = zipfile.ZipInfo("link")
-        info.create_system, info.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
-        link = {info: str(secret), "link/evil": b"evil"}
-    path = inner / "archive"
-    path.write_bytes(pack({**plain, **link}))
-    before = tree(tmp_path)
-    members = read(path)
-    assert tree(tmp_path) == before
-    expected = {**plain, "link/evil": b"evil"}
-    if pack is zipped:
-        expected["link"] = str(secret).encode()  # not what it leads to; in a tar file, links are left out
-    assert members == expected
-
-
-def test_archives_cut_short_are_refused(tmp_path, kind):
-    pack, read = kind
-    path = tmp_path / "archive"
-    whole = pack({"noise": CONTENT, **PACKED})
-    for length in (0, 1, 10, 100, 1_000, len(whole) // 2, len(whole) - 60):
-        path.write_bytes(whole[:length])
-        with refused("archive is not a whole"):
-            read(path)
-
-
-def test_pages_instead_of_archives_are_refused(tmp_path, kind):
-    path = tmp_path / "archive"
-    for content in (HTML, gzip.compress(HTML), OTHER):
-        path.write_bytes(content)
-        with refused("archive is not a whole"):
-            kind[1](path)
-
-
-@pytest.mark.parametrize("mask", [0x01, 0x04, 0x80, 0xFF])
-def test_archives_with_a_changed_byte_are_refused_or_harmless(tmp_path, kind, mask):
-    pack, read = kind
-    path = tmp_path / "archive"
-    whole = pack(PACKED)
-    surprises = set()
-    for place in range(len(whole)):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ mask]) + whole[place + 1 :])
-        try:
-            members = read(path)
-        except fl.InputError:
-            continue
-        except Exception as error:
-            surprises.add(repr(error))
-        else:
-            assert pack is tarred or set(members.values()) <= set(PACKED.values())  # tar has no sums
-    assert surprises == set()
-
-
-def test_members_that_claim_to_be_huge_are_refused(tmp_path, kind):
-    pack, read = kind
-    path = tmp_path / "archive"
-    if pack is zipped:
-        whole = bytearray(zipped({"huge": b"small"}))
-        struct.pack_into("<I", whole, 22, 0xFFFF_FFF0)  # the size, before the member and in the directory
-        struct.pack_into("<I", whole, whole.index(b"PK\1\2") + 24, 0xFFFF_FFF0)
-        path.write_bytes(whole)
-    else:
-        info = tarfile.TarInfo("huge")
-        info.size = 1 << 40
-        path.write_bytes(gzip.compress(info.tobuf() + bytes(512)))
-    with refused("archive: 'huge' is too large"):
-        read(path)
-
-
-# Fast forms.
-
-ARRAYS = {
-    "single": np.array(2.5),
-    "single text": np.array("Ångström"),
-    "empty": np.zeros(0, np.float32),
-    "empty cube": np.zeros((3, 0, 2), np.int16),
-    "column order": np.asfortranarray(np.arange(35.0).reshape(5, 7)),
-    "every other": np.arange(20)[::2],
-    "text": np.array(["a", "", "Ωmega"]),
-    "bytes": np.array([b"a", b"bcd"]),
-    "uint8": np.arange(256, dtype=np.uint8).reshape(4, 1, 64),
-    "float16": np.linspace(0, 1, 9, dtype=np.float16),
-    "float64": np.array([[np.nan, np.inf], [-0.0, 1e-320]]),
-    "bool": np.array([[True], [False]]),
-    "complex": np.array([1 + 2j, 3]),
-    "other end first": np.arange(5, dtype=">i4"),
-    "dates": np.array(["2020-02-29", "NaT"], "datetime64[D]"),
-    "records": np.array([(1, 2.5)], [("a", "u1"), ("b", "f8")]),
-    "records in Greek": np.array([(1, 2.5)], [("α", "u1"), ("β", "f8")]),
-    "big": np.arange(50_000, dtype=np.float64),
-}
-
-
-@pytest.mark.filterwarnings("ignore:Stored array in format 3.0")
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-@pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
-def test_arrays_come_back_as_they_were_written(tmp_path, array, save):
-    names = {"abcdefghi"[:length] for length in range(1, 10)}  # so that arrays begin anywhere in the file
-    save(tmp_path / "arrays.npz", **dict.fromkeys(names, array))
-    found = fast.mapped(tmp_path / "arrays.npz")
-    assert set(found) == names
-    for back in found.values():
-        assert (back.dtype, back.shape) == (array.dtype, array.shape)
-        assert back.tobytes() == array.tobytes()
-        assert back.flags.writeable
-
-
-def test_plain_bytes_are_mapped_and_writing_to_them_leaves_the_file(tmp_path):
-    path = tmp_path / "arrays.npz"
-    np.savez(path, x=ARRAYS["uint8"])
-    before = path.read_bytes()
-    x = fast.mapped(path)["x"]
-    assert isinstance(x, np.memmap)
-    x += 1
-    x.flush()
-    assert path.read_bytes() == before
-    assert np.array_equal(fast.mapped(path)["x"], ARRAYS["uint8"])
-
-
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_python_objects_are_refused(tmp_path, save):
-    path = tmp_path / "arrays.npz"
-    save(path, x=np.array([{}, None]), allow_pickle=True)
-    with pytest.raises(ValueError, match=r"[Oo]bject"):
-        fast.mapped(path)
-
-
-class Making:
-    """Makes two arrays, and counts how often."""
-
-    def __init__(self):
-        self.times = 0
-
-    def __call__(self):
-        self.times += 1
-        return {"x": np.arange(24.0).reshape(2, 12), "y": np.arange(5, dtype=np.uint8)}
-
-
-def assert_made(arrays):
-    expected = Making()()
-    assert set(arrays) == set(expected)
-    for name, array in expected.items():
-        assert np.array_equal(arrays[name], array)
-
-
-def test_a_fast_form_is_made_once(capsys):
-    make = Making()
-    for _ in range(3):
-        assert_made(fast.kept("made", make))
-    assert make.times == 1
-    assert names_in(cache_folder() / "fast") == {"made.npz"}
-    assert capsys.readouterr().err == ""
-
-
-DAMAGES = {
-    "empty": lambda whole: b"",
-    "garbage": lambda whole: OTHER,
-    "zeros": lambda whole: bytes(len(whole)),
-    "a page": lambda whole: HTML,
-    "beginning lost": lambda whole: bytes(100) + whole[100:],
-    "end lost": lambda whole: whole[:-100] + bytes(100),
-    "other names": lambda whole: (
-        whole[: whole.index(b"PK\1\2")] + whole[whole.index(b"PK\1\2") :].replace(b"x.npy", b"z.npy")
-    ),
-    **{
-        f"cut to {part}/14": lambda whole, part=part: whole[: len(whole) * part // 14]
-        for part in range(1, 14)
-    },
-    "last byte lost": lambda whole: whole[:-1],
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_fast_form_is_made_again(capsys, damage):
-    make = Making()
-    fast.kept("made", make)
-    path = fast.fast_form("made")
-    whole = path.read_bytes()
-    path.write_bytes(damage(whole))
-    for _ in range(2):
-        assert_made(fast.kept("made", make))
-    assert make.times == 2
-    assert capsys.readouterr().err == f"note: {path} is damaged and is made again\n"
-    assert path.read_bytes() == whole
-    assert names_in(path.parent) == {"made.npz"}
-
-
-def test_a_fast_form_with_a_changed_byte_is_no_traceback():
-    make = Making()
-    fast.kept("made", make)
-    path = fast.fast_form("made")
-    whole = path.read_bytes()
-    surprises = set()
-    for place in range(len(whole)):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x80]) + whole[place + 1 :])
-        try:
-            fast.kept("made", make)
-        except Exception as error:
-            surprises.add(repr(error))
-    assert surprises == set()
-
-
-def below_a_file(tmp_path):
-    (tmp_path / "cache").write_bytes(b"")
-
-
-def fast_is_a_file(tmp_path):
-    (folder_of(".") / "fast").write_bytes(b"")
-
-
-def its_name_is_taken(tmp_path):
-    fast.fast_form("made").mkdir(parents=True)
-
-
-def cannot_be_looked_into(tmp_path):
-    os.environ["XDG_CACHE_HOME"] = str(tmp_path / TOO_LONG)  # set back by the fixture
-
-
-@pytest.mark.parametrize("hinder", [below_a_file, fast_is_a_file, its_name_is_taken, cannot_be_looked_into])
-def test_without_a_fast_form_arrays_come_all_the_same(tmp_path, capsys, hinder):
-    hinder(tmp_path)
-    before = tree(tmp_path)
-    make = Making()
-    for times in (1, 2):
-        assert_made(fast.kept("made", make))
-        assert make.times == times
-        err = capsys.readouterr().err
-        assert err.startswith(f"note: {fast.fast_form('made')} cannot be written (")
-        assert err.count("\n") == 1
-        assert "None" not in err
-    assert tree(tmp_path) == before
-
-
-@contextmanager
-def files_up_to(size):
-    """This process cannot write more than so many bytes to a file, as if the disk were full."""
-    resource = pytest.importorskip("resource")
-    assert signal.getsignal(signal.SIGXFSZ) is signal.SIG_IGN  # Python's own choice: writing fails instead
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def test_a_fast_form_that_does_not_fit_leaves_nothing(capsys):
-    made = {"x": np.arange(10), "y": np.arange(100_000)}
-    with files_up_to(20_000):
-        arrays = fast.kept("made", lambda: made)
-    assert all(np.array_equal(arrays[name], array) for name, array in made.items())
-    note = f"note: {fast.fast_form('made')} cannot be written (File too large); made is read anew each time\n"
-    assert capsys.readouterr().err == note
-    assert names_in(cache_folder() / "fast") == set()
-    assert np.array_equal(fast.kept("made", lambda: made)["y"], made["y"])  # once there is space again
-    assert names_in(cache_folder() / "fast") == {"made.npz"}
 
 
 # Folders.

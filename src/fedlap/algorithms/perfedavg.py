@@ -25,11 +25,11 @@ class PerFedAvg:
     full rows where batch = "all". So a round draws twice (three times) the mini-batches of FedAvg's, and
     makes as many steps.
 
-    form: "first-order", which the paper's experiments use, or "hessian", Algorithm 1 as it stands.
-    adapt_lr: α, the length of the client's own step; 0.03, as lr, where the paper has 0.01. At 0 this is
+    form: "first-order", one of the paper's two cheaper forms, or "hessian", Algorithm 1 as it stands.
+    adapt_lr: α, the length of the client's own step; 0.03, as lr (ours). At 0 this is
         FedAvg with equal counts, on D′ alone.
-    lr: μ, the length of a local step (β in the paper, 0.001 there); 0.03 as for every method here.
-    local_steps: R steps a round (5 where neither is given; the paper's τ, 4 and 10 there), or …
+    lr: μ, the length of a local step (β in the paper); 0.03 as for every method here.
+    local_steps: R steps a round (5 where neither is given; the paper's τ), or …
     local_epochs: … as many steps as R passes over the client's rows have mini-batches.
     """
 

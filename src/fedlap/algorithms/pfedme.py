@@ -28,13 +28,13 @@ class PFedMe:
     start. In the paper all clients work in every round and the server hears S of them. Here, as in every
     method, only the sampled work: w is the same, and so is θ_k where S = N.
 
-    regularisation: λ, how closely a personal model is held to w (15 in the paper's experiments).
-    inner_steps: K, steps of the inner solver on each mini-batch (5 in the paper's experiments).
+    regularisation: λ, how closely a personal model is held to w (15, as in its published commands).
+    inner_steps: K, steps of the inner solver on each mini-batch (5, as in its published commands).
     inner_lr: ν, their length. The solver is stable where ν(λ + L) < 2, with L the largest curvature of F̃_k;
         νλ ≥ 2 is refused. 0.03, not from the paper, whose published commands take 0.1 and 0.09 for MNIST.
-    server_mix: β, how far the server goes to the mean and, above 1, past it (1 to 4 in the paper).
+    server_mix: β, how far the server goes to the mean and, above 1, past it (1, plain averaging).
     lr: μ, the length of a step on the envelope (η in the paper); 0.03 as for every method here.
-    local_steps: R mini-batches a round (5 where neither is given; 20 in the paper), or …
+    local_steps: R mini-batches a round (5 where neither is given; 20 in its published commands), or …
     local_epochs: … the mini-batches of R passes over the client's rows.
     """
 

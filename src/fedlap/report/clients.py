@@ -119,7 +119,7 @@ def draw_clients(description: Description) -> bytes:
     top.stairs(train + test, edges, baseline=train, fill=True, label="test")
     top.set_ylabel("rows")
     top.margins(x=0)
-    top.legend(fontsize="small", ncols=2, loc="upper right")
+    figure.legend(fontsize="small", ncols=2, loc="outside upper right")
     if held is not None and labels is not None:
         below = axes[1, 0]
         shown = held.T.double().where(held.T > 0, torch.nan).numpy()

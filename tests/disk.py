@@ -1,0 +1,54 @@
+"""Files and folders, how they are made and looked at, and errors about them."""
+
+import io
+import tarfile
+import zipfile
+from contextlib import contextmanager
+
+import pytest
+
+import fedlap as fl
+from fedlap.data.storage import cache_folder
+
+
+@contextmanager
+def refused(*words):
+    """One line with these words in it."""
+    with pytest.raises(fl.InputError) as error:
+        yield
+    text = str(error.value)
+    assert "\n" not in text
+    assert [word for word in words if word not in text] == [], text
+
+
+def tree(folder):
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def folder_of(name="set"):
+    folder = cache_folder() / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def zipped(members):
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return packed.getvalue()
+
+
+def tarred(members):
+    """Content as bytes, or the name of what a link leads to."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            if isinstance(content, str):
+                info.type, info.linkname = tarfile.SYMTYPE, content
+                archive.addfile(info)
+            else:
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+    return packed.getvalue()
