@@ -143,10 +143,15 @@ def test_set_a_name_keeps_the_settings(call):
 
 @pytest.mark.parametrize(
     "words",
-    [("--algorithms", "local,fedu", "--strength", "5"), ("--algorithms", "local,dfedu", "--sample", "0.5")],
+    [
+        ("compare", "--algorithms", "local,fedu", "--strength", "5"),
+        ("compare", "--algorithms", "local,dfedu", "--sample", "0.5"),
+        ("sweep", "--vary", "strength=0,5"),
+        ("sweep", "--vary", "sample=1,0.5", "--algorithm", "dfedu"),
+    ],
 )
 def test_nothing_is_trained_before_all_is_checked(words, call):
-    code, _, err = call("compare", *words, *SHORT)
+    code, _, err = call(*words, *SHORT)
     assert code == 2
     assert "round" not in err
 
@@ -179,7 +184,8 @@ def test_lists(call):
     assert "synthetic" in out
 
 
-@pytest.mark.parametrize("words", [[], ["data"], ["--help"], ["run", "--help"], ["compare", "--help"]])
+@pytest.mark.parametrize("words", [[], ["data"], ["--help"], ["run", "--help"], ["compare", "--help"],
+                                   ["sweep", "--help"]])  # fmt: skip
 def test_help(call, words):
     code, out, err = call(*words, out=False)
     assert (code, err) == (0, "")

@@ -75,6 +75,7 @@ def test_fedu_converges_to_the_minimiser_of_j_in_first_order(problem):
     assert all(1.85 < ratio < 2.15 for ratio in ratios), (distances, ratios)
 
 
+@pytest.mark.slow
 def test_the_limit_does_not_depend_on_the_start(problem):
     _, federation, graph = problem
     method = fl.FedU(graph, strength=ETA, lr=0.04, local_steps=R)
@@ -85,6 +86,7 @@ def test_the_limit_does_not_depend_on_the_start(problem):
     assert (ends[0] - ends[1]).abs().max() < 1e-9
 
 
+@pytest.mark.slow
 def test_the_spread_falls_as_one_over_the_strength(problem):
     """μ̃ηρ = 1 held fixed, η up, μ down, on a connected graph."""
     _, federation, graph = problem
@@ -134,7 +136,7 @@ def test_the_default_strength():
     assert fl.FedU(fl.Graph.empty(names)).coupling.eta == 0.01
 
 
-@pytest.mark.parametrize("sample", [0.1, 0.25])
+@pytest.mark.parametrize("sample", [0.1, pytest.param(0.25, marks=pytest.mark.slow)])
 def test_strong_mixing_of_few_clients_goes_uphill(sample):
     """A sampled client loses μRηd of its step and gets S/N of that back: past 1 in all, nothing is left."""
     federation = fl.data.load("digits")

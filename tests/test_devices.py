@@ -4,7 +4,11 @@ import pytest
 import torch
 
 import fedlap as fl
+from fedlap.rounds import Runs, fit_all
+from fedlap.schedule import Schedule
+from fedlap.trials import Trial
 from laws import METHODS, WORK
+from test_stack import STEADY, trials
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -50,3 +54,70 @@ def test_a_gpu_repeats_bit_for_bit(name, federation, graph):
         for _ in range(2)
     )
     assert torch.equal(one.models, again.models)
+
+
+@pytest.mark.parametrize("sample", [1.0, 0.5])
+@pytest.mark.parametrize("work", WORK.values(), ids=WORK)
+@pytest.mark.parametrize("name", STEADY)
+def test_a_stack_of_runs_on_a_gpu_is_each_of_them_on_a_cpu(name, work, sample, federation, graph):
+    schedule = {"rounds": 6, "batch": 4, "dtype": "float64", "evaluate_every": 3}
+    schedule["sample"] = sample if METHODS[name].sampled else 1.0
+    many = trials(name, work, federation, graph)
+    for trial, result in zip(many, fit_all(many, Schedule(**schedule, device="cuda")), strict=True):
+        alone = fl.fit(trial.algorithm, trial.federation, trial.model, seed=trial.seed, **schedule)
+        assert (alone.models - result.models.cpu()).abs().max() < 1e-9
+
+
+@pytest.mark.parametrize("sample", [1.0, 0.5])
+@pytest.mark.parametrize("name", METHODS)
+def test_what_is_kept_on_the_host_gives_the_same_numbers(name, sample, federation, graph):
+    schedule = {"rounds": 6, "batch": 4, "dtype": "float64", "device": "cuda"}
+    schedule["sample"] = sample if METHODS[name].sampled else 1.0
+    method, model = METHODS[name].make(graph), METHODS[name].model
+    near, far = (fl.fit(method, federation, model, **schedule, keep=keep) for keep in ("device", "host"))
+    assert near.models.is_cuda
+    assert not far.models.is_cuda
+    assert (near.models.cpu() - far.models).abs().max() < 1e-9
+    assert near.scores[-1].objective == pytest.approx(far.scores[-1].objective, abs=1e-9)
+
+
+def test_images_kept_on_the_host_are_brought_as_bytes():
+    federation = fl.data.load("digits", partition=fl.partition.Labels(8, 3))
+    images = {c: ((16 * x).byte(), y) for c, (x, y) in zip(
+        federation.clients, map(federation.train.client, range(8)), strict=True)}  # fmt: skip
+    for kind in ("pooled", "client"):
+        made = fl.Federation.from_arrays(images, labels=10).scaled(kind)
+        cpu, near, far = (
+            fl.fit(fl.Local(), made, fl.models.linear(), rounds=5, sample=0.5, dtype="float64", **where)
+            for where in ({}, {"device": "cuda"}, {"device": "cuda", "keep": "host"})
+        )
+        assert (cpu.models - near.models.cpu()).abs().max() < 1e-9
+        assert (cpu.models - far.models).abs().max() < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("method", "sample", "work", "recorded"),
+    [
+        (fl.FedAvg, 1.0, {"local_steps": 2}, True),
+        (fl.FedAvg, 0.5, {"local_steps": 2}, True),
+        (fl.FedAvg, 1.0, {"local_epochs": 2}, True),
+        (fl.FedAvg, 0.5, {"local_epochs": 2}, False),  # how many steps is known on the host alone
+        (fl.L2GD, 1.0, {"local_steps": 2}, False),  # a coin decides
+    ],
+)
+def test_rounds_are_recorded_where_they_can_be(method, sample, work, recorded, federation):
+    trial = Trial(method(**work), federation, fl.models.linear())
+    assert Runs.of([trial], Schedule(sample=sample, device="cuda")).stack.replays == recorded
+
+
+def test_coarser_products_are_a_choice(federation, graph):
+    model = fl.models.mlp((64,))
+    exact, fine, coarse = (
+        fl.fit(
+            fl.FedU(graph, 0.1), federation, model, rounds=10, batch="all", device="cuda", **how
+        ).models.cpu()
+        for how in ({"dtype": "float64"}, {}, {"precision": "bf16"})
+    )
+    assert (exact - fine).abs().max() < 1e-4
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert (exact - coarse).abs().max() < 0.1

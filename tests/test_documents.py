@@ -63,7 +63,7 @@ def test_the_readme_s_ways_to_data_work():
 
 def test_the_method_in_contributing_is_fedavg():
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.S)
-    names = {"dataclass": dataclass, "ClassVar": ClassVar, "Kind": str}
+    names = {"dataclass": dataclass, "ClassVar": ClassVar, "Kind": str, "Steadiness": str}
     exec(block, names)
     federation = fl.data.load("digits")
     one, other = (

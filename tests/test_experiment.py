@@ -7,6 +7,7 @@ import pytest
 
 import fedlap as fl
 from fedlap.experiment import Experiment
+from fedlap.sweeps import prepared
 
 
 def test_a_description_makes_the_same_experiment_again():
@@ -18,8 +19,8 @@ def test_a_description_makes_the_same_experiment_again():
 
 
 def test_a_default_that_is_written_out_changes_nothing():
-    plain = Experiment.of({}).checked()[0]
-    spelt = Experiment.of({"algorithm": {"name": "fedu", "strength": 0.01, "local_steps": 5}}).checked()[0]
+    asked = [{}, {"algorithm": {"name": "fedu", "strength": 0.01, "local_steps": 5}}]
+    plain, spelt = (each.experiment for each in prepared([Experiment.of(each) for each in asked]))
     assert plain.digest == spelt.digest
 
 

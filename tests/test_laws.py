@@ -11,7 +11,7 @@ from fedlap.engines import Clients
 from fedlap.engines.state import rows
 from fedlap.engines.task import StackTask
 from fedlap.models import Model
-from fedlap.rounds import work_of
+from fedlap.trials import work_of
 from laws import LINEAR, LR, METHODS, WORK
 
 
@@ -96,7 +96,7 @@ def test_local_work_does_not_mix_rows(name, work, federation, graph):
     model = Model(METHODS[name].model.build(seen.inputs, seen.outputs), seen.loss, 0.01)
     if isinstance(algorithm, Suited):
         algorithm = algorithm.suited(federation, model)
-    clients = Clients(seen, model, 0, 4, torch.device("cpu"), torch.float64)
+    clients = Clients.of([seen], [0], model, 4, torch.device("cpu"), torch.float64)
     ids = clients.by_count(torch.arange(len(seen.clients)))
     server, private = algorithm.begin(torch.stack([model.start(k) for k in range(len(federation.clients))]))
     down = algorithm.send(server, ids) if isinstance(algorithm, ServerAlgorithm) else None
@@ -108,7 +108,7 @@ def test_local_work_does_not_mix_rows(name, work, federation, graph):
 
     def done(places):
         at = torch.tensor(places)
-        task = StackTask(clients, ids[at], 1, work_of(algorithm, 2))
+        task = StackTask(clients, clients.cohort(ids[at]), 1, work_of(algorithm, 2))
         return flat(algorithm.local(rows(private, ids[at]), rows(down, at), task))
 
     together = done(list(range(len(ids))))

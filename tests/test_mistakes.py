@@ -83,6 +83,35 @@ BAD = {
     "size infinite": (["run", "--data", "synthetic", "--set", "data.size=inf"], ["size = inf"]),
     "task misspelt": (["run", "--data", "synthetic", "--set", "data.task=regresion"], ["data.task"]),
     "zip as matrix": (["run", "--graph", "{}/zip.npy"], ["zip.npy", "cannot be read"]),
+    "nothing to sweep": (["sweep"], ["nothing is varied", "--vary strength=0,0.01,0.1"]),
+    "unknown field to sweep": (["sweep", "--vary", "strenght=0,1"], ["'strenght'", "'strength'"]),
+    "unknown section to sweep": (["sweep", "--vary", "algoritm.lr=1"], ["'algoritm'", "'algorithm'"]),
+    "unknown setting to sweep": (["sweep", "--vary", "algorithm.strenght=1"], ["'strenght'", "'strength'"]),
+    "setting of another to sweep": (
+        ["sweep", "--algorithm", "local", "--vary", "strength=0,1"], ["'strength'", "'local'"]),
+    "unknown algorithm to sweep": (["sweep", "--algorithm", "fedx", "--vary", "lr=1"], ["'fedx'", "'fedu'"]),
+    "no values to sweep": (["sweep", "--vary", "lr"], ["--vary lr", "field=value,value"]),
+    "an empty value": (["sweep", "--vary", "lr=1,,2"], ["--vary lr=1,,2", "field=value,value"]),
+    "seeds swept": (["sweep", "--vary", "seed=1,2"], ["--vary seed=1,2", "--seeds 0-4"]),
+    "seed set in sweep": (["sweep", "--vary", "lr=1", "--set", "seed=3"], ["--seeds"]),
+    "data swept": (["sweep", "--vary", "data=har,digits"], ["cannot be ranked", "--data"]),
+    "tasks swept": (
+        ["sweep", "--data", "synthetic", "--vary", "data.task=regression,classification"],
+        ["by accuracy", "by loss"]),
+    "swept twice": (["sweep", "--vary", "lr=1", "--vary", "algorithm.lr=2"], ["lr is varied twice"]),
+    "swept to no end": (
+        ["sweep", "--algorithm", "local", "--vary", "graph=ring,complete"],
+        ["graph = ring", "graph = complete", "the same run", "local does not use"]),
+    "a value too large": (
+        ["sweep", "--vary", "strength=0,0.1,5"], ["with strength = 5: ", "15 > 2", "at most 0.6667"]),
+    "a value too large for one rate": (
+        ["sweep", "--vary", "strength=0.1,0.5", "--vary", "lr=0.01,0.1"],
+        ["with strength = 0.5, lr = 0.1: "]),
+    "a value that is none": (["sweep", "--vary", "batch=10,0"], ["with batch = 0: ", "at least 1"]),
+    "a value unknown": (["sweep", "--vary", "graph=ring,rings"], ["with graph = rings: ", "'ring'"]),
+    "a field of a number swept": (["sweep", "--vary", "rounds.x=1"], ["--vary rounds.x=1", "no fields"]),
+    "scarce a number": (["sweep", "--vary", "scarce=0.5"], ["--vary scarce=0.5", "scarce=true"]),
+    "a sweep's device": (["sweep", "--vary", "lr=0.1", "--device", "abacus"], ["'abacus'", "use cpu"]),
     "diverging by mixing": (
         ["run", "--rounds", "300", "--strength", "30", "--set", "algorithm.allow_unstable=true"],
         ["lower strength", "= 90"]),

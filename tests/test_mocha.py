@@ -18,7 +18,7 @@ from fedlap.algorithms.mocha import EPSILON
 from fedlap.engines import Clients
 from fedlap.engines.task import StackTask
 from fedlap.models import Model
-from fedlap.rounds import suited
+from fedlap.trials import suited
 from fedlap.work import Work
 
 OUTPUTS, SEED, ETA, L2 = 3, 11, 0.3, 0.1
@@ -283,14 +283,14 @@ def test_more_passes_solve_the_subproblem_better(small, loss):
     data, federation, graph, _ = small["classes"]
     method = fl.Mocha(graph, ETA, loss=loss)
     model = Model(fl.models.linear().build(federation.inputs, OUTPUTS), federation.loss, L2)
-    clients = Clients(federation, model, SEED, 4, torch.device("cpu"), torch.float64)
+    clients = Clients.of([federation], [SEED], model, 4, torch.device("cpu"), torch.float64)
     ids = clients.by_count(torch.arange(len(data)))
     before = trained(method, federation, 2)
     method = before.algorithm
     w, step, share = method.send(before.server, ids)
 
     def subproblem(passes):
-        task = StackTask(clients, ids, 3, Work(passes, True))
+        task = StackTask(clients, clients.cohort(ids), 3, Work(passes, True))
         a, u = method.local(before.private[ids].clone(), (w.clone(), step, share), task)
         own = [conjugate(loss, a[k, : len(y)].numpy(), y).sum() / len(y)
                for k, (_, y) in enumerate(data[federation.clients[i]] for i in ids)]  # fmt: skip

@@ -164,8 +164,9 @@ def stacked(problem, request):
     """A task, two mini-batches of every client, some of them short, and a stack of models."""
     _, federation, _ = problem
     model = sized(request.param)
-    clients = Clients(federation, model, SEED, 4, CPU, torch.float64)
-    task = StackTask(clients, clients.by_count(torch.arange(len(COUNTS))), 1, Work(2, False))
+    clients = Clients.of([federation], [SEED], model, 4, CPU, torch.float64)
+    cohort = clients.cohort(clients.by_count(torch.arange(len(COUNTS))))
+    task = StackTask(clients, cohort, 1, Work(2, False))
     w = torch.stack([model.start(k) for k in range(len(COUNTS))])
     return (4, *request.param, LABELS), task, *task.batches(), w
 

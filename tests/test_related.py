@@ -11,6 +11,7 @@ import fedlap as fl
 import reference
 from conftest import random_arrays, random_weights
 from fedlap.experiment import Experiment
+from fedlap.sweeps import prepared
 
 LABELS, FEATURES, HIDDEN, L2, LR, SEED, ROUNDS = 3, 4, 3, 0.02, 0.05, 11, 10
 HEAD = HIDDEN * LABELS + LABELS  # parameters of the last layer
@@ -503,7 +504,7 @@ def test_the_lasso_s_default_strength_is_stable_and_is_written_down():
     assert fl.NetworkLasso(small).coupling.eta == 0.01
     assert fl.NetworkLasso(large).coupling.product == pytest.approx(1)
     asked = {"algorithm": {"name": "lasso"}, "graph": {"name": "complete"}, "data": {"name": "digits"}}
-    settled, _ = Experiment.of({**asked, "model": {"name": "linear"}}).checked()
+    settled = next(prepared([Experiment.of({**asked, "model": {"name": "linear"}})])).experiment
     assert settled.algorithm["strength"] == 0.01
 
 

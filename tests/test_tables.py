@@ -51,7 +51,8 @@ def scattered(counts, shape, seed):
 
 
 def chosen(store, y, rows):
-    return Part.chosen(torch.from_numpy(store), torch.from_numpy(y), [torch.from_numpy(own) for own in rows])
+    row, y = torch.from_numpy(np.concatenate(rows)), torch.from_numpy(y)
+    return Part(torch.from_numpy(store), row, y[row], torch.tensor([len(own) for own in rows]))
 
 
 def holds(part, store, y, rows):

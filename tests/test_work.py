@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedlap as fl
-from fedlap.randomness import digests, draws
-from fedlap.work import CHOOSE_UP_TO, Work, chosen, drawn, in_order, shuffled
+from fedlap.randomness import Draws, digests, draws, keys_of
+from fedlap.work import CHOOSE_UP_TO, Cohort, Work, chosen, drawn, in_order, shuffled
 
-CPU = torch.device("cpu")
 STREAM = draws(1, "batches", 1)
 law = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -25,7 +24,13 @@ def plan_of(counts, batch, work, places=None, stream=STREAM):
     first = count.cumsum(0) - count
     names = digests([f"client {k}" for k in range(len(counts))])
     at = torch.arange(len(counts)) if places is None else torch.tensor(places)
-    return drawn(stream, names[at], first[at], count[at], work, batch, CPU)
+    return drawn(stream, Cohort(at, names[at], first[at], count[at], count[at]), work, batch)[0]
+
+
+def cohort_of(counts):
+    count = torch.tensor(counts)
+    at = torch.arange(len(counts))
+    return Cohort(at, digests([str(k) for k in range(len(counts))]), count.cumsum(0) - count, count, count)
 
 
 def batches(plan, place):
@@ -47,7 +52,8 @@ def chi_square(observed, expected):
 @law
 @given(falling, st.integers(1, 12), repeats)
 def test_chosen_rows_are_distinct_and_in_range(counts, batch, steps):
-    picked = chosen(STREAM, digests([str(k) for k in range(len(counts))]), torch.tensor(counts), steps, batch)
+    names = digests([str(k) for k in range(len(counts))])
+    picked = chosen(STREAM, names.unsqueeze(0), torch.tensor([counts]), steps, batch)
     assert picked.shape == (steps, len(counts), batch)
     for step in picked:
         for rows, count in zip(step, counts, strict=True):
@@ -59,7 +65,7 @@ def test_chosen_rows_are_distinct_and_in_range(counts, batch, steps):
 @pytest.mark.parametrize(("count", "batch"), [(5, 2), (6, 3), (5, 4)])
 def test_every_subset_is_chosen_equally_often(count, batch):
     steps = 6000
-    picked = chosen(STREAM, digests(["a"]), torch.tensor([count]), steps, batch)[:, 0]
+    picked = chosen(STREAM, digests(["a"]).unsqueeze(0), torch.tensor([[count]]), steps, batch)[:, 0]
     seen = Counter(tuple(sorted(rows)) for rows in picked.tolist())
     subsets = list(combinations(range(count), batch))
     assert set(seen) == set(subsets)
@@ -76,7 +82,7 @@ def test_inclusion_is_uniform_for_large_batches():
 
 
 def test_every_order_of_an_epoch_is_equally_likely():
-    orders = shuffled(STREAM, digests(["a"]), torch.tensor([4]), 4800)
+    orders = shuffled(STREAM, cohort_of([4]), 4800)
     seen = Counter(map(tuple, orders.tolist()))
     assert len(seen) == 24
     assert chi_square(seen.values(), 200) < 60  # 23 degrees of freedom
@@ -85,7 +91,7 @@ def test_every_order_of_an_epoch_is_equally_likely():
 @law
 @given(falling, repeats)
 def test_shuffled_holds_each_row_once_an_epoch(counts, epochs):
-    orders = shuffled(STREAM, digests([str(k) for k in range(len(counts))]), torch.tensor(counts), epochs)
+    orders = shuffled(STREAM, cohort_of(counts), epochs)
     begin = 0
     for count in counts:
         for order in orders:
@@ -175,7 +181,7 @@ def test_rounds_and_names_draw_other_batches():
 def test_in_order_is_one_pass(counts, batch):
     count = torch.tensor([*counts, 0])
     first = count.cumsum(0) - count
-    plan = in_order(first, count, batch, CPU)
+    plan = in_order(first, count, count, batch)
     assert [list(chain(*batches(plan, place))) for place in range(len(counts))] == [
         list(range(a, a + n)) for a, n in zip(first.tolist(), counts, strict=False)
     ]
@@ -204,3 +210,33 @@ def test_work_that_cannot_be(steps, epochs, message):
         Work.of(steps, epochs)
     with pytest.raises(fl.InputError, match=message):
         fl.Local(local_steps=steps, local_epochs=epochs)
+
+
+@pytest.mark.parametrize("batch", [3, 70, "all", 1000])
+@pytest.mark.parametrize("epochs", [False, True])
+def test_several_rounds_at_once_are_each_of_them(batch, epochs):
+    """With one key for all clients, or with a run's own for each."""
+    cohort, work = cohort_of([90, 75, 4]), Work(2, epochs)
+    keys = keys_of([5, 6], "batches", [3, 4, 7], torch.device("cpu"))
+    run = torch.tensor([0, 1, 0])
+    several = drawn(Draws(tuple(key[:, run] for key in keys)), cohort, work, batch)
+    shared = drawn(Draws(tuple(key[:, :1] for key in keys)), cohort, work, batch)
+    assert len(several) == len(shared) == 3
+    for place, round in enumerate([3, 4, 7]):
+        by_seed = [drawn(draws(seed, "batches", round), cohort, work, batch)[0] for seed in (5, 6)]
+        for client in range(3):
+            assert batches(several[place], client) == batches(by_seed[run[client]], client)
+            assert batches(shared[place], client) == batches(by_seed[0], client)
+
+
+def test_clients_in_any_order_of_whom_only_a_bound_is_known():
+    """As on a device that draws who works: shapes go by the most rows that anybody has."""
+    known, ids = cohort_of([90, 40, 7, 3]), torch.tensor([[2, 0], [3, 1]])
+    keys = keys_of([5], "batches", [1, 2], torch.device("cpu"))
+    loose = Cohort(ids, known.digests[ids], known.first[ids], known.count[ids], torch.tensor([90, 90]))
+    for batch in (5, 70, "all"):
+        plans = drawn(Draws(keys), loose, Work(3, False), batch)
+        for round, chosen_ids in enumerate(ids.tolist()):
+            alone = drawn(draws(5, "batches", round + 1), known, Work(3, False), batch)[0]
+            for place, client in enumerate(chosen_ids):
+                assert batches(plans[round], place) == batches(alone, client)

@@ -7,38 +7,56 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int64, Num
+from jaxtyping import Bool, Int64, Num
 from torch import Tensor
 
 from fedlap.errors import InputError
-from fedlap.randomness import digest, draws
+from fedlap.parts import spans
+from fedlap.randomness import Draws, draws
 
 Given = tuple[Any, Any]  # features and labels of one client, as arrays or tensors
 Rows = tuple[Tensor, Tensor]  # the same, in the form that training takes
+ARRAYS = (np.ndarray, Tensor)
 
 
 def checked(who: str, given: Given, labels: int | None, what: str = "row") -> Rows:
     """Features (bytes or real) and labels (whole) or targets (real, a column each); errors say whose."""
+    x, y = formed(who, given)
+    check_values(who, x, y, labels, what)
+    return x, y
+
+
+def formed(who: str, given: Given) -> Rows:
+    """The same, of whatever values."""
     try:
-        if isinstance(given, np.ndarray | Tensor):
+        if isinstance(given, ARRAYS):
             raise TypeError("one array was given where a pair is needed")
         x, y = (_tensor(values) for values in given)
-        shapes = f"features of shape {tuple(x.shape)} and labels of shape {tuple(y.shape)}"
-        alike = x.dim() > 0 and y.dim() > 0 and len(x) == len(y)
+        shapes = tuple(x.shape), tuple(y.shape)
+        alike = all(shapes) and shapes[0][0] == shapes[1][0]
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{who} needs (features, labels) as arrays of numbers: {error}") from error
     if not alike or x.is_complex() or y.is_complex():
-        raise InputError(f"{who} has {shapes}; both need one entry, real numbers, for each row")
-    x = x.unsqueeze(1) if x.dim() == 1 else x
-    if 0 in x.shape[1:]:
-        raise InputError(f"{who} has {shapes}; a row needs at least one feature")
+        raise InputError(f"{_has(who, shapes)}; both need one entry, real numbers, for each row")
+    x = x.unsqueeze(1) if len(shapes[0]) == 1 else x
+    if 0 in shapes[0][1:]:
+        raise InputError(f"{_has(who, shapes)}; a row needs at least one feature")
     x = x if x.dtype == torch.uint8 or x.is_floating_point() else x.double()
     if y.is_floating_point():
-        y = y.reshape(len(y), math.prod(y.shape[1:]))
-    elif y.dim() == 1:
-        y = y.long()
-    else:
-        raise InputError(f"{who} has {shapes}; whole-number labels need one entry for each row")
+        return x, y.reshape(len(y), math.prod(shapes[1][1:]))
+    if len(shapes[1]) > 1:
+        raise InputError(f"{_has(who, shapes)}; whole-number labels need one entry for each row")
+    return x, y.long()
+
+
+def _has(who: str, shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> str:
+    return f"{who} has features of shape {shapes[0]} and labels of shape {shapes[1]}"
+
+
+def check_values(
+    who: str, x: Num[Tensor, "row *feature"], y: Num[Tensor, "row *output"], labels: int | None, what: str
+) -> None:
+    """Refuse what is not finite, and labels out of range."""
     for values, wrong in ((x, "a feature"), (y, "a label")):
         if values.is_floating_point() and not bool(values.isfinite().all()):
             at = int((~values.isfinite().flatten(1).all(1)).nonzero()[0])
@@ -49,7 +67,6 @@ def checked(who: str, given: Given, labels: int | None, what: str = "row") -> Ro
             at = int(bad.nonzero()[0])
             known = f"labels are 0 to {labels - 1}" if labels else "labels are 0, 1, …"
             raise InputError(f"{who}, {what} {at}: label {int(y[at])} is out of range; {known}")
-    return x, y
 
 
 def _tensor(values: Any) -> Tensor:
@@ -60,34 +77,62 @@ def _tensor(values: Any) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array if array.flags.writeable else array.copy()))
 
 
+def alike(pairs: Sequence[Any]) -> bool:
+    """Whether all are pairs of NumPy arrays of one kind, as many rows in both: these can be formed as one."""
+    if any(type(pair) is not tuple or len(pair) != 2 for pair in pairs):
+        return False
+    if {type(values) for pair in pairs for values in pair} != {np.ndarray}:
+        return False
+    kinds = {(x.dtype, x.shape[1:], y.dtype, y.shape[1:]) for x, y in pairs}
+    return len(kinds) == 1 and all(x.shape[:1] == y.shape[:1] != () for x, y in pairs)
+
+
 def check_alike(names: Sequence[str], given: Sequence[Rows]) -> None:
     """Refuse clients whose rows could not stand in one table."""
+    kinds = [
+        (x.dtype == torch.uint8, x.shape[1:], y.shape[1:] if y.is_floating_point() else None)
+        for x, y in given
+    ]
 
-    def kind(rows: Rows) -> str:
-        x, y = rows
-        features = f"{'byte' if x.dtype == torch.uint8 else 'real'} features {tuple(x.shape[1:])}"
-        return f"{features} and {f'real targets {tuple(y.shape[1:])}' if y.is_floating_point() else 'labels'}"
+    def said(at: int) -> str:
+        byte, features, targets = kinds[at]
+        x = f"{'byte' if byte else 'real'} features {tuple(features)}"
+        return f"{x} and {'labels' if targets is None else f'real targets {tuple(targets)}'}"
 
-    for name, rows in zip(names, given, strict=True):
-        if kind(rows) != kind(given[0]):
+    for at, name in enumerate(names):
+        if kinds[at] != kinds[0]:
             raise InputError(
-                f"data: client {name!r} has {kind(rows)}, client {names[0]!r} has {kind(given[0])}; "
-                "make them alike"
+                f"data: client {name!r} has {said(at)}, client {names[0]!r} has {said(0)}; make them alike"
             )
 
 
-def split(
-    name: str, rows: Int64[Tensor, "own"], test_share: float, seed: int
-) -> tuple[Int64[Tensor, "train"], Int64[Tensor, "test"]]:
-    """A client's training and test rows: ⌊share·n + ½⌋ with the smallest draws are for testing.
+def held_out(
+    clients: Int64[Tensor, "client"], count: Int64[Tensor, "client"], test_share: float, seed: int
+) -> Bool[Tensor, "row"]:
+    """Which rows, one client after another, are for testing: ⌊share·n + ½⌋ of n with the smallest draws.
 
-    Both keep their order, and a client always keeps a row to train on.
+    Clients are known by their digests. Each always keeps a row to train on.
     """
-    held = min(math.floor(test_share * len(rows) + 0.5), max(0, len(rows) - 1))
-    if not held:
-        return rows, rows[:0]
-    order = draws(seed, "split").permutation(digest(name), 0, len(rows))
-    return rows[order[held:].sort().values], rows[order[:held].sort().values]
+    held = (test_share * count.double() + 0.5).floor().long().minimum((count - 1).clamp(min=0))
+    return smallest(draws(seed, "split"), 0, clients, count, held)
+
+
+def smallest(
+    stream: Draws,
+    step: int,
+    clients: Int64[Tensor, "client"],
+    count: Int64[Tensor, "client"],
+    wanted: Int64[Tensor, "client"],
+) -> Bool[Tensor, "row"]:
+    """The rows with the smallest draws, as many of each client's as are wanted."""
+    chosen = torch.zeros(int(count.sum()), dtype=torch.bool)
+    some = ((wanted > 0) & (wanted < count)).nonzero().flatten()
+    first, size = (count.cumsum(0) - count)[some], count[some]
+    order = stream.permutations(clients[some], step, size)
+    within = spans(torch.zeros_like(size), size) < wanted[some].repeat_interleave(size)
+    chosen[(first.repeat_interleave(size) + order)[within]] = True
+    everything = (wanted >= count).repeat_interleave(count)
+    return chosen.logical_or_(everything)
 
 
 def label_names(labels: Sequence[str] | int | None, y: Num[Tensor, "row *output"]) -> tuple[str, ...] | None:

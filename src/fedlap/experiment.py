@@ -4,6 +4,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, fie
 
 from fedlap.algorithms import ALGORITHMS, Algorithm, Coupled
 from fedlap.data import SOURCES, TEST_SHARE, load_with_graph
-from fedlap.errors import InputError
+from fedlap.errors import DivergedError, InputError, whole
 from fedlap.federation import Federation
 from fedlap.files import digest_of
 from fedlap.graph import GRAPHS, Graph
@@ -19,10 +20,11 @@ from fedlap.models import MODELS, Architecture
 from fedlap.partition import NATURAL, PARTITIONS
 from fedlap.parts import Scaling
 from fedlap.result import Result
-from fedlap.rounds import fit, suited
-from fedlap.schedule import DtypeName, EngineName, check_schedule, sample_size
+from fedlap.rounds import fit_all
+from fedlap.schedule import DtypeName, EngineName, KeepName, Precision, Schedule
 from fedlap.scores import Score
 from fedlap.sections import Section, completed, known_name, one_line, parted
+from fedlap.trials import Trial
 from fedlap.work import DEFAULT_STEPS
 
 KNOWN_GRAPH = "known"  # the graph that comes with the data
@@ -50,6 +52,8 @@ class Experiment(BaseModel):
     dtype: DtypeName = "float32"
     device: str = "cpu"
     engine: EngineName = "stacked"
+    precision: Precision = "float32"
+    keep: KeepName = "auto"
 
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> "Experiment":
@@ -61,7 +65,8 @@ class Experiment(BaseModel):
             made = cls.model_validate(dict(description))
         except ValidationError as error:
             raise one_line(error, "", cls.model_fields) from None
-        check_schedule(made.rounds, made.batch, made.sample, made.evaluate_every, made.seed)
+        whole("seed", made.seed)
+        _ = made.schedule  # refuses numbers that cannot be run
         if not takes_graph(made.algorithm["name"]):
             return made.model_copy(update={"graph": {}})
         if not made.graph:
@@ -159,9 +164,11 @@ class Experiment(BaseModel):
         partition = None if name == NATURAL else PARTITIONS[name](**settings)
         return load_with_graph(**self.data, partition=partition, scarce=self.scarce, seed=self.seed)
 
-    def build(self) -> tuple[Algorithm, Federation, Architecture]:
-        """The objects that this describes."""
-        federation, known = self.load()
+    def build(
+        self, loaded: tuple[Federation, Graph | None] | None = None
+    ) -> tuple[Algorithm, Federation, Architecture]:
+        """The objects that this describes; data that are loaded already may be given."""
+        federation, known = loaded or self.load()
         name, settings = parted(self.algorithm)
         make = ALGORITHMS[name]
         if takes_graph(name):
@@ -175,12 +182,10 @@ class Experiment(BaseModel):
             return self
         return self.model_copy(update={"algorithm": {**self.algorithm, "strength": algorithm.coupling.eta}})
 
-    def checked(self) -> tuple["Experiment", Federation]:
-        """This experiment, `settled`, and its data: what cannot be run is refused here."""
-        algorithm, federation, model = self.build()
-        sample_size(algorithm, self.sample, len(federation.clients))
-        suited(algorithm, federation, model)
-        return self.settled(algorithm), federation
+    @property
+    def schedule(self) -> Schedule:
+        """How it is run, whatever the method."""
+        return Schedule(**{field.name: getattr(self, field.name) for field in fields(Schedule)})
 
     def run(
         self,
@@ -188,19 +193,11 @@ class Experiment(BaseModel):
         on_round: Callable[[int], None] | None = None,
     ) -> Result:
         """Build and train."""
-        return fit(
-            *self.build(),
-            rounds=self.rounds,
-            batch=self.batch,
-            sample=self.sample,
-            seed=self.seed,
-            dtype=self.dtype,
-            device=self.device,
-            engine=self.engine,
-            evaluate_every=self.evaluate_every,
-            on_score=on_score,
-            on_round=on_round,
-        )
+        told = None if on_score is None else lambda _, score: on_score(score)
+        (made,) = fit_all([Trial(*self.build(), seed=self.seed)], self.schedule, told, on_round)
+        if isinstance(made, DivergedError):
+            raise made
+        return made
 
     def _built_graph(self, federation: Federation, known: Graph | None) -> Graph:
         name, settings = parted(self.graph)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from fedlap.arrays import Given, check_names, split
+from fedlap.arrays import Given, check_names, held_out, smallest
 from fedlap.errors import DataWarning, InputError, real, whole
 from fedlap.frames import of_frame
 from fedlap.models import CrossEntropy, Loss, SquaredError
@@ -62,13 +62,11 @@ class Federation:
         """A table's rows cut into clients: those they belong to by nature, or as `partition` deals them."""
         if not isinstance(test_share, int | float) or not 0 <= test_share < 1:
             raise InputError(f"data: test_share = {test_share}; it must be in [0, 1)")
-        own = table.cut(partition, seed)
-        if table.test is None:
-            pairs = [split(name, rows, test_share, seed) for name, rows in own.items()]
-        else:
-            pairs = [(rows[~table.test[rows]], rows[table.test[rows]]) for rows in own.values()]
-        train, test = (Part.chosen(table.x, table.y, rows) for rows in zip(*pairs, strict=True))
-        return cls(tuple(own), train, test, table.labels)
+        clients, row, count = table.dealt(partition, seed)
+        test = table.test
+        held = held_out(digests(clients), count, test_share, seed) if test is None else test[row]
+        everything = Part(table.x, row, table.y[row], count)
+        return cls(clients, everything.kept(~held), everything.kept(held), table.labels)
 
     @classmethod
     def from_dataframe(
@@ -156,13 +154,14 @@ class Federation:
         """The same rows, to be standardised by constants from training rows only."""
         return replace(self, scale=Scale.of(kind, self.train))
 
-    def resident(self, device: torch.device, dtype: torch.dtype) -> "Federation":
-        """The same federation where it will be used: real features scaled once, images left as bytes.
+    def resident(self, device: torch.device, dtype: torch.dtype, *, as_bytes: bool = True) -> "Federation":
+        """The same federation where it will be used: real features scaled once, images as bytes or so too.
 
         Features that are already what models see, in this precision, stay where they are.
         """
         ready = self.scale.kind == "none" and self.train.store.dtype == self.test.store.dtype == dtype
-        if self.train.store.dtype != torch.uint8 and not ready:
+        image = self.train.store.dtype == torch.uint8
+        if not ready and not (image and as_bytes):
             return self._scaled_for_good(device, dtype)
         train = self.train.moved(self.train.store, self.train.row, device, dtype)
         shared = self.test.store is self.train.store
@@ -199,7 +198,7 @@ class Federation:
             if not 0 <= real(f"scarce: {name}", share, zero=True) <= 1:
                 raise InputError(f"scarce: {name} = {share}; it must be in [0, 1]")
         chosen = math.floor(share_of_clients * len(self.clients) + 0.5)
-        places = draws(seed, "scarce").keys(self.digests).argsort()[:chosen].tolist()
+        places = draws(seed, "scarce").keys(self.digests).argsort()[:chosen]
         train = self._thinned(self.train, places, keep, seed, 1)
         test = self._thinned(self.test, places, keep, seed, 2) if cut_test else self.test
         made = replace(self, train=train, test=test)
@@ -224,15 +223,11 @@ class Federation:
             if (names := [self.clients[place] for place in which.nonzero().flatten().tolist()])
         ]
 
-    def _thinned(self, part: Part, places: Sequence[int], keep: float, seed: int, step: int) -> Part:
+    def _thinned(self, part: Part, places: Int64[Tensor, "some"], keep: float, seed: int, step: int) -> Part:
         """Only this share of the rows of these clients, drawn by the client's name; at least one."""
-        stays = torch.ones(len(part.row), dtype=torch.bool)
-        for place in places:
-            count = int(part.count[place])
-            left = min(count, max(1, math.floor(keep * count + 0.5)))
-            order = draws(seed, "scarce").permutation(int(self.digests[place]), step, count)
-            stays[part.places(place)] = torch.zeros(count, dtype=torch.bool).index_fill(0, order[:left], True)
-        return part.kept(stays)
+        left = (keep * part.count.double() + 0.5).floor().long().clamp(min=1).minimum(part.count)
+        wanted = part.count.index_copy(0, places, left[places])
+        return part.kept(smallest(draws(seed, "scarce"), step, self.digests, part.count, wanted))
 
     def _scaled_for_good(self, device: torch.device, dtype: torch.dtype) -> "Federation":
         """Real features in the units that models see, and nothing left to scale."""

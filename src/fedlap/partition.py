@@ -14,6 +14,7 @@ from scipy.special import gammaincinv
 from torch import Tensor
 
 from fedlap.errors import InputError, real, whole
+from fedlap.parts import grouped
 from fedlap.randomness import Draws, draws
 
 Rows = list[Int64[Tensor, "_"]]  # one tensor a client, in rising order
@@ -27,8 +28,23 @@ class Partition(Protocol):
         """Each client's rows, from the labels or targets of all."""
 
 
+class Owning:
+    """A way to share out rows that says whose each row is: the same, told for many clients at once."""
+
+    clients: int
+
+    def owner(self, y: Num[Tensor, "row *output"], seed: int) -> Int64[Tensor, "row"]:
+        """The client of each row, or −1 for nobody."""
+        raise NotImplementedError
+
+    def cut(self, y: Num[Tensor, "row *output"], seed: int) -> Rows:
+        """Each client's rows."""
+        row, count = grouped(self.owner(y, seed), self.clients)
+        return list(row.split(count.tolist()))
+
+
 @dataclass(frozen=True)
-class Labels:
+class Labels(Owning):
     """Client k gets rows of the labels k, k + 1, … (mod the number of labels), sizes log-normal.
 
     Each label's rows are shuffled and shared out to the clients that hold it, in proportion to exp(spread·z)
@@ -52,8 +68,8 @@ class Labels:
         real("partition: spread", self.spread, zero=True)
         whole("partition: rows", self.rows, 0)
 
-    def cut(self, y: Num[Tensor, "row *output"], seed: int) -> Rows:
-        """Each client's rows."""
+    def owner(self, y: Num[Tensor, "row *output"], seed: int) -> Int64[Tensor, "row"]:
+        """The client of each row."""
         by_label = _by_label("labels", y)
         labels, each, clients = len(by_label), self.labels_per_client, self.clients
         if each > labels:
@@ -68,24 +84,22 @@ class Labels:
         stream = draws(seed, "partition")
         z = stream.normal(0, 0, clients)
         count = torch.tensor([len(rows) for rows in by_label]).double()
-        given = _apportioned(self.rows or len(y), count)
-        own: list[list[Tensor]] = [[] for _ in range(clients)]
+        given = _apportioned(torch.tensor([self.rows or len(y)]), count.unsqueeze(0))[0]
+        owner = torch.full((len(y),), -1)
         for label, rows in enumerate(by_label):
             rows = rows[stream.permutation(0, 1 + label, len(rows))][: given[label]]
-            holders = [k for k in range(clients) if (label - k) % labels < each]
+            holders = ((label - torch.arange(clients)) % labels < each).nonzero().flatten()
             if len(rows) < len(holders):
                 raise InputError(
                     f"partition: label {label} has {len(rows)} rows for {len(holders)} clients; "
                     "take fewer clients"
                 )
-            sizes = _sizes(len(rows), self.spread, z[holders])
-            for k, part in zip(holders, rows.split(sizes), strict=True):
-                own[k].append(part)
-        return [torch.cat(parts).sort().values for parts in own]
+            owner[rows] = holders.repeat_interleave(_sizes(len(rows), self.spread, z[holders]))
+        return owner
 
 
 @dataclass(frozen=True)
-class Dirichlet:
+class Dirichlet(Owning):
     """Each client's mix of labels is drawn from a Dirichlet distribution (Hsu, Qi and Brown, 2019).
 
     The concentration of a label is alpha times the number of labels times its share of all rows: a large
@@ -107,23 +121,21 @@ class Dirichlet:
         real("partition: alpha", self.alpha, zero=False)
         real("partition: spread", self.spread, zero=True)
 
-    def cut(self, y: Num[Tensor, "row *output"], seed: int) -> Rows:
-        """Each client's rows."""
+    def owner(self, y: Num[Tensor, "row *output"], seed: int) -> Int64[Tensor, "row"]:
+        """The client of each row."""
         stream = draws(seed, "partition")
         by_label = [rows for rows in _by_label("dirichlet", y) if len(rows)]
         sizes = _sizes(len(y), self.spread, stream.normal(0, 0, self.clients))
         left = torch.tensor([len(rows) for rows in by_label])
         mix = self._log_mixes(stream, left.double() / len(y))
-        taken = torch.zeros(self.clients, len(left), dtype=torch.int64)
-        for k in stream.permutation(0, 1, self.clients).tolist():
-            taken[k] = _taken(sizes[k], mix[k], left)
-            left = left - taken[k]
-        own: list[list[Tensor]] = [[] for _ in range(self.clients)]
+        turn = stream.permutation(0, 1, self.clients)
+        taken = torch.empty_like(mix, dtype=torch.int64)
+        taken[turn] = _in_turn(sizes[turn], mix[turn], left)
+        owner = torch.full((len(y),), -1)
         for label, rows in enumerate(by_label):
             rows = rows[stream.permutation(0, 2 + label, len(rows))]
-            for k, part in enumerate(rows.split(taken[:, label].tolist())):
-                own[k].append(part)
-        return [torch.cat(parts).sort().values for parts in own]
+            owner[rows] = torch.arange(self.clients).repeat_interleave(taken[:, label])
+        return owner
 
     def _log_mixes(self, stream: Draws, share: Float64[Tensor, "label"]) -> Float64[Tensor, "client label"]:
         """Logarithms of a Dirichlet draw for each client, as gamma variates over their sum.
@@ -132,13 +144,13 @@ class Dirichlet:
         """
         labels = len(share)
         a = (self.alpha * labels * share).clamp(1e-300, 1e300)
-        u = torch.stack([stream.uniform(1 + k, 0, 2 * labels) for k in range(self.clients)])
+        u = stream.uniforms(torch.arange(1, 1 + self.clients), 0, 2 * labels)
         larger = torch.from_numpy(gammaincinv((a + 1).numpy(), u[:, :labels].numpy()))
         return (larger.log() + u[:, labels:].log() / a).log_softmax(1)
 
 
 @dataclass(frozen=True)
-class Quantity:
+class Quantity(Owning):
     """Clients alike in what they hold and unlike in how much: shuffled rows, sizes log-normal.
 
     Every row is given out, and every client gets at least one; more clients than rows is an error.
@@ -154,15 +166,16 @@ class Quantity:
         whole("partition: clients", self.clients, 1)
         real("partition: spread", self.spread, zero=True)
 
-    def cut(self, y: Num[Tensor, "row *output"], seed: int) -> Rows:
-        """Each client's rows."""
+    def owner(self, y: Num[Tensor, "row *output"], seed: int) -> Int64[Tensor, "row"]:
+        """The client of each row."""
         stream = draws(seed, "partition")
         sizes = _sizes(len(y), self.spread, stream.normal(0, 0, self.clients))
-        return [rows.sort().values for rows in stream.permutation(0, 1, len(y)).split(sizes)]
+        whose = torch.arange(self.clients).repeat_interleave(sizes)
+        return torch.empty_like(whose).index_copy_(0, stream.permutation(0, 1, len(y)), whose)
 
 
 @dataclass(frozen=True)
-class Iid:
+class Iid(Owning):
     """Clients alike: shuffled rows in equal parts, sizes differing by one at most.
 
     Every row is given out, and every client gets at least one; more clients than rows is an error.
@@ -175,9 +188,9 @@ class Iid:
     def __post_init__(self) -> None:
         whole("partition: clients", self.clients, 1)
 
-    def cut(self, y: Num[Tensor, "row *output"], seed: int) -> Rows:
-        """Each client's rows."""
-        return Quantity(self.clients, 0.0).cut(y, seed)
+    def owner(self, y: Num[Tensor, "row *output"], seed: int) -> Int64[Tensor, "row"]:
+        """The client of each row."""
+        return Quantity(self.clients, 0.0).owner(y, seed)
 
 
 NATURAL: Final = "natural"  # every row belongs to the client that it came from
@@ -196,25 +209,61 @@ def _by_label(name: str, y: Num[Tensor, "row *output"]) -> Rows:
         raise InputError("partition: there are no rows to share out")
     if y.is_floating_point():
         raise InputError(f"partition: {name} needs labels, but targets are real numbers; use iid or quantity")
-    return [(y == label).nonzero().flatten() for label in range(int(y.max()) + 1)]
+    rows, count = grouped(y.long().clamp(min=-1), max(0, int(y.max()) + 1))
+    return list(rows.split(count.tolist()))
 
 
-def _sizes(total: int, spread: float, z: Float64[Tensor, "client"]) -> list[int]:
+def _sizes(total: int, spread: float, z: Float64[Tensor, "client"]) -> Int64[Tensor, "client"]:
     """Whole numbers that sum to `total`, each at least one, in proportion to exp(spread·z)."""
     clients = len(z)
     if total < clients:
         raise InputError(f"partition: {clients} clients cannot share {total} rows; take fewer clients")
     share = (spread * (z - z.max())).exp()
-    return [size + 1 for size in _apportioned(total - clients, share)]
+    return 1 + _apportioned(torch.tensor([total - clients]), share.unsqueeze(0))[0]
 
 
-def _apportioned(total: int, weight: Float64[Tensor, "part"]) -> list[int]:
-    """Whole numbers that sum to `total`, in proportion to `weight`: the largest remainders are rounded up."""
-    exact = weight / weight.sum() * total
+def _apportioned(
+    total: Int64[Tensor, "line"], weight: Float64[Tensor, "line part"]
+) -> Int64[Tensor, "line part"]:
+    """Whole numbers that sum to `total` in each line, in proportion to `weight`.
+
+    The largest remainders are rounded up.
+    """
+    exact = weight / weight.sum(1, keepdim=True) * total.unsqueeze(1)
     sizes = exact.floor().long()
-    largest = (exact - sizes).argsort(descending=True, stable=True)[: total - int(sizes.sum())]
-    sizes[largest] += 1
-    return [int(size) for size in sizes]
+    largest = (exact - sizes).argsort(descending=True, stable=True, dim=1)
+    missing = (total - sizes.sum(1)).unsqueeze(1)
+    more = torch.arange(sizes.shape[1]) < missing
+    return sizes.scatter_add_(1, largest, more.expand_as(sizes).long())
+
+
+def _in_turn(
+    sizes: Int64[Tensor, "client"], log_mix: Float64[Tensor, "client label"], left: Int64[Tensor, "label"]
+) -> Int64[Tensor, "client label"]:
+    """What each client takes, one after another, of what those before have left.
+
+    Until a label runs out clients do not get in each other's way, so that many can take at once; and every
+    time that they do, a label has run out.
+    """
+    taken = torch.empty_like(log_mix, dtype=torch.int64)
+    begin, many = 0, 16
+    while begin < len(sizes):
+        some = slice(begin, begin + many)
+        weight = torch.where(left > 0, log_mix[some], -math.inf).softmax(1)
+        wanted = _apportioned(sizes[some], weight)
+        before = wanted.cumsum(0) - wanted
+        # In the way: less is there than wanted, or what is there is no longer what mixes were made for.
+        short = (((left - before) < wanted) | ((left > 0) & (before >= left))).any(1)
+        good = int(short.long().argmax()) if bool(short.any()) else len(wanted)
+        taken[begin : begin + good] = wanted[:good]
+        left = left - wanted[:good].sum(0)
+        begin += good
+        if good < len(wanted):
+            taken[begin] = _taken(int(sizes[begin]), log_mix[begin], left)
+            left = left - taken[begin]
+            begin += 1
+        many = 2 * many if good == len(wanted) else 16
+    return taken
 
 
 def _taken(
@@ -225,5 +274,6 @@ def _taken(
     while missing := size - int(taken.sum()):
         free = left - taken
         weight = torch.where(free > 0, log_mix, -math.inf).softmax(0)
-        taken += torch.minimum(torch.tensor(_apportioned(missing, weight)), free)
+        wanted = _apportioned(torch.tensor([missing]), weight.unsqueeze(0))[0]
+        taken += torch.minimum(wanted, free)
     return taken

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int64, Num, UInt8
+from scipy.sparse import csc_array
 from torch import Tensor
 
 from fedlap.errors import InputError
@@ -15,6 +17,30 @@ from fedlap.errors import InputError
 Scaling = Literal["none", "pooled", "client"]
 
 BLOCK = 4_000_000  # features are converted in blocks of about this many values (32 MB)
+FEW = 4_096  # bytes; clients with fewer are counted together
+
+
+def grouped(
+    owner: Int64[Tensor, "row"], clients: int
+) -> tuple[Int64[Tensor, "owned"], Int64[Tensor, "client"]]:
+    """The rows of each client in rising order, one client after another, and how many; −1 owns nothing.
+
+    A matrix with a one for each row in its owner's line, turned from columns to lines: to count is faster
+    than to sort.
+    """
+    rows = len(owner)
+    place = owner.numpy() + 1
+    ones = np.ones(rows, dtype=np.int8)
+    lines = csc_array((ones, place, np.arange(rows + 1)), shape=(clients + 1, rows)).tocsr()
+    first = torch.from_numpy(lines.indptr[1:].astype(np.int64))
+    return torch.from_numpy(lines.indices[int(first[0]) :].astype(np.int64)), first.diff()
+
+
+def spans(first: Int64[Tensor, "client"], count: Int64[Tensor, "client"]) -> Int64[Tensor, "row"]:
+    """first_k, first_k + 1, … as many as count_k says, for one client after another."""
+    shift = first - (count.cumsum(0) - count)
+    total = int(count.sum())
+    return torch.arange(total).add_(torch.repeat_interleave(shift, count, output_size=total))
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,14 +64,19 @@ class Part:
         return Part(x, torch.arange(len(x), device=x.device), y, count)
 
     @staticmethod
-    def chosen(
-        store: Num[Tensor, "stored *feature"],
-        y: Num[Tensor, "stored *output"],
-        rows: Sequence[Int64[Tensor, "_"]],
-    ) -> "Part":
-        """Each client's own rows of a store."""
-        row = torch.cat([*rows])
-        return Part(store, row, y[row], torch.tensor([len(own) for own in rows]))
+    def joined(parts: Sequence["Part"]) -> "Part":
+        """Parts one after another; those that share a store go on sharing it."""
+        if len(parts) == 1:
+            return parts[0]
+        stores = list({id(part.store): part.store for part in parts}.values())
+        sizes = torch.tensor([0, *(len(store) for store in stores)]).cumsum(0).tolist()
+        begin = {id(store): size for store, size in zip(stores, sizes, strict=False)}
+        return Part(
+            stores[0] if len(stores) == 1 else torch.cat(stores),
+            torch.cat([part.row + begin[id(part.store)] for part in parts]),
+            torch.cat([part.y for part in parts]),
+            torch.cat([part.count for part in parts]),
+        )
 
     @property
     def x(self) -> Num[Tensor, "row *feature"]:
@@ -77,9 +108,10 @@ class Part:
 
     def reordered(self, places: Sequence[int]) -> "Part":
         """The same rows with clients in another order."""
-        own = torch.arange(len(self.row)).split(self.count.tolist())
-        at = torch.cat([own[place] for place in places])
-        return Part(self.store, self.row[at], self.y[at], self.count[list(places)])
+        order = torch.tensor(places, dtype=torch.int64)
+        count = self.count[order]
+        at = spans(self.first[order], count)
+        return Part(self.store, self.row[at], self.y[at], count)
 
     def moved(
         self,
@@ -114,11 +146,31 @@ class Scale:
             raise InputError(f"data: scale = {kind!r}; it must be none, pooled or client")
         image = train.store.dtype == torch.uint8 and train.store.dim() > 2
         moments = _of_pixels if image else _of_features
-        places = range(len(train.count))
-        groups = [train.row] if kind == "pooled" else [train.row[train.places(place)] for place in places]
-        pairs = [moments(train.store, rows) for rows in groups]
-        mean, std = (torch.cat(constants) for constants in zip(*pairs, strict=True))
+        if kind == "pooled":
+            mean, std = moments(train.store, train.row.unsqueeze(0))
+            return Scale(kind, mean, torch.where(std > 0, 1 / std, 1.0))
+        shape = moments(train.store, train.row[:1].unsqueeze(0))[0].shape[1:]
+        mean, std = torch.empty(2, len(train.count), *shape, dtype=torch.float64).unbind()
+        for some, rows in _of_one_size(train):
+            mean[some], std[some] = moments(train.store, rows)
         return Scale(kind, mean, torch.where(std > 0, 1 / std, 1.0))
+
+    @staticmethod
+    def joined(scales: Sequence["Scale"], sizes: Sequence[int]) -> "Scale":
+        """The constants of several federations of these sizes, one after another."""
+        if all(scale is scales[0] for scale in scales) and scales[0].kind != "client":
+            return scales[0]
+        if all(scale.kind == "none" for scale in scales):
+            return scales[0]
+        of_each = [
+            [
+                c if scale.kind == "client" else c.expand(size, *c.shape[1:])
+                for c in (scale.shift, scale.factor)
+            ]
+            for scale, size in zip(scales, sizes, strict=True)
+        ]
+        shift, factor = (torch.cat(constants) for constants in zip(*of_each, strict=True))
+        return Scale("client", shift, factor)
 
     def moved(self, device: torch.device, dtype: torch.dtype) -> "Scale":
         """The same constants where they are used for every batch."""
@@ -138,9 +190,13 @@ class Scale:
             return x.to(dtype)
         # Bytes are exact in any precision; other values lose digits unless shifted before they are rounded.
         wide = dtype if x.dtype == torch.uint8 else torch.float64
-        at = clients if self.kind == "client" else torch.zeros_like(clients[:1])
-        shift, factor = (c.to(x.device)[at].unsqueeze(1).to(wide) for c in (self.shift, self.factor))
-        return ((x.to(wide) - shift) * factor).to(dtype)
+        shift, factor = (
+            (c.to(x.device)[clients] if self.kind == "client" else c.to(x.device)).unsqueeze(1).to(wide)
+            for c in (self.shift, self.factor)
+        )
+        # In place on what was made here: one pass through memory less.
+        seen = x.to(wide).sub_(shift) if x.dtype != wide else x - shift
+        return seen.mul_(factor).to(dtype)
 
     def whole(self, part: Part, dtype: torch.dtype) -> Float[Tensor, "row *feature"]:
         """All of a part's features in the units that models see, a block at a time."""
@@ -154,43 +210,73 @@ class Scale:
         return out
 
 
-Moments = tuple[Float64[Tensor, "one ..."], Float64[Tensor, "one ..."]]
+Moments = tuple[Float64[Tensor, "client ..."], Float64[Tensor, "client ..."]]
 
 
-def _of_features(store: Num[Tensor, "stored *feature"], rows: Int64[Tensor, "row"]) -> Moments:
-    """Mean and population standard deviation of each feature.
+def _of_one_size(part: Part) -> Iterator[tuple[Int64[Tensor, "client"], Int64[Tensor, "client row"]]]:
+    """Clients with equally many rows, and the places of these.
+
+    Together they are a block at most where images are counted, 256 places a channel, and fit a cache where
+    features are summed.
+    """
+    values = math.prod(part.store.shape[1:])
+    for size in part.count.unique().tolist():
+        most = BLOCK // (16 * values * max(size, 16))
+        for some in (part.count == size).nonzero().flatten().split(max(1, most)):
+            yield some, part.row[part.first[some].unsqueeze(1) + torch.arange(size)]
+
+
+def _of_features(store: Num[Tensor, "stored *feature"], rows: Int64[Tensor, "client row"]) -> Moments:
+    """Mean and population standard deviation of each feature of each client.
 
     Values are taken relative to the first row's, so that what never changes has a deviation of exactly zero.
     """
-    origin = store[rows[:1]].double()
+    origin = store[rows[:, :1]].double()
 
     def mean(shift: Tensor | float, power: int) -> Tensor:
         total = torch.zeros_like(origin)
         for x in _blocks(store, rows):
-            total += ((x.double() - origin - shift) ** power).sum(0, keepdim=True)
-        return total / len(rows)
+            total += ((x.double() - origin - shift) ** power).sum(1, keepdim=True)
+        return total / rows.shape[1]
 
     shift = mean(0.0, 1)
-    return origin + shift, mean(shift, 2).sqrt()
+    return (origin + shift).squeeze(1), mean(shift, 2).sqrt().squeeze(1)
 
 
-def _of_pixels(store: UInt8[Tensor, "stored *feature"], rows: Int64[Tensor, "row"]) -> Moments:
+def _of_pixels(store: UInt8[Tensor, "stored *feature"], rows: Int64[Tensor, "client row"]) -> Moments:
     """Mean and population standard deviation of each channel of images, from how often each byte occurs."""
     channels = store.shape[1] if store.dim() > 3 else 1
-    times = torch.zeros(channels, 256, dtype=torch.int64)
-    for x in _blocks(store, rows):
-        by_channel = x.reshape(len(x), channels, -1).transpose(0, 1)
-        times += torch.stack([torch.bincount(pixels.flatten(), minlength=256) for pixels in by_channel])
+    times = _times(store, rows, channels)
     value, share = torch.arange(256.0, dtype=torch.float64), times / times.sum(1, keepdim=True).double()
     mean = (share * value).sum(1, keepdim=True)
     variance = (share * (value - mean) ** 2).sum(1)
-    shape = (1, channels, *[1] * (store.dim() - 2)) if store.dim() > 3 else (1,) * store.dim()
+    shape = (len(rows), channels if store.dim() > 3 else 1, *[1] * (store.dim() - 2))
     return mean.view(shape), variance.sqrt().view(shape)
 
 
-def _blocks(store: Num[Tensor, "stored *feature"], rows: Int64[Tensor, "row"]) -> Iterator[Tensor]:
-    for at in rows.split(max(1, BLOCK // math.prod(store.shape[1:]))):
-        yield store[at]
+def _times(
+    store: UInt8[Tensor, "stored *feature"], rows: Int64[Tensor, "client row"], channels: int
+) -> Int64[Tensor, "line 256"]:
+    """How often each byte occurs, in a line for each client and channel."""
+    lines = len(rows) * channels
+    if len(rows) > 1 and rows.shape[1] * math.prod(store.shape[1:]) > FEW:
+        return torch.cat([_times(store, own, channels) for own in rows.split(1)])
+    times = torch.zeros(lines, 256, dtype=torch.int64)
+    for x in _blocks(store, rows):
+        by_line = x.reshape(*x.shape[:2], channels, -1).transpose(1, 2).reshape(lines, -1)
+        if len(rows) == 1:  # bytes are counted as they are
+            times += torch.stack([torch.bincount(pixels, minlength=256) for pixels in by_line])
+        else:
+            at = by_line + 256 * torch.arange(lines).unsqueeze(1)
+            times += torch.bincount(at.flatten(), minlength=256 * lines).view(lines, 256)
+    return times
+
+
+def _blocks(
+    store: Num[Tensor, "stored *feature"], rows: Int64[Tensor, "client row"]
+) -> Iterator[Num[Tensor, "client some *feature"]]:
+    for at in rows.split(max(1, BLOCK // (len(rows) * math.prod(store.shape[1:]))), dim=1):
+        yield store[at.flatten()].unflatten(0, at.shape)
 
 
 UNSCALED = Scale("none", torch.zeros(1), torch.ones(1))

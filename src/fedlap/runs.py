@@ -24,10 +24,10 @@ def folder_for(out: Path, experiment: Experiment) -> Path:
     return out / f"{experiment.title}-{experiment.algorithm['name']}-{experiment.digest}"
 
 
-def folder_for_all(out: Path, experiments: Sequence[Experiment]) -> Path:
-    """Where a comparison of these experiments is kept."""
+def folder_for_all(out: Path, experiments: Sequence[Experiment], kind: str) -> Path:
+    """Where a comparison or a sweep of these experiments is kept."""
     digest = hashlib.sha256("".join(e.digest for e in experiments).encode()).hexdigest()[:16]
-    return out / f"{experiments[0].title}-compare-{digest}"
+    return out / f"{experiments[0].title}-{kind}-{digest}"
 
 
 def write_run(out: Path, experiment: Experiment, result: Result) -> Path:

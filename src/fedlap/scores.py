@@ -1,6 +1,7 @@
 """What is measured, and its exact meaning."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +16,12 @@ class Tally:
     loss: Float64[Tensor, "client"]  # of the loss without the L2 term
     hits: Float64[Tensor, "client"] | None  # of right answers; None where targets are real numbers
     count: Int64[Tensor, "client"]
+
+    def split(self, sizes: Sequence[int]) -> list["Tally"]:
+        """Those of so many clients each."""
+        loss, count = self.loss.split(list(sizes)), self.count.split(list(sizes))
+        hits = [None] * len(sizes) if self.hits is None else self.hits.split(list(sizes))
+        return [Tally(*each) for each in zip(loss, hits, count, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Labelled rows in one table, before anybody's share of them is fixed."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
@@ -11,9 +11,19 @@ import torch
 from jaxtyping import Bool, Int64, Num
 from torch import Tensor
 
-from fedlap.arrays import Given, check_alike, check_names, checked, label_names
+from fedlap.arrays import (
+    Given,
+    alike,
+    check_alike,
+    check_names,
+    check_values,
+    checked,
+    formed,
+    label_names,
+)
 from fedlap.errors import InputError
-from fedlap.partition import Partition
+from fedlap.partition import Owning, Partition
+from fedlap.parts import grouped
 
 Own = dict[str, Int64[Tensor, "_"]]  # each client's rows, by its name
 
@@ -61,17 +71,27 @@ class Table:
 
     def cut(self, partition: Any, seed: int) -> Own:
         """Each client's rows: by nature, or as a partition deals them out."""
+        clients, row, count = self.dealt(partition, seed)
+        return dict(zip(clients, row.split(count.tolist()), strict=True))
+
+    def dealt(
+        self, partition: Any, seed: int
+    ) -> tuple[tuple[str, ...], Int64[Tensor, "owned"], Int64[Tensor, "client"]]:
+        """The same as clients' names, their rows one client after another, and how many rows each has."""
         if isinstance(partition, type) or not isinstance(partition, Partition | None):
             raise InputError(f"data: partition = {partition!r}; give one, as in fedlap.partition.Iid(20)")
-        if partition is not None:
-            return {str(k): rows for k, rows in enumerate(partition.cut(self.y, seed))}
-        if self.owner is None:
+        if isinstance(partition, Owning) and type(partition).cut is Owning.cut:  # nobody's own way to cut
+            row, count = grouped(partition.owner(self.y, seed), partition.clients)
+        elif partition is not None:
+            own = partition.cut(self.y, seed)
+            row, count = torch.cat(own), torch.tensor([len(rows) for rows in own])
+        elif self.owner is not None:
+            return self.clients, *grouped(self.owner, len(self.clients))
+        else:
             raise InputError(
                 "data: nothing says whose rows are whose; name the column of clients, or choose a partition"
             )
-        count = torch.bincount(self.owner, minlength=len(self.clients))
-        rows = self.owner.argsort(stable=True).split(count.tolist())
-        return dict(zip(self.clients, rows, strict=True))
+        return tuple(str(k) for k in range(len(count))), row, count
 
 
 def of_arrays(
@@ -88,33 +108,69 @@ def of_arrays(
     check_names(names)
     classes = len(labels) if isinstance(labels, tuple) else labels
     place = {name: k for k, name in enumerate(names)}
-    given, places, held = [], [], []
-    for mapping, what in ((arrays, "row"), (test or {}, "test row")):
-        for name, pair in mapping.items():
-            if str(name) not in place:
-                raise InputError(f"data: client {str(name)!r} has test rows but no training rows; add some")
-            given.append(checked(f"data: client {str(name)!r}", pair, classes, what))
-            places.append(place[str(name)])
-            held.append(what == "test row")
-    check_alike([str(name) for name in (*arrays, *(test or {}))], given)
-    x, y = (torch.cat(tensors) for tensors in zip(*given, strict=True))
-    count = torch.tensor([len(own) for own, _ in given])
-    owner, kept = (torch.tensor(each).repeat_interleave(count) for each in (places, held))
-    return Table(x, y, label_names(labels, y), names, owner, None if test is None else kept)
+    listed = [
+        (str(name), pair, what)
+        for mapping, what in ((arrays, "row"), (test or {}, "test row"))
+        for name, pair in mapping.items()
+    ]
+    try:
+        x, y, count = _one_after_another(listed, place, classes)
+    except InputError:
+        for name, pair, what in listed:  # one by one, to say whose rows are wrong
+            _check_known_here(name, place)
+            checked(f"data: client {name!r}", pair, classes, what)
+        raise
+    owner = torch.tensor([place[name] for name, _, _ in listed]).repeat_interleave(count)
+    held = None if test is None else torch.arange(len(x)) >= int(count[: len(names)].sum())
+    return Table(x, y, label_names(labels, y), names, owner, held)
+
+
+def _one_after_another(
+    listed: Sequence[tuple[str, Given, str]], place: Mapping[str, int], labels: int | None
+) -> tuple[Tensor, Tensor, Int64[Tensor, "given"]]:
+    """All features, all labels, and how many rows each gives; values are checked all at once."""
+    for name, _, _ in listed:
+        _check_known_here(name, place)
+    pairs = [pair for _, pair, _ in listed]
+    if alike(pairs):
+        xs, ys = zip(*pairs, strict=True)
+        x, y = formed("data", (np.concatenate(xs), np.concatenate(ys)))
+        count = torch.tensor([len(own) for own, _ in pairs])
+    else:
+        given = [formed("data", pair) for pair in pairs]
+        check_alike([name for name, _, _ in listed], given)
+        x, y = (torch.cat(tensors) for tensors in zip(*given, strict=True))
+        count = torch.tensor([own.shape[0] for own, _ in given])
+    check_values("data", x, y, labels, "row")
+    return x, y, count
+
+
+def _check_known_here(name: str, known: Container[str]) -> None:
+    if name not in known:
+        raise InputError(f"data: client {name!r} has test rows but no training rows; add some")
 
 
 def owners(client: Iterable[Any], rows: int, where: str) -> tuple[tuple[str, ...], Int64[Tensor, "row"]]:
     """Names of clients in the order in which they first appear, and each row's place among them."""
     given = list(client.tolist() if isinstance(client, np.ndarray | Tensor) else client)
+    kinds = set(map(type, given))
+    if kinds == {float} and all(map(float.is_integer, given)):
+        given = list(map(int, given))
+    elif kinds not in ({int}, {str}):  # of which those that are equal, and only those, are written alike
+        given = _written(given, where)
+    if len(given) != rows:
+        raise InputError(f"{where}: {len(given)} client names for {rows} rows; each row needs one")
+    places = {name: place for place, name in enumerate(dict.fromkeys(given))}
+    return tuple(map(str, places)), torch.tensor([places[name] for name in given], dtype=torch.int64)
+
+
+def _written(given: Iterable[Any], where: str) -> list[str]:
+    """Names of any kind as text."""
     for row, name in enumerate(given):
         if name is None or (isinstance(name, float) and not math.isfinite(name)):
             raise InputError(f"{where}, row {row}: the client is missing; fill in or leave out such rows")
     whole = all(isinstance(name, float) and name.is_integer() for name in given)
-    names = [str(int(name) if whole else name) for name in given]
-    if len(names) != rows:
-        raise InputError(f"{where}: {len(names)} client names for {rows} rows; each row needs one")
-    places = {name: place for place, name in enumerate(dict.fromkeys(names))}
-    return tuple(places), torch.tensor([places[name] for name in names], dtype=torch.int64)
+    return [str(int(name) if whole else name) for name in given]
 
 
 def check_known(own: Iterable[Any], test: Iterable[Any], where: str, test_where: str) -> None:
@@ -144,15 +200,16 @@ def of_dataset(
         ) from error
     if not isinstance(client, Mapping):
         return Table.of((x, y), client, labels=labels, where="the dataset")
-    owner = torch.full((len(x),), -1)
+    owners_of = [-1] * len(x)
     for place, (name, rows) in enumerate(client.items()):
         for at in rows.tolist() if isinstance(rows, np.ndarray | Tensor) else rows:
-            if not (isinstance(at, Integral) and 0 <= int(at) < len(x) and int(owner[int(at)]) < 0):
+            if not (isinstance(at, Integral) and 0 <= int(at) < len(owners_of) and owners_of[int(at)] < 0):
                 raise InputError(
                     f"data: client {str(name)!r} is given an item that does not exist or is given already; "
                     f"items are 0 to {len(x) - 1}, each for one client"
                 )
-            owner[int(at)] = place
+            owners_of[int(at)] = place
+    owner = torch.tensor(owners_of)
     held = owner >= 0  # items that nobody is given are left out
     return _owned((x[held], y[held]), [str(name) for name in client], owner[held], labels, "the dataset")
 

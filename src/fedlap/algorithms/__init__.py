@@ -15,6 +15,7 @@ from fedlap.algorithms.algorithm import (
     Sampling,
     ServerAlgorithm,
     State,
+    Steady,
     Suited,
     Task,
 )
@@ -82,6 +83,7 @@ __all__ = [
     "Scaffold",
     "ServerAlgorithm",
     "State",
+    "Steady",
     "Suited",
     "Task",
 ]

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms.algorithm import Ids, Kind, One, Stack, Task, check_work
+from fedlap.algorithms.algorithm import Ids, Kind, One, Stack, Steadiness, Task, check_work
 from fedlap.errors import real
 
 Mixture = Float[Tensor, "everyone 1"]
@@ -39,6 +39,7 @@ class AFL:
     local_epochs: int | None = None
 
     kind: ClassVar[Kind] = "one model"
+    steady: ClassVar[Steadiness] = "round"
     citation: ClassVar[str] = "M. Mohri, G. Sivek and A. T. Suresh. Agnostic Federated Learning. ICML, 2019."
 
     def __post_init__(self) -> None:
@@ -88,5 +89,5 @@ def on_simplex(v: Mixture) -> Mixture:
     """The nearest point with non-negative entries that sum to one (Duchi et al., ICML 2008)."""
     falling = v.flatten().sort(descending=True).values
     excess = (falling.cumsum(0) - 1) / torch.arange(1, len(v) + 1, device=v.device)
-    last = int((falling > excess).sum()) - 1
-    return (v - excess[last]).clamp_min(0)
+    last = (falling > excess).sum(0, keepdim=True) - 1
+    return (v - excess.gather(0, last)).clamp_min(0)

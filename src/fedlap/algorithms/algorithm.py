@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from fedlap.algorithms.column import Number
 from fedlap.errors import real
 from fedlap.federation import Federation
 from fedlap.models import Batch, Model
@@ -37,6 +38,7 @@ State = Any
 
 
 Kind = Literal["one model", "personal", "multi-task"]
+Steadiness = Literal["local", "round"]
 
 
 @runtime_checkable
@@ -68,7 +70,7 @@ class Task(Protocol):
         """Every training row once, in order, a block at a time and weighted by 1/n_k, with such numbers."""
         ...
 
-    def descend(self, w: Stack, batch: Batch, lr: float) -> Stack:
+    def descend(self, w: Stack, batch: Batch, lr: Number) -> Stack:
         """w_k ← w_k − lr ∇F̃_k(w_k) for the clients of the batch, in place; the others keep w_k."""
         ...
 
@@ -129,11 +131,14 @@ class ServerAlgorithm(Algorithm, Protocol):
     """A method with a server that samples clients."""
 
     def send(self, server: State, ids: Ids) -> State:
-        """What each sampled client is told."""
+        """What each sampled client is told: made anew, or a part of what the server keeps."""
         ...
 
     def merge(self, server: State, ids: Ids, ups: State) -> State:
-        """What the server keeps next, or the `Rows` of it that change, from what clients sent."""
+        """What the server keeps next, or the `Rows` of it that change, from what clients sent.
+
+        What they sent is handed over and may be written to.
+        """
         ...
 
 
@@ -161,6 +166,18 @@ class PeerAlgorithm(Algorithm, Protocol):
 
 
 # What some methods can do beyond that.
+
+
+@runtime_checkable
+class Steady(Protocol):
+    """A method that does the same operations whatever the numbers are: Python looks at no value.
+
+    "local": its local work is so, whichever numbers its real-valued settings are, and uses no graph; several
+    runs of it, seeds and such settings, can then work as one stack. "round": sending and merging too; on a
+    GPU a round of it can then be recorded once and replayed.
+    """
+
+    steady: ClassVar[Steadiness]
 
 
 @runtime_checkable

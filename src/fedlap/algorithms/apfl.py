@@ -6,7 +6,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms.algorithm import Ids, Kind, One, Stack, Task, check_work
+from fedlap.algorithms.algorithm import Ids, Kind, One, Stack, Steadiness, Task, check_work
 from fedlap.errors import InputError, real
 
 Own = tuple[Stack, Float[Tensor, "client 1"]]  # v_k and a_k
@@ -40,6 +40,7 @@ class APFL:
     local_epochs: int | None = None
 
     kind: ClassVar[Kind] = "personal"
+    steady: ClassVar[Steadiness] = "round"
     citation: ClassVar[str] = (
         "Y. Deng, M. M. Kamani and M. Mahdavi. Adaptive Personalized Federated Learning. arXiv:2003.13461, "
         "2020."

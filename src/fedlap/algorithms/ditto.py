@@ -6,7 +6,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms.algorithm import Ids, Kind, One, Stack, Task, check_work
+from fedlap.algorithms.algorithm import Ids, Kind, One, Stack, Steadiness, Task, check_work
 from fedlap.algorithms.fedavg import Counted, mean
 from fedlap.errors import real
 
@@ -36,6 +36,7 @@ class Ditto:
     local_epochs: int | None = None
 
     kind: ClassVar[Kind] = "personal"
+    steady: ClassVar[Steadiness] = "round"
     citation: ClassVar[str] = (
         "T. Li, S. Hu, A. Beirami and V. Smith. Ditto: Fair and Robust Federated Learning Through "
         "Personalization. ICML, 2021."

@@ -6,7 +6,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms.algorithm import Ids, Kind, One, Stack, Task, check_work
+from fedlap.algorithms.algorithm import Ids, Kind, One, Stack, Steadiness, Task, check_work
 from fedlap.errors import real
 
 Counted = tuple[Stack, Float[Tensor, "client 1"]]  # models, and how many rows each was trained on
@@ -36,6 +36,7 @@ class FedAvg:
     local_epochs: int | None = None
 
     kind: ClassVar[Kind] = "one model"
+    steady: ClassVar[Steadiness] = "round"
     citation: ClassVar[str] = (
         "H. B. McMahan, E. Moore, D. Ramage, S. Hampson and B. Agüera y Arcas. Communication-Efficient "
         "Learning of Deep Networks from Decentralized Data. AISTATS, 2017."
@@ -87,6 +88,7 @@ class FedProx:
     local_epochs: int | None = None
 
     kind: ClassVar[Kind] = "one model"
+    steady: ClassVar[Steadiness] = "round"
     citation: ClassVar[str] = (
         "T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar and V. Smith. Federated Optimization in "
         "Heterogeneous Networks. MLSys, 2020."

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedlap.algorithms.algorithm import Algorithm, Ids, Kind, Stack, Task, check_work
+from fedlap.algorithms.algorithm import Algorithm, Ids, Kind, Stack, Steadiness, Task, check_work
 from fedlap.algorithms.fedavg import mean
 from fedlap.algorithms.local import Local
 from fedlap.errors import UnsuitedError, whole
@@ -46,6 +46,7 @@ class FedPer:
     head: int = field(default=0, init=False, repr=False)  # how many parameters, as `suited` finds
 
     kind: ClassVar[Kind] = "personal"
+    steady: ClassVar[Steadiness] = "round"
     citation: ClassVar[str] = (
         "M. G. Arivazhagan, V. Aggarwal, A. K. Singh and S. Choudhary. Federated Learning with "
         "Personalization Layers. arXiv:1912.00818, 2019."

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fedlap.algorithms.algorithm import Everyone, Ids, Kind, Rows, Stack, Task, check_work
+from fedlap.algorithms.algorithm import Everyone, Ids, Kind, Rows, Stack, Steadiness, Task, check_work
 from fedlap.algorithms.coupling import Coupling
 from fedlap.errors import InputError
 from fedlap.federation import Federation
@@ -54,6 +54,7 @@ class FedU:
     allow_unstable: bool = False
 
     kind: ClassVar[Kind] = "multi-task"
+    steady: ClassVar[Steadiness] = "round"
     citation: ClassVar[str] = CITATION
 
     def __post_init__(self) -> None:
@@ -95,7 +96,7 @@ class FedU:
 
     def send(self, W: Everyone, ids: Ids) -> Stack:
         """Each sampled client is told its own model."""
-        return W[ids]
+        return W.index_select(0, ids)
 
     def local(self, private: None, w: Stack, task: Task) -> tuple[None, Stack]:
         """R mini-batch steps."""
@@ -106,9 +107,9 @@ class FedU:
     def merge(self, W: Everyone, ids: Ids, ups: Stack) -> Rows:
         """A step along −η L W, at the sampled clients."""
         if self.graph.server:
-            ids, ups = torch.cat([ids, ids.new_tensor([len(W) - 1])]), torch.cat([ups, W[-1:]])
-        pull = self.graph.pull(ids, ups, W if self.neighbours == "all" else None)
-        return Rows(ids, ups - self.coupling.step * pull)
+            ids, ups = torch.cat([ids, ids.new_full((1,), len(W) - 1)]), torch.cat([ups, W[-1:]])
+        elsewhere = W if self.neighbours == "all" else None
+        return Rows(ids, self.graph.mix_(ups, self.coupling.step, ids, elsewhere))
 
     def penalty(self, W: Everyone, private: None) -> Float[Tensor, ""]:
         """(η/2) tr(WᵀLW)."""
@@ -142,6 +143,7 @@ class DFedU:
     allow_unstable: bool = False
 
     kind: ClassVar[Kind] = "multi-task"
+    steady: ClassVar[Steadiness] = "round"
     citation: ClassVar[str] = CITATION
 
     def __post_init__(self) -> None:
@@ -188,7 +190,7 @@ class DFedU:
 
     def mix_all(self, W: Stack) -> Stack:
         """The same step at every client, as one product with the Laplacian."""
-        return W - self.coupling.step * self.graph.laplacian_times(W)
+        return self.graph.mix_(W.clone(), self.coupling.step)
 
     def penalty(self, server: None, W: Stack) -> Float[Tensor, ""]:
         """(η/2) tr(WᵀLW)."""

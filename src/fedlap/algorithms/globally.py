@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedlap.algorithms.algorithm import Ids, Kind, One, Stack, Task, check_work
+from fedlap.algorithms.algorithm import Ids, Kind, One, Stack, Steadiness, Task, check_work
 from fedlap.federation import Federation
 
 
@@ -23,6 +23,7 @@ class Global:
     local_epochs: int | None = None
 
     kind: ClassVar[Kind] = "one model"
+    steady: ClassVar[Steadiness] = "round"
     citation: ClassVar[str] = ""
 
     def __post_init__(self) -> None:

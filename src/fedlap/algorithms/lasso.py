@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fedlap.algorithms.algorithm import Everyone, Ids, Kind, Rows, Stack, Task, check_work
+from fedlap.algorithms.algorithm import Everyone, Ids, Kind, Rows, Stack, Steadiness, Task, check_work
 from fedlap.algorithms.coupling import Coupling
 from fedlap.errors import real
 from fedlap.federation import Federation
@@ -54,6 +54,7 @@ class NetworkLasso:
     allow_unstable: bool = False
 
     kind: ClassVar[Kind] = "multi-task"
+    steady: ClassVar[Steadiness] = "local"
     citation: ClassVar[str] = (
         "D. Hallac, J. Leskovec and S. Boyd. Network Lasso: Clustering and Optimization in Large Graphs. "
         "KDD, 2015."
@@ -80,7 +81,7 @@ class NetworkLasso:
 
     def send(self, W: Everyone, ids: Ids) -> Stack:
         """Each sampled client is told its own model."""
-        return W[ids]
+        return W.index_select(0, ids)
 
     def local(self, private: None, w: Stack, task: Task) -> tuple[None, Stack]:
         """R mini-batch steps."""
@@ -91,7 +92,7 @@ class NetworkLasso:
     def merge(self, W: Everyone, ids: Ids, ups: Stack) -> Rows:
         """A step along the penalty's gradient, at the sampled clients."""
         if self.graph.server:
-            ids, ups = torch.cat([ids, ids.new_tensor([len(W) - 1])]), torch.cat([ups, W[-1:]])
+            ids, ups = torch.cat([ids, ids.new_full((1,), len(W) - 1)]), torch.cat([ups, W[-1:]])
         new = ids.new_full((len(W),), -1).index_copy(0, ids, torch.arange(len(ids), device=ids.device))
         pulls = []
         for some, w in zip(ids.split(BLOCK), ups.split(BLOCK), strict=True):

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedlap.algorithms.algorithm import Ids, Kind, Stack, Task, check_work
+from fedlap.algorithms.algorithm import Ids, Kind, Stack, Steadiness, Task, check_work
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Local:
     local_epochs: int | None = None
 
     kind: ClassVar[Kind] = "personal"
+    steady: ClassVar[Steadiness] = "round"
     citation: ClassVar[str] = ""
 
     def __post_init__(self) -> None:

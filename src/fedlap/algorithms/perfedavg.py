@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from fedlap.algorithms.algorithm import Ids, Kind, One, Stack, Task, check_work
+from fedlap.algorithms.algorithm import Ids, Kind, One, Stack, Steadiness, Task, check_work
 from fedlap.errors import InputError, real
 
 
@@ -40,6 +40,7 @@ class PerFedAvg:
     local_epochs: int | None = None
 
     kind: ClassVar[Kind] = "personal"
+    steady: ClassVar[Steadiness] = "round"
     citation: ClassVar[str] = (
         "A. Fallah, A. Mokhtari and A. Ozdaglar. Personalized Federated Learning with Theoretical "
         "Guarantees: A Model-Agnostic Meta-Learning Approach. NeurIPS, 2020."

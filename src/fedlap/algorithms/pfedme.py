@@ -6,7 +6,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms.algorithm import Ids, Kind, One, Stack, Task, check_work
+from fedlap.algorithms.algorithm import Ids, Kind, One, Stack, Steadiness, Task, check_work
 from fedlap.errors import InputError, real, whole
 
 
@@ -47,6 +47,7 @@ class PFedMe:
     local_epochs: int | None = None
 
     kind: ClassVar[Kind] = "personal"
+    steady: ClassVar[Steadiness] = "round"
     citation: ClassVar[str] = (
         "C. T. Dinh, N. H. Tran and T. D. Nguyen. Personalized Federated Learning with Moreau Envelopes. "
         "NeurIPS, 2020."

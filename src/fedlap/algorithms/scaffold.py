@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms.algorithm import Ids, Kind, One, Stack, Task, check_work
+from fedlap.algorithms.algorithm import Ids, Kind, One, Stack, Steadiness, Task, check_work
 from fedlap.errors import real
 
 Kept = tuple[One, One, Float[Tensor, ""]]  # w, c and the number of clients
@@ -36,6 +36,7 @@ class Scaffold:
     local_epochs: int | None = None
 
     kind: ClassVar[Kind] = "one model"
+    steady: ClassVar[Steadiness] = "round"
     citation: ClassVar[str] = (
         "S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich and A. T. Suresh. SCAFFOLD: "
         "Stochastic Controlled Averaging for Federated Learning. ICML, 2020."

@@ -9,6 +9,7 @@ from fedlap import __version__
 from fedlap.cli import console
 from fedlap.cli.data import describe, get, show
 from fedlap.cli.methods import algorithms, cite
+from fedlap.cli.sweep import sweep
 from fedlap.cli.training import compare, run
 from fedlap.errors import InputError
 
@@ -21,6 +22,7 @@ app = typer.Typer(
 data_app = typer.Typer(help="Data sets: list, get, describe.", rich_markup_mode=None)
 app.command()(run)
 app.command()(compare)
+app.command()(sweep)
 app.command()(algorithms)
 app.command()(cite)
 data_app.command("list")(show)

@@ -1,6 +1,7 @@
 """What was typed on the command line, as the description of an experiment."""
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,18 @@ def description(given: dict[str, Any]) -> dict[str, Any]:
     if given["scarce"]:
         made["scarce"] = {}
     if graph is not None:
-        by_file = graph not in GRAPHS and Path(graph).suffix.lower() in (".csv", ".npy")
-        made["graph"] = {"name": "file", "path": graph} if by_file else {"name": graph}
+        made["graph"] = graph_section(graph)
     if "model" in given:
         made["model"] = {"name": given["model"]}
     if "batch" in given:
         made["batch"] = parsed(f"batch={given['batch']}")[1]
     return made
+
+
+def graph_section(name: str) -> dict[str, Any]:
+    """A graph by its name or by its file."""
+    by_file = name not in GRAPHS and Path(name).suffix.lower() in (".csv", ".npy")
+    return {"name": "file", "path": name} if by_file else {"name": name}
 
 
 def _listed(words: list[str]) -> list[str]:
@@ -50,25 +56,34 @@ def algorithm_settings(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def parsed(assignment: str) -> tuple[str, Any]:
-    """A field's path and its value, read as TOML where it can be and as text otherwise."""
+    """A field's path and its value."""
     key, equals, text = assignment.partition("=")
     if not equals or not key.strip():
         raise InputError(f"--set {assignment}: write field=value, as in algorithm.strength=0.02")
+    return key.strip(), value_of(text)
+
+
+def value_of(text: str) -> Any:
+    """A value, read as TOML where it can be and as text otherwise."""
     try:
-        return key.strip(), tomllib.loads(f"value = {text}")["value"]
+        return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        return key.strip(), text.strip()
+        return text.strip()
 
 
 def assign(description: dict[str, Any], assignment: str) -> None:
     """Put one field, given as path=value, into a description."""
-    key, value = parsed(assignment)
-    section, dot, field = key.partition(".")
+    put(description, *parsed(assignment), f"--set {assignment}")
+
+
+def put(description: dict[str, Any], path: str, value: Any, given: str) -> None:
+    """Put one field into a description; `given` is how it was typed."""
+    section, dot, field = path.partition(".")
     if section not in Experiment.model_fields:
         raise unknown("field of an experiment", section, Experiment.model_fields)
-    if key == "scarce":
+    if path == "scarce":
         if not isinstance(value, bool):
-            raise InputError(f"--set {assignment}: write scarce=true or scarce=false, or one of its fields")
+            raise InputError(f"{given}: write scarce=true or scarce=false, or one of its fields")
         description["scarce"] = {} if value else None
         return
     if section == "partition" or (section == "scarce" and description.get(section) is None):
@@ -82,7 +97,7 @@ def assign(description: dict[str, Any], assignment: str) -> None:
     elif isinstance(description.get(section), dict):
         description[section][field] = value
     else:
-        raise InputError(f"--set {assignment}: {section!r} has no fields of its own")
+        raise InputError(f"{given}: {section!r} has no fields of its own")
 
 
 def algorithm_names(text: str) -> list[str]:
@@ -119,3 +134,15 @@ def seed_numbers(text: str) -> list[int]:
     if not seeds:
         raise InputError(f"--seeds {text}: this names no seed; write it as in 0-4")
     return list(dict.fromkeys(seeds))
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    """The same list, short: "seed 3" or "seeds 0-4,7"."""
+    runs: list[list[int]] = []
+    for seed in seeds:
+        if runs and seed == runs[-1][-1] + 1:
+            runs[-1].append(seed)
+        else:
+            runs.append([seed])
+    pieces = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs]
+    return f"seed{'s' if len(seeds) > 1 else ''} {','.join(pieces)}"

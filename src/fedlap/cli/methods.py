@@ -14,6 +14,7 @@ from fedlap.algorithms import ALGORITHMS
 from fedlap.cli import console
 from fedlap.cli.description import algorithm_names
 from fedlap.cli.lists import first_line, settings
+from fedlap.cli.threads import use_threads
 from fedlap.data import SOURCES
 from fedlap.errors import InputError, UnsuitedError, unknown
 from fedlap.experiment import Experiment, takes_graph
@@ -33,6 +34,7 @@ def algorithms(
         (known,) = algorithm_names(name)
         print(inspect.getdoc(ALGORITHMS[known]))
         return
+    use_threads(None)
     console.result(f"up, down: what a client at work sends and is sent in a round, {model} on {data}\n")
     for known, make in ALGORITHMS.items():
         up, down = _bytes(known, data, model)
@@ -54,7 +56,9 @@ def _bytes(algorithm: str, data: str, model: str) -> list[str]:
 
 
 def cite(
-    folders: Annotated[list[Path] | None, typer.Argument(help="Folders of runs or comparisons.")] = None,
+    folders: Annotated[
+        list[Path] | None, typer.Argument(help="Folders of runs, comparisons or sweeps.")
+    ] = None,
     data: Annotated[str, typer.Option(help="Data sets, with commas between.")] = "",
     algorithms: Annotated[str, typer.Option(help="Algorithms, with commas between, or 'all'.")] = "",
 ) -> None:
@@ -76,11 +80,12 @@ def cite(
 
 
 def _used(folder: Path) -> tuple[list[str], list[str]]:
-    """The algorithms and the data of a run or a comparison."""
+    """The algorithms and the data of a run, a comparison or a sweep."""
     try:
-        if (folder / "comparison.json").is_file():
-            about: dict[str, Any] = json.loads((folder / "comparison.json").read_text())
-            return list(about["algorithms"]), [about["source"]]
+        for several in (folder / "comparison.json", folder / "sweep.json"):
+            if several.is_file():
+                about: dict[str, Any] = json.loads(several.read_text())
+                return list(about["algorithms"]), [about["source"]]
         about = tomllib.loads((folder / "experiment.toml").read_text())
         return [about["algorithm"]["name"]], [about["data"]["name"]]
     except (OSError, KeyError, ValueError) as error:

@@ -93,7 +93,14 @@ TRAINING: Options = {
     ),
     "device": (Annotated[str, typer.Option(help="cpu, cuda, ….")], "cpu"),
     "threads": (
-        Annotated[int | None, typer.Option(help="CPU threads (default: PyTorch's choice).", min=1)],
+        Annotated[
+            int | None,
+            typer.Option(
+                help="CPU threads (default: $OMP_NUM_THREADS, or one for each physical core that this "
+                "process may use, its CPU quota included).",
+                min=1,
+            ),
+        ],
         None,
     ),
 }

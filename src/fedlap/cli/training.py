@@ -1,9 +1,9 @@
 """Commands that train: run and compare."""
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any
 
-import torch
 import typer
 
 from fedlap.algorithms import ALGORITHMS
@@ -18,13 +18,13 @@ from fedlap.cli.description import (
     shared_settings,
 )
 from fedlap.cli.options import CUT, DATA, RESULT, SEED, TRAINING, takes
-from fedlap.errors import InputError, UnsuitedError
+from fedlap.cli.threads import use_threads
+from fedlap.cli.together import all_trained, finish, say_strengths, say_surprises, show, trained
+from fedlap.errors import DivergedError, InputError, UnsuitedError
 from fedlap.experiment import Experiment
 from fedlap.report import Comparison, draw_curves
-from fedlap.report.progress import progress
-from fedlap.result import Result
-from fedlap.runs import folder_for_all, prepare, write_file, write_run
-from fedlap.scores import Score
+from fedlap.runs import folder_for, folder_for_all, prepare, write_file
+from fedlap.sweeps import Prepared, prepared
 
 
 @takes(DATA, CUT, TRAINING, SEED, RESULT)
@@ -33,23 +33,27 @@ def run(
     **given: Any,
 ) -> None:
     """Train one algorithm on one data set and keep the result."""
-    _use_threads(given["threads"])
+    use_threads(given["threads"])
     asked = description(given)
     asked["algorithm"] = {"name": algorithm, **algorithm_settings(given)}
     for assignment in given["set"] or []:
         assign(asked, assignment)
     prepare(given["out"])
-    experiment = _settled(Experiment.of(asked))
-    result = _train(experiment)
-    folder = write_run(given["out"], experiment, result)
-    last = result.scores[-1]
+    described = Experiment.of(asked)
+    (ready,) = prepared([described])
+    experiment, name = ready.experiment, ready.experiment.algorithm["name"]
+    say_surprises(ready)
+    say_strengths({name: described}, {name: experiment})
+    ((_, scores),) = trained(given["out"], [ready], [name])
+    if isinstance(scores, DivergedError):
+        raise scores
+    folder, last = folder_for(given["out"], experiment), scores[-1]
     if given["json"]:
         print(
             json.dumps({"experiment": experiment.described(), "last": last.as_dict(), "folder": str(folder)})
         )
         return
-    runs = {experiment.algorithm["name"]: [result.scores]}
-    console.out.print(Comparison(experiment.title, [experiment.seed], runs).table(console.out.width))
+    show(Comparison(experiment.title, [experiment.seed], {name: [scores]}))
     gap = "" if last.gap is None else f", duality gap {last.gap:.3g}"
     console.result(f"J(W) = {last.objective:.4f}, training loss {last.train_loss:.4f}{gap}")
     console.result(f"{last.seconds:.2f} s of training. Kept in {folder}")
@@ -64,10 +68,30 @@ def compare(
     **given: Any,
 ) -> None:
     """Train several algorithms from the same starts on the same clients and batches."""
-    _use_threads(given["threads"])
-    names, numbers = algorithm_names(algorithms), seed_numbers(seeds)
-    settings = algorithm_settings(given)
-    common = description(given)
+    use_threads(given["threads"])
+    numbers = seed_numbers(seeds)
+    asked = {
+        name: Experiment.of({**described, "seed": numbers[0]})
+        for name, described in _described(algorithm_names(algorithms), given).items()
+    }
+    prepare(given["out"])
+    planned = [each.model_copy(update={"seed": seed}) for seed in numbers for each in asked.values()]
+    ready = _ready(planned, leave_out=algorithms == "all")
+    experiments = [each.experiment for each in ready]
+    labels = [experiment.algorithm["name"] for experiment in experiments]
+    first = dict.fromkeys(labels)
+    say_surprises(ready[0])
+    say_strengths(asked, dict(zip(first, experiments, strict=False)))
+    title, source = experiments[0].title, experiments[0].data["name"]
+    comparison = Comparison(title, numbers, all_trained(given["out"], ready, labels), source)
+    folder = folder_for_all(given["out"], experiments, "compare")
+    write_file(folder / "curves.png", draw_curves(comparison))
+    finish(comparison, folder / "comparison.json", "Table and curves", given["json"])
+
+
+def _described(names: list[str], given: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The description of each algorithm's experiment; each gets those settings that it has."""
+    settings, common = algorithm_settings(given), description(given)
     for assignment in given["set"] or []:
         path, value = parsed(assignment)
         if path.startswith("algorithm."):
@@ -77,61 +101,20 @@ def compare(
         else:
             assign(common, assignment)
     shared = shared_settings(names, settings)
-    asked = {name: {**common, "algorithm": {"name": name, **shared[name]}} for name in names}
-    prepare(given["out"])
-    # Every algorithm is checked before the first is trained; a random graph's ρ may differ between seeds.
-    first: list[Experiment] = []
-    for name in list(names):
-        try:
-            first.append(_settled(Experiment.of({**asked[name], "seed": numbers[0]}), remarks=not first))
-        except UnsuitedError as error:
-            if algorithms != "all":
-                raise
-            console.remark(f"note: {name} is left out; {error}")
-            names.remove(name)
-    rest = [
-        Experiment.of({**asked[name], "seed": seed}).checked()[0] for seed in numbers[1:] for name in names
-    ]
-    planned = first + rest
-    runs: dict[str, list[list[Score]]] = {name: [] for name in names}
-    for experiment in planned:
-        result = _train(experiment, lines=1)
-        write_run(given["out"], experiment, result)
-        runs[experiment.algorithm["name"]].append(result.scores)
-    comparison = Comparison(planned[0].title, numbers, runs, planned[0].data["name"])
-    folder = folder_for_all(given["out"], planned)
-    write_file(folder / "table.md", comparison.markdown().encode())
-    write_file(folder / "curves.png", draw_curves(comparison))
-    write_file(folder / "comparison.json", json.dumps(comparison.as_dict(), indent=1).encode())
-    if given["json"]:
-        print(json.dumps({**comparison.as_dict(), "folder": str(folder)}))
-        return
-    console.out.print(comparison.table(console.out.width))
-    for line in comparison.verdict():
-        console.result(line)
-    console.result(f"Table and curves are in {folder}")
+    return {name: {**common, "algorithm": {"name": name, **shared[name]}} for name in names}
 
 
-def _settled(experiment: Experiment, remarks: bool = True) -> Experiment:
-    """The experiment, checked; says what may surprise, and which strength it chose where none was given."""
-    made, federation = experiment.checked()
-    for remark in federation.remarks() if remarks and "path" in made.data else []:
-        console.remark(f"note: {remark}")
-    name, eta = made.algorithm["name"], made.algorithm.get("strength")
-    if eta is not None and "strength" not in experiment.algorithm:
-        limit = "smoothing" if "smoothing" in made.algorithm else "1"
-        rule = f"by default min(0.01, {limit}/(lr·R·ρ)), ρ the largest eigenvalue of the graph's Laplacian"
-        console.remark(f"{name}  strength = {eta:g}, {rule}")
-    return made
-
-
-def _train(experiment: Experiment, lines: int = 5) -> Result:
-    """Train with progress."""
-    name = f"{experiment.algorithm['name']} seed {experiment.seed}"
-    with progress(console.err, name, experiment.rounds, lines) as (on_score, on_round):
-        return experiment.run(on_score, on_round)
-
-
-def _use_threads(threads: int | None) -> None:
-    if threads is not None:
-        torch.set_num_threads(threads)
+def _ready(planned: Sequence[Experiment], leave_out: bool) -> list[Prepared]:
+    """Every run is checked before the first is trained; an algorithm that is unsuited may be left out."""
+    ready: list[Prepared] = []
+    try:
+        for each in prepared(planned):
+            ready.append(each)
+    except UnsuitedError as error:
+        name = planned[len(ready)].algorithm["name"]
+        rest = [experiment for experiment in planned if experiment.algorithm["name"] != name]
+        if not leave_out or not rest:
+            raise
+        console.remark(f"note: {name} is left out; {error}")
+        return _ready(rest, leave_out)
+    return ready

@@ -1,16 +1,22 @@
 """Made-up clients whose true models are smooth on a known graph, so that what the graph is worth is known."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64, Num
 from torch import Tensor
 
 from fedlap.errors import real, unknown, whole
 from fedlap.federation import Federation
 from fedlap.graph import Graph
-from fedlap.randomness import digest, draws
+from fedlap.graph.weights import DENSE_UP_TO
+from fedlap.parts import spans
+from fedlap.randomness import Draws, digests, draws
+from fedlap.tables import Table
+
+BLOCK = 100_000  # features are drawn in blocks of about this many values, which fit a cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,34 +72,67 @@ def synthetic(
         real(f"synthetic: {name}", amount, zero=True)
     names = tuple(str(k) for k in range(clients))
     graph = Graph.ring(names)
-    stream = draws(seed, "data")
-    outputs = labels if task == "classification" else 1
-    W = _smooth(stream.normal(0, 0, clients * (features + 1) * outputs).view(clients, -1), graph, smoothness)
-    W *= size / features**0.5
-    weight, bias = W[:, : features * outputs].view(clients, outputs, features), W[:, features * outputs :]
-    train, test = {}, {}
-    for k, name in enumerate(names):
-        own = draws(seed, "data", 1)
-        at = digest(name)
-        n = max(1, round(rows * (0.5 + float(own.uniform(at, 0, 1)))))
-        total = n + test_rows
-        x = own.normal(at, 1, total * features).view(total, features)
-        scores = x @ weight[k].T + bias[k]
-        if task == "classification":
-            # The largest of scores plus Gumbel noise is a draw from their softmax.
-            gumbel = -(-own.uniform(at, 2, scores.numel()).log()).log().view_as(scores)
-            y = (scores + gumbel).argmax(1)
-        else:
-            y = scores + noise * own.normal(at, 2, scores.numel()).view_as(scores)
-        train[name], test[name] = (x[:n], y[:n]), (x[n:], y[n:])
     classes = labels if task == "classification" else None
-    return Synthetic(Federation.from_arrays(train, test=test, labels=classes), graph, W)
+    outputs = classes or 1
+    z = draws(seed, "data").normal(0, 0, clients * (features + 1) * outputs).view(clients, -1)
+    W = _smooth(z, graph, smoothness)
+    W *= size / features**0.5
+    own, at = draws(seed, "data", 1), digests(names)
+    share = own.uniforms(at, 0, 1).flatten().tolist()
+    count = torch.tensor([max(1, round(rows * (0.5 + u))) for u in share])
+    total = count + test_rows
+    order = count.argsort(stable=True)  # those with equally many rows are drawn for together
+    parts = [
+        _rows(own, at[some], W[some], int(total[some[0]]), features, None if classes else noise)
+        for alike in order.split(count.unique(return_counts=True)[1].tolist())
+        for some in alike.split(max(1, BLOCK // (features * int(total[alike[0]]))))
+    ]
+    x, y = (torch.cat(values) for values in zip(*parts, strict=True))
+    first = torch.empty_like(count)
+    first[order] = total[order].cumsum(0) - total[order]
+    # Everybody's training rows, then everybody's test rows.
+    each = torch.cat([count, torch.full_like(count, test_rows)])
+    places = spans(torch.cat([first, first + count]), each)
+    owner = torch.arange(clients).repeat(2).repeat_interleave(each)
+    test = torch.arange(len(owner)) >= int(count.sum())
+    table = Table.of((x[places], y[places]), labels=classes, test=test, where="synthetic data")
+    federation = Federation.from_table(replace(table, clients=names, owner=owner))
+    return Synthetic(federation, graph, W)
+
+
+def _rows(
+    own: Draws,
+    at: Int64[Tensor, "client"],
+    W: Float64[Tensor, "client param"],
+    total: int,
+    features: int,
+    noise: float | None,
+) -> tuple[Float64[Tensor, "row feature"], Num[Tensor, "row *output"]]:
+    """This many rows of each client: targets with so much noise or, without any, labels."""
+    outputs = W.shape[1] // (features + 1)
+    x = own.normals(at, 1, total * features).view(len(at), total, features)
+    weight, bias = W[:, : features * outputs].view(-1, outputs, features), W[:, features * outputs :]
+    # A product for each client: one of all at once would round otherwise for some sizes.
+    products = [a @ b for a, b in zip(x.unbind(), weight.mT.unbind(), strict=True)]
+    scores = torch.stack(products) + bias.unsqueeze(1)
+    if noise is not None:
+        drawn = own.normals(at, 2, total * outputs).view_as(scores)
+        return x.flatten(0, 1), (scores + noise * drawn).flatten(0, 1)
+    # The largest of scores plus Gumbel noise is a draw from their softmax.
+    gumbel = -(-own.uniforms(at, 2, total * outputs).log()).log().view_as(scores)
+    return x.flatten(0, 1), (scores + gumbel).argmax(2).flatten()
 
 
 def _smooth(
     z: Float64[Tensor, "client param"], graph: Graph, smoothness: float
 ) -> Float64[Tensor, "client param"]:
-    """(I + smoothness·L)⁻¹ z, scaled back to unit variance."""
+    """(I + smoothness·L)⁻¹ z on a ring, scaled back to unit variance."""
+    if graph.size > DENSE_UP_TO:  # by waves around the ring, in which L is diagonal
+        angle = 2 * math.pi * torch.arange(graph.size, dtype=torch.float64) / graph.size
+        factor = 1 / (1 + smoothness * (2 - 2 * angle.cos()))
+        waves = torch.fft.rfft(z, dim=0) * factor[: graph.size // 2 + 1].unsqueeze(1)
+        around: Tensor = torch.fft.irfft(waves, graph.size, dim=0)
+        return around / factor.square().mean().sqrt()
     a = torch.from_numpy(graph.weights.matrix().toarray())
     filtered = torch.linalg.inv(torch.eye(len(a)).double() + smoothness * (torch.diag(a.sum(1)) - a))
     spread: Tensor = filtered.square().sum(1, keepdim=True).sqrt()

@@ -7,10 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedlap.algorithms import PeerAlgorithm, State
-from fedlap.algorithms.algorithm import Ids
 from fedlap.engines.clients import Clients
+from fedlap.engines.task import StackTask
 from fedlap.scores import Tally
-from fedlap.work import Work
 
 Function = Callable[..., State]  # of rows of states, and a task
 
@@ -24,10 +23,10 @@ class Engine(Protocol):
         """Whose work it runs."""
         ...
 
-    def each(self, function: Function, states: tuple[State, ...], ids: Ids, round: int, work: Work) -> State:
+    def each(self, function: Function, states: tuple[State, ...], task: StackTask) -> State:
         """A function of each client's rows of these states and its task, which looks at no other client.
 
-        Clients are sorted by falling number of rows. The states are handed over and may be written to.
+        The states are handed over and may be written to.
         """
         ...
 

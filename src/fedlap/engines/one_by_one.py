@@ -7,14 +7,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedlap.algorithms import PeerAlgorithm, State
-from fedlap.algorithms.algorithm import Ids
 from fedlap.engines.clients import Clients
 from fedlap.engines.engine import Function
 from fedlap.engines.state import joined, rows
 from fedlap.engines.task import StackTask
 from fedlap.parts import Part
 from fedlap.scores import Tally
-from fedlap.work import Work
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,13 +21,12 @@ class OneByOne:
 
     clients: Clients
 
-    def each(self, function: Function, states: tuple[State, ...], ids: Ids, round: int, work: Work) -> State:
+    def each(self, function: Function, states: tuple[State, ...], task: StackTask) -> State:
         """A loop over clients."""
         made = []
-        for place in range(len(ids)):
+        for place in range(len(task.cohort.most)):
             at = torch.tensor([place], device=self.clients.device)
-            task = StackTask(self.clients, ids[place : place + 1], round, work)
-            made.append(function(*(rows(state, at) for state in states), task))
+            made.append(function(*(rows(state, at) for state in states), task.alone(place)))
         return joined(made)
 
     def mix(
@@ -45,8 +42,7 @@ class OneByOne:
 
     def score(self, W: Float[Tensor, "client param"]) -> tuple[Tally, Tally]:
         """A loop over clients."""
-        federation = self.clients.federation
-        return self._tally(W, federation.train), self._tally(W, federation.test)
+        return self._tally(W, self.clients.train), self._tally(W, self.clients.test)
 
     def _tally(self, W: Tensor, part: Part) -> Tally:
         each = [self.clients.tally(W[k : k + 1], part, torch.tensor([k])) for k in range(len(W))]

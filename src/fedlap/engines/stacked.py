@@ -7,12 +7,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedlap.algorithms import PeerAlgorithm, State
-from fedlap.algorithms.algorithm import Ids
 from fedlap.engines.clients import Clients
 from fedlap.engines.engine import Function
 from fedlap.engines.task import StackTask
 from fedlap.scores import Tally
-from fedlap.work import Work
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,9 +19,9 @@ class Stacked:
 
     clients: Clients
 
-    def each(self, function: Function, states: tuple[State, ...], ids: Ids, round: int, work: Work) -> State:
+    def each(self, function: Function, states: tuple[State, ...], task: StackTask) -> State:
         """One call for all."""
-        return function(*states, StackTask(self.clients, ids, round, work))
+        return function(*states, task)
 
     def mix(
         self, algorithm: PeerAlgorithm, W: Float[Tensor, "client param"]
@@ -34,7 +32,5 @@ class Stacked:
     def score(self, W: Float[Tensor, "client param"]) -> tuple[Tally, Tally]:
         """Blocks of clients and rows."""
         everyone = torch.arange(len(W))
-        federation = self.clients.federation
-        return self.clients.tally(W, federation.train, everyone), self.clients.tally(
-            W, federation.test, everyone
-        )
+        clients = self.clients
+        return clients.tally(W, clients.train, everyone), clients.tally(W, clients.test, everyone)

@@ -19,22 +19,54 @@ def mapped(function: Callable[[Tensor], Tensor], state: State) -> State:
 
 def rows(state: State, ids: Tensor) -> State:
     """Some clients' rows, as a copy that may be written to."""
-    return mapped(lambda tensor: tensor[ids], state)
+    return mapped(lambda tensor: tensor.index_select(0, ids), state)
 
 
 def owned(state: State) -> State:
     """A copy that may be written to."""
-    return mapped(lambda tensor: tensor.clone(memory_format=torch.contiguous_format), state)
+    return mapped(_copy, state)
+
+
+def apart(state: State, other: State) -> State:
+    """The same to write to: a copy of what shares memory with the other, and the rest as it is."""
+    taken: list[int] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        taken.append(tensor.untyped_storage().data_ptr())
+        return tensor
+
+    mapped(note, other)
+    return mapped(
+        lambda t: t if t.is_contiguous() and t.untyped_storage().data_ptr() not in taken else _copy(t), state
+    )
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def joined(states: Sequence[State]) -> State:
     """Stacks one below the other."""
     first = states[0]
-    if first is None:
-        return None
+    if first is None or len(states) == 1:
+        return first
     if isinstance(first, tuple):
         return tuple(joined(parts) for parts in zip(*states, strict=True))
     return torch.cat(list(states))
+
+
+def moved(state: State, device: torch.device) -> State:
+    """The same on a device; from a host to a device without waiting for it."""
+    return mapped(lambda tensor: tensor.to(device, non_blocking=tensor.is_pinned()), state)
+
+
+def pieces(state: State, sizes: Sequence[int]) -> list[State]:
+    """A stack cut into stacks of these sizes, which share its memory."""
+    if state is None:
+        return [None] * len(sizes)
+    if isinstance(state, tuple):
+        return [tuple(parts) for parts in zip(*(pieces(part, sizes) for part in state), strict=True)]
+    return list(state.split(list(sizes)))
 
 
 def written(old: State, new: State) -> State:

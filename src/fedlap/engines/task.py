@@ -1,6 +1,6 @@
 """The work of a stack of clients in one round."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -8,37 +8,45 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from fedlap.algorithms.column import Number, at_rows
 from fedlap.engines.clients import Clients
 from fedlap.models import Batch
-from fedlap.randomness import draws
-from fedlap.work import Plan, Work, drawn
+from fedlap.work import Cohort, Plan, Work
 
 Stack = Float[Tensor, "client param"]
 Some = Float[Tensor, "_ param"]
 
+# On a device the features of several steps are read together, up to this many values (256 MB in float32). A
+# CPU reads those of one, which its cache may hold until they are used.
+TOGETHER = 64_000_000
+GOALS = 2_000_000  # values of what a loss wants, up to which a CPU makes them for all steps at once
+
 
 @dataclass(frozen=True, eq=False)
 class StackTask:
-    """A round's work of some clients of a federation, sorted by falling number of rows."""
+    """A round's work of some of the clients; `given` is their plan, where it was drawn before."""
 
     clients: Clients
-    ids: Int64[Tensor, "client"]
+    cohort: Cohort
     round: int
     work: Work
+    given: Plan | None = None
 
     @cached_property
     def plan(self) -> Plan:
         """Which rows each client uses in each step."""
-        clients, train = self.clients, self.clients.federation.train
-        stream = draws(clients.seed, "batches", self.round)
-        digests, first, count = (each[self.ids] for each in (clients.given.digests, train.first, train.count))
-        return drawn(stream, digests, first, count, self.work, clients.batch, clients.device)
+        return self.given or self.clients.plans(self.cohort, [self.round], self.work)[0]
+
+    def alone(self, place: int) -> "StackTask":
+        """The work of one client of the stack."""
+        c, one = self.cohort, slice(place, place + 1)
+        cohort = Cohort(c.ids[one], c.digests[one], c.first[one], c.count[one], c.most[one])
+        return StackTask(self.clients, cohort, self.round, self.work)
 
     @property
     def count(self) -> Float[Tensor, "client 1"]:
         """How many training rows each client has."""
-        count = self.clients.given.train.count[self.ids].unsqueeze(1)
-        return count.to(self.clients.device, self.clients.dtype)
+        return self.cohort.count.unsqueeze(1).to(self.clients.dtype)
 
     @property
     def steps(self) -> Float[Tensor, "client 1"]:
@@ -53,23 +61,53 @@ class StackTask:
 
     def numbered(self) -> Iterator[tuple[Batch, Int64[Tensor, "client batch"]]]:
         """The same, each with the numbers of its rows among the client's own."""
-        first = self.clients.federation.train.first[self.ids].to(self.clients.device)
         for batch, rows in self._drawn():
-            yield batch, rows - first[: len(rows)].unsqueeze(1)
+            yield batch, rows - self.cohort.first[: len(rows)].unsqueeze(1)
 
     def _drawn(self) -> Iterator[tuple[Batch, Int64[Tensor, "client batch"]]]:
-        plan, train = self.plan, self.clients.federation.train
-        weight, ids = plan.weight.to(self.clients.dtype), self.ids.to(self.clients.device)
-        for step, active in enumerate(plan.active):
-            rows = plan.rows[step, :active]
-            x, y = self.clients.take(train, ids[:active], rows)
-            batch = Batch(x, y, weight[step, :active])
+        plan, clients, train = self.plan, self.clients, self.clients.train
+        every = plan.rows.flatten()
+        stored = train.row.index_select(0, every).view(plan.rows.shape)
+        y = train.y.index_select(0, every).unflatten(0, plan.rows.shape)
+        weight = plan.weight.to(clients.dtype)
+        # Cut into steps once: each view that Python makes takes as long as a small product.
+        steps = zip(plan.active, plan.rows.unbind(0), y.unbind(0), weight.unbind(0), strict=True)
+        for (active, *cut), (x, goal) in zip(steps, self._features(stored, y, weight), strict=True):
+            if active < cut[0].shape[0]:
+                rows, label, w = (each[:active] for each in cut)
+                x, goal = x[:active], None if goal is None else goal[:active]
+            else:
+                rows, label, w = cut
+            batch = Batch(x, label, w, goal)
             for _ in range(plan.repeat):
                 yield batch, rows
 
-    def descend(self, w: Stack, batch: Batch, lr: float) -> Stack:
+    def _features(
+        self, stored: Tensor, y: Tensor, weight: Tensor
+    ) -> Iterator[tuple[Float[Tensor, "_ batch *feature"], Tensor | None]]:
+        """The features of each step and, where it is worth while, the goal of its loss."""
+        clients, train, active = self.clients, self.clients.train, self.plan.active
+        loss, outputs = clients.model.loss_of, clients.model.network.outputs
+        if clients.device.type == "cpu":
+            goals: Sequence[Tensor | None] = [None] * len(active)
+            if y.numel() * outputs <= GOALS:
+                goals = loss.goal(y, weight, outputs).unbind(0)
+            for most, some, goal in zip(active, stored.unbind(0), goals, strict=True):
+                some = some if most == some.shape[0] else some[:most]
+                yield clients.features(train, self.cohort.ids, some), goal
+            return
+        together = max(1, TOGETHER // (stored[0].numel() * train.store[0].numel()))
+        for begin in range(0, len(active), together):
+            some = stored[begin : begin + together, : active[begin]]
+            ids = self.cohort.ids[: active[begin]].repeat(len(some))
+            x = clients.features(train, ids, some.flatten(0, 1)).unflatten(0, some.shape[:2])
+            now = slice(begin, begin + together)
+            yield from zip(x, loss.goal(y[now], weight[now], outputs), strict=True)
+
+    def descend(self, w: Stack, batch: Batch, lr: Number) -> Stack:
         """A step at the clients of the batch, in place: the stack is the task's own."""
-        self.clients.model.descend(w[: len(batch.x)], batch, lr)
+        active = len(batch.x)
+        self.clients.model.descend(w[:active], batch, at_rows(lr, active))
         return w
 
     def gradient(self, w: Some, batch: Batch) -> Stack:
@@ -107,7 +145,7 @@ class StackTask:
     def rows(self) -> Iterator[tuple[Batch, Int64[Tensor, "client batch"]]]:
         """All training rows in blocks, weighted by one over their client's count, with their numbers."""
         first = 0
-        for x, y, inside in self.clients.blocks(self.clients.federation.train, self.ids):
+        for x, y, inside in self.clients.blocks(self.clients.train, self.cohort):
             number = torch.arange(first, first + x.shape[1], device=x.device)
             first += x.shape[1]
             batch = Batch(x, y, inside.to(self.clients.dtype) / self.count[: len(x)])

@@ -9,7 +9,8 @@ import numpy as np
 
 from fedlap.errors import InputError
 from fedlap.files import checked_digest
-from fedlap.graph.graph import Edge, Graph
+from fedlap.graph.checks import Edge
+from fedlap.graph.graph import Graph
 
 
 def from_file(clients: Sequence[str], path: str, sha256: str = "") -> Graph:

@@ -2,15 +2,16 @@
 
 import numpy as np
 from jaxtyping import Float64
-from scipy.linalg import eigvalsh
+from scipy.linalg import eigh_tridiagonal, eigvalsh
 from scipy.sparse import csr_array, diags_array
 from scipy.sparse.csgraph import connected_components
-from scipy.sparse.linalg import eigsh
+from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
 from fedlap.graph.weights import DENSE_UP_TO, CompleteWeights, Weights
 
 TOLERANCE = 1e-5
 EXACT_UP_TO = 300  # vertices; above it iterating is faster than a full decomposition
+RESTARTS = 1_000_000  # of the iteration, over the number of vertices; past it another way is faster
 
 
 def laplacian(weights: Weights) -> csr_array:
@@ -28,7 +29,32 @@ def largest(weights: Weights) -> float:
         return 0.0
     if weights.size <= EXACT_UP_TO:
         return float(eigvalsh(L.toarray())[-1])
-    return float(eigsh(L, k=1, which="LA", v0=_start(weights), tol=TOLERANCE, return_eigenvectors=False)[0])
+    settings = {"k": 1, "which": "LA", "tol": TOLERANCE, "maxiter": max(10, RESTARTS // weights.size)}
+    try:
+        return float(eigsh(L, v0=_start(weights), return_eigenvectors=False, **settings)[0])
+    except ArpackNoConvergence:
+        return _lanczos(L, _start(weights))
+
+
+def _lanczos(L: csr_array, v: Float64[np.ndarray, "vertex"]) -> float:
+    """The largest eigenvalue, as above, where many others are close to it.
+
+    No restarts, which would forget what tells them apart, and no basis is kept: rounding then finds some
+    eigenvalues twice, but none that are not there.
+    """
+    v, before = v / np.linalg.norm(v), np.zeros_like(v)
+    diagonal, beside = [], [0.0]
+    while True:
+        u = L @ v - beside[-1] * before
+        diagonal.append(float(u @ v))
+        u -= diagonal[-1] * v
+        beside.append(float(np.linalg.norm(u)))
+        last = len(diagonal) - 1
+        if last % 25 == 24 or beside[-1] <= 1e-14 * diagonal[-1]:
+            value, vector = eigh_tridiagonal(diagonal, beside[1:-1], select="i", select_range=(last, last))
+            if beside[-1] * abs(vector[-1, 0]) <= TOLERANCE * value[0]:  # as far as it can be wrong
+                return float(value[0])
+        v, before = u / beside[-1], v
 
 
 def second_smallest(weights: Weights) -> float:

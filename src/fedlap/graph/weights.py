@@ -1,18 +1,15 @@
 """Three forms of a symmetric weight matrix A, each with the cheapest way to sum over neighbours."""
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float
 from scipy.sparse import csr_array
 from torch import Tensor
 
-Models = Float[Tensor, "vertex param"]
-Ids = Int64[Tensor, "chosen"]
-Chosen = Float[Tensor, "chosen param"]
+from fedlap.graph.sparse import Chosen, Degrees, Ids, Models, Neighbours, SparseWeights
 
 DENSE_UP_TO = 2_000  # vertices; a larger graph is kept sparse
 
@@ -26,24 +23,33 @@ class Weights(Protocol):
         """Number of vertices."""
         ...
 
+    @property
+    def edges(self) -> int:
+        """Number of joined pairs."""
+        ...
+
     def matrix(self) -> csr_array:
         """A itself, sparse, on the host."""
+        ...
+
+    def row(self, place: int) -> Neighbours:
+        """Places and weights of one vertex's neighbours, on the host."""
         ...
 
     def degrees(self, like: Tensor) -> Float[Tensor, "vertex 1"]:
         """Row sums of A, where `like` is."""
         ...
 
-    def induced(self, ids: Ids, like: Tensor) -> "Weights":
-        """The weights among the vertices in `ids`, in that order, for use where `like` is."""
-        ...
-
     def times(self, W: Models) -> Models:
         """A W: for each vertex, the weighted sum of its neighbours' models."""
         ...
 
-    def rows_times(self, ids: Ids, W: Models) -> Chosen:
-        """The rows `ids` of A W."""
+    def near(self, ids: Ids, w: Chosen, elsewhere: Models | None) -> tuple[Degrees, Chosen]:
+        """For each vertex in `ids` the sum of its neighbours' weights, and of their models so weighted.
+
+        The models of `ids` are the rows of `w`, those of other vertices are in `elsewhere`; without it only
+        neighbours in `ids` count.
+        """
         ...
 
 
@@ -54,25 +60,36 @@ class CompleteWeights:
     size: int
     weight: float
 
+    @property
+    def edges(self) -> int:
+        """N (N − 1) / 2."""
+        return self.size * (self.size - 1) // 2 if self.weight else 0
+
     def matrix(self) -> csr_array:
         """A itself; it has N² entries."""
         return csr_array(self.weight * (np.ones((self.size, self.size)) - np.eye(self.size)))
+
+    def row(self, place: int) -> Neighbours:
+        """All others."""
+        others = np.delete(np.arange(self.size if self.weight else 0), [place] if self.weight else [])
+        return others, np.full(len(others), self.weight)
 
     def degrees(self, like: Tensor) -> Float[Tensor, "vertex 1"]:
         """(N − 1) · weight."""
         return like.new_full((self.size, 1), self.weight * (self.size - 1))
 
-    def induced(self, ids: Ids, like: Tensor) -> "CompleteWeights":
-        """A smaller complete graph."""
-        return CompleteWeights(len(ids), self.weight)
-
     def times(self, W: Models) -> Models:
         """The total less one's own."""
         return (W.sum(0) - W) * self.weight
 
-    def rows_times(self, ids: Ids, W: Models) -> Chosen:
-        """The total less one's own."""
-        return (W.sum(0) - W[ids]) * self.weight
+    def near(self, ids: Ids, w: Chosen, elsewhere: Models | None) -> tuple[Degrees, Chosen]:
+        """The total less one's own, at the old models, and then corrected for those in `ids`."""
+        among = CompleteWeights(len(ids), self.weight)
+        if elsewhere is None or len(ids) == self.size:
+            return among.degrees(w), among.times(w)
+        old = elsewhere[ids]
+        near = (elsewhere.sum(0) - old) * self.weight + among.times(w - old)
+        return w.new_full((len(ids), 1), self.weight * (self.size - 1)), near
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,25 +104,36 @@ class DenseWeights:
         """Number of vertices."""
         return len(self.array)
 
+    @property
+    def edges(self) -> int:
+        """Number of joined pairs."""
+        return int(self.array.count_nonzero()) // 2
+
     def matrix(self) -> csr_array:
         """A itself."""
         return csr_array(self.array.cpu().numpy())
+
+    def row(self, place: int) -> Neighbours:
+        """What is not zero in a row of A."""
+        row = self.array[place].cpu().double().numpy()
+        places = np.flatnonzero(row)
+        return places, row[places]
 
     def degrees(self, like: Tensor) -> Float[Tensor, "vertex 1"]:
         """Row sums of A."""
         return self._like(like).sum(1, keepdim=True)
 
-    def induced(self, ids: Ids, like: Tensor) -> "DenseWeights":
-        """Some rows and the same columns."""
-        return DenseWeights(self._like(like)[ids][:, ids])
-
     def times(self, W: Models) -> Models:
         """A W."""
         return self._like(W) @ W
 
-    def rows_times(self, ids: Ids, W: Models) -> Chosen:
-        """Some rows of A, times W."""
-        return self._like(W)[ids] @ W
+    def near(self, ids: Ids, w: Chosen, elsewhere: Models | None) -> tuple[Degrees, Chosen]:
+        """Some rows of A, times the old models, and then corrected for those in `ids`."""
+        rows = self._like(w)[ids]
+        among = rows[:, ids]
+        if elsewhere is None or len(ids) == self.size:
+            return among.sum(1, keepdim=True), among @ w
+        return rows.sum(1, keepdim=True), rows @ elsewhere + among @ (w - elsewhere[ids])
 
     def _like(self, w: Tensor) -> Tensor:
         """A where w is. The array never changes, so a copy once placed stays right."""
@@ -113,58 +141,6 @@ class DenseWeights:
         if place not in self._placed:
             self._placed[place] = self.array.to(w)
         return self._placed[place]
-
-
-@dataclass(frozen=True, eq=False)
-class SparseWeights:
-    """A large graph; only the rows asked for are touched."""
-
-    csr: csr_array
-    _placed: dict[tuple[torch.device, torch.dtype], Tensor] = field(default_factory=dict, repr=False)
-
-    @property
-    def size(self) -> int:
-        """Number of vertices."""
-        return int(self.csr.shape[0])
-
-    @cached_property
-    def _row_sums(self) -> Float64[np.ndarray, "vertex"]:
-        return np.asarray(self.csr.sum(axis=1)).ravel()
-
-    def matrix(self) -> csr_array:
-        """A itself."""
-        return self.csr
-
-    def degrees(self, like: Tensor) -> Float[Tensor, "vertex 1"]:
-        """Row sums of A."""
-        return torch.from_numpy(self._row_sums).unsqueeze(1).to(like)
-
-    def induced(self, ids: Ids, like: Tensor) -> "SparseWeights":
-        """Some rows and the same columns."""
-        at = ids.cpu().numpy()
-        return SparseWeights(csr_array(self.csr[at][:, at]))
-
-    def times(self, W: Models) -> Models:
-        """A W."""
-        place = (W.device, W.dtype)
-        if place not in self._placed:  # as above: a copy once placed stays right
-            self._placed[place] = _sparse_tensor(self.csr, W)
-        return self._placed[place] @ W
-
-    def rows_times(self, ids: Ids, W: Models) -> Chosen:
-        """Some rows of A, times the rows of W that they name."""
-        rows = csr_array(self.csr[ids.cpu().numpy()])
-        near, column = np.unique(rows.indices, return_inverse=True)
-        small = csr_array((rows.data, column, rows.indptr), shape=(len(ids), len(near)))
-        return _sparse_tensor(small, W) @ W[torch.from_numpy(near).to(W.device, torch.int64)]
-
-
-def _sparse_tensor(a: csr_array, w: Tensor) -> Tensor:
-    entries = a.tocoo()
-    at = torch.from_numpy(np.stack([entries.row, entries.col]).astype(np.int64))
-    values = torch.from_numpy(entries.data).to(w.dtype)
-    placed = torch.sparse_coo_tensor(at, values, a.shape, check_invariants=False, is_coalesced=True)
-    return placed.to(w.device)
 
 
 def weights(csr: csr_array) -> Weights:

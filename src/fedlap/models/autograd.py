@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedlap.models.model import Slope, Stack
+from fedlap.models.model import Keep, Slope, Stack
 
 
 def gradient(scores: Callable[[Tensor, Tensor], Tensor], W: Stack, x: Tensor, slope: Slope) -> Stack:
@@ -17,7 +17,7 @@ def gradient(scores: Callable[[Tensor, Tensor], Tensor], W: Stack, x: Tensor, sl
 
 
 def descend(
-    scores: Callable[[Tensor, Tensor], Tensor], W: Stack, x: Tensor, slope: Slope, lr: float, keep: float
+    scores: Callable[[Tensor, Tensor], Tensor], W: Stack, x: Tensor, slope: Slope, lr: float, keep: Keep
 ) -> None:
     """W ← keep·W − lr·gradient, in place."""
     step = gradient(scores, W, x, slope)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from functools import cache
 
 import torch
 from jaxtyping import Float
@@ -30,8 +31,17 @@ def uniform_start(seed: int, shapes: Shapes) -> Float[Tensor, "param"]:
 
 def views(W: Stack, shapes: Shapes) -> list[Tensor]:
     """The flat rows as tensors of these shapes, client axis first, sharing memory."""
-    pieces = W.split([math.prod(shape) for shape in shapes], dim=1)
-    return [piece.unflatten(1, shape) for piece, shape in zip(pieces, shapes, strict=True)]
+    pieces = torch.split_with_sizes(W, sizes_of(tuple(shapes)), 1)
+    return [
+        piece if len(shape) == 1 else piece.view(W.shape[0], *shape)
+        for piece, shape in zip(pieces, shapes, strict=True)
+    ]
+
+
+@cache
+def sizes_of(shapes: tuple[tuple[int, ...], ...]) -> list[int]:
+    """How many values each tensor has."""
+    return [math.prod(shape) for shape in shapes]
 
 
 def fill(parameters: Iterable[nn.Parameter], row: Float[Tensor, "param"]) -> None:

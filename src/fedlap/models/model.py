@@ -12,18 +12,22 @@ from fedlap.models.losses import Loss
 Stack = Float[Tensor, "client param"]
 Scores = Float[Tensor, "client batch output"]
 Slope = Callable[[Tensor], Tensor]  # from scores to the derivative of the mean loss by them
+Rate = float | Float[Tensor, "client 1"]  # a step length, one for all or one for each
+Keep = float | Float[Tensor, "client 1"]  # what is left of parameters before a step
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
     """One mini-batch of every client of a stack.
 
-    Each client's `weight` sums to one; a place past the end of a short batch has weight zero.
+    Each client's `weight` sums to one; a place past the end of a short batch has weight zero. `goal` is what
+    the loss makes of both for many steps at once, where each operation has its price.
     """
 
     x: Float[Tensor, "client batch *feature"]
     y: Num[Tensor, "client batch *output"]
     weight: Float[Tensor, "client batch"]
+    goal: Float[Tensor, "client output batch"] | None = None
 
 
 @runtime_checkable
@@ -36,6 +40,11 @@ class Network(Protocol):
     @property
     def size(self) -> int:
         """Number of parameters."""
+        ...
+
+    @property
+    def outputs(self) -> int:
+        """How many scores it gives for a sample."""
         ...
 
     @property
@@ -56,7 +65,12 @@ class Network(Protocol):
         ...
 
     def descend(
-        self, W: Stack, x: Float[Tensor, "client batch *feature"], slope: Slope, lr: float, keep: float
+        self,
+        W: Stack,
+        x: Float[Tensor, "client batch *feature"],
+        slope: Slope,
+        lr: float = 1.0,
+        keep: Keep = 1.0,
     ) -> None:
         """W ← keep·W − lr·gradient, in place."""
         ...
@@ -112,13 +126,19 @@ class Model:
 
     def gradient(self, W: Stack, batch: Batch) -> Stack:
         """∇F̃_k of each client on its batch."""
-        gradient = self.network.gradient(W, batch.x, self._slope(batch))
+        gradient = self.network.gradient(W, batch.x, self._slope(batch, batch.weight))
         return gradient.add_(W, alpha=self.l2) if self.l2 else gradient
 
-    def descend(self, W: Stack, batch: Batch, lr: float) -> None:
+    def descend(self, W: Stack, batch: Batch, lr: Rate) -> None:
         """W ← W − lr ∇F̃(W), in place."""
-        self.network.descend(W, batch.x, self._slope(batch), lr, 1.0 - lr * self.l2)
+        keep = 1.0 if self.l2 == 0 else 1.0 - lr * self.l2
+        if isinstance(lr, Tensor):  # a gradient is linear in the slope
+            self.network.descend(W, batch.x, self._slope(batch, batch.weight * lr), keep=keep)
+        else:
+            self.network.descend(W, batch.x, self._slope(batch, batch.weight), lr, keep)
 
-    def _slope(self, batch: Batch) -> Slope:
-        weight = batch.weight.unsqueeze(-1)
-        return lambda scores: self.loss_of.slope(scores, batch.y).mul_(weight)
+    def _slope(self, batch: Batch, weight: Float[Tensor, "client batch"]) -> Slope:
+        goal = batch.goal
+        if goal is None or weight is not batch.weight:
+            return lambda scores: self.loss_of.slope(scores, batch.y).mul_(weight.unsqueeze(-1))
+        return lambda scores: self.loss_of.slope_to(scores, goal, weight)

@@ -13,7 +13,7 @@ from torch.func import functional_call, vmap
 from fedlap.errors import InputError
 from fedlap.models import autograd
 from fedlap.models.layout import Shapes, check_l2, fill, size_of, views
-from fedlap.models.model import Scores, Slope, Stack
+from fedlap.models.model import Keep, Scores, Slope, Stack
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +22,7 @@ class ModuleNetwork:
 
     net: nn.Module
     inputs: tuple[int, ...]
+    outputs: int
     _placed: dict[tuple[torch.device, torch.dtype], dict[str, Tensor]] = field(
         default_factory=dict, repr=False
     )
@@ -73,7 +74,12 @@ class ModuleNetwork:
         return autograd.gradient(self.scores, W, x, slope)
 
     def descend(
-        self, W: Stack, x: Float[Tensor, "client batch *feature"], slope: Slope, lr: float, keep: float
+        self,
+        W: Stack,
+        x: Float[Tensor, "client batch *feature"],
+        slope: Slope,
+        lr: float = 1.0,
+        keep: Keep = 1.0,
     ) -> None:
         """W ← keep·W − lr·gradient, in place."""
         autograd.descend(self.scores, W, x, slope, lr, keep)
@@ -116,7 +122,7 @@ class Wrapped:
             raise InputError(
                 "module: it has lazy layers whose sizes are not set; call it once on your data first"
             )
-        network = ModuleNetwork(copy.deepcopy(self.net).cpu(), inputs)
+        network = ModuleNetwork(copy.deepcopy(self.net).cpu(), inputs, outputs)
         row = network.start(0).float().unsqueeze(0)
         name = type(self.net).__name__
         try:

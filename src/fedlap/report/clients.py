@@ -1,7 +1,5 @@
 """Who has how much of what: in words and as a picture."""
 
-import io
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +10,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from fedlap.federation import Federation
+from fedlap.report.png import png
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +96,6 @@ def draw_clients(description: Description) -> bytes:
     """A PNG: rows of each client, and below, where there are labels, how many it has of each."""
     matplotlib.use("Agg")
     from matplotlib import pyplot
-    from matplotlib.text import Text
 
     held, labels = description.held, description.labels
     panels = 1 if held is None or labels is None else 2
@@ -131,11 +129,4 @@ def draw_clients(description: Description) -> bytes:
     axes[-1, 0].set_xticks(places[::step], description.clients[::step], rotation=90, fontsize="small")
     axes[-1, 0].set_xlabel("client")
     figure.suptitle(f"{description.title}: {len(description.clients)} clients")
-    for text in figure.findobj(Text):
-        text.set_parse_math(False)  # names may hold a dollar sign
-    buffer = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        figure.savefig(buffer, format="png", dpi=120)
-    pyplot.close(figure)
-    return buffer.getvalue()
+    return png(figure)

@@ -1,58 +1,90 @@
-"""How far a run is: a moving bar on a terminal, a few plain lines elsewhere."""
+"""How far a stack of runs is: a moving bar on a terminal, a few plain lines elsewhere."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from statistics import median
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedlap.scores import Score
 
+Told = tuple[Callable[[int, Score], None], Callable[[Sequence[int], int], None]]
+
 
 class Pace:
-    """What is known of a run so far."""
+    """What is known so far of the runs that are trained together."""
 
-    def __init__(self, name: str, rounds: int) -> None:
-        self.name, self.rounds = name, rounds
-        self.began, self.reached = time.perf_counter(), ""
+    def __init__(self) -> None:
+        self.places: list[int] = []
+        self.scores: dict[int, Score] = {}
+        self.began = self.told = time.perf_counter()
 
-    def on_score(self, score: Score) -> None:
-        """Take note of a score."""
-        self.reached = f"J {score.objective:.4f}  " if score.loss is None else f"test loss {score.loss:.4f}  "
-        if score.accuracy is not None:
-            self.reached = f"test accuracy {100 * score.accuracy:.2f} %  "
+    def on_score(self, place: int, score: Score) -> None:
+        """Take note of a run's score."""
+        self.scores[place] = score
+
+    def on_round(self, places: Sequence[int]) -> None:
+        """Take note of a round; the first of a stack began when the stack before it ended."""
+        if list(places) != self.places:
+            self.places, self.began = list(places), self.told
+        self.told = time.perf_counter()
 
     def state(self, done: int) -> str:
-        """The last score and the pace."""
+        """What is reached, and the pace."""
         pace = done / max(1e-9, time.perf_counter() - self.began)
-        return f"{self.reached}{pace:.3g} rounds/s"
+        return f"{self._reached()}{pace:.3g} rounds/s"
+
+    def _reached(self) -> str:
+        """The middle one of the last scores; runs that diverged have none of this round."""
+        last = [self.scores[place] for place in self.places if place in self.scores]
+        last = [score for score in last if score.round == max(other.round for other in last)]
+        accuracy = [score.accuracy for score in last if score.accuracy is not None]
+        loss = [score.loss for score in last if score.loss is not None]
+        if accuracy:
+            return f"test accuracy {100 * median(accuracy):.2f} %  "
+        if loss:
+            return f"test loss {median(loss):.4g}  "
+        return f"J {median(score.objective for score in last):.4g}  " if last else ""
 
 
 @contextmanager
 def progress(
-    console: Console, name: str, rounds: int, lines: int
-) -> Iterator[tuple[Callable[[Score], None], Callable[[int], None]]]:
-    """Functions for each score and each round of a run; so many plain lines where nothing can move."""
-    pace = Pace(name, rounds)
+    console: Console,
+    stacks: Sequence[Sequence[int]],
+    name: Callable[[Sequence[int]], str],
+    rounds: Callable[[Sequence[int]], int],
+) -> Iterator[Told]:
+    """Functions for each score and each round of stacks of runs; about five lines where nothing can move."""
+    pace = Pace()
     if not console.is_terminal or console.is_dumb_terminal:
-        every = max(1, rounds // lines)
 
-        def line(done: int) -> None:
-            if done % every == 0 or done == rounds:
+        def line(places: Sequence[int], done: int) -> None:
+            pace.on_round(places)
+            all_ = rounds(places)
+            if done % max(1, all_ // max(1, 5 // len(stacks))) == 0 or done == all_:
                 console.print(
-                    f"{name}  round {done}/{rounds}  {pace.state(done)}", highlight=False, markup=False
-                )
+                    f"{name(places)}  round {done}/{all_}  {pace.state(done)}",
+                    highlight=False, markup=False, soft_wrap=True,
+                )  # fmt: skip
 
         yield pace.on_score, line
         return
     columns = (
-        TextColumn("{task.fields[name]}"),
+        TextColumn("{task.fields[name]}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[state]}"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=rounds, name=name, state="")
-        yield pace.on_score, lambda done: bar.update(task, completed=done, state=pace.state(done))
+        task = bar.add_task("", total=rounds(stacks[0]), name=name(stacks[0]), state="")
+
+        def move(places: Sequence[int], done: int) -> None:
+            if pace.places and list(places) != pace.places:
+                bar.reset(task, total=rounds(places), name=name(places), state="")
+            pace.on_round(places)
+            bar.update(task, completed=done, state=pace.state(done))
+
+        yield pace.on_score, move

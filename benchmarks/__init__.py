@@ -1,0 +1,1 @@
+"""Speed and scale, each against something that a user would otherwise run."""

@@ -1,0 +1,175 @@
+"""One table: what a round takes, what the alternatives take, and what the machine could do at best.
+
+Systems are interleaved, since machines are shared and noisy, and medians of ratios are shown. FedAvg is on
+the genuine rows of Human Activity where they are to be had, and on rows of the same shape otherwise. With
+--results the table is written into a file, with date and versions.
+
+    python -m benchmarks [--repeats 7] [--threads 2] [--results benchmarks/RESULTS.md] [--only ordinary]
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import fedlap as fl
+from benchmarks import growth, scale
+from benchmarks.alternatives import ALTERNATIVES, Alternative, AlternativeError, NotToBeHadError
+from benchmarks.limits import Least, Machine, least
+from benchmarks.results import write_section
+from benchmarks.workloads import EPOCHS, WORKLOADS, Workload, activity
+
+FEDAVG = {"pfl_research": (12.0, 30.0), "flower": (12.0, 30.0), "fedjax_simulation": (2.0, 5.0)}
+NEAR = (4.0, 2.0)  # times the limit of the machine: must, and aim
+HEADERS = (
+    "a round of", "ours, ms", "against", "its ms", "ratio", "must", "aim", "limit, ms", "above", "peak MB",
+    "",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of the table."""
+
+    name: str
+    ours: float
+    other: str
+    theirs: float
+    ratio: float
+    must: float
+    aim: float
+    limit: tuple[float, str]
+    memory: str = ""
+
+    @property
+    def met(self) -> bool:
+        """Whether it is what is promised."""
+        return self.ratio >= self.must and self.above <= NEAR[0]
+
+    @property
+    def above(self) -> float:
+        """How many times the least time that the machine would need."""
+        return self.ours / self.limit[0]
+
+    def cells(self) -> list[str]:
+        """As text."""
+        full = self.ratio >= self.aim and self.above <= NEAR[1]
+        return [
+            self.name, f"{1000 * self.ours:.1f}", self.other, f"{1000 * self.theirs:.0f}",
+            f"{self.ratio:.1f}×", f"{self.must:g}×", f"{self.aim:g}×",
+            f"{1000 * self.limit[0]:.1f} ({self.limit[1]})", f"{self.above:.1f}×", self.memory,
+            "aim met" if full else "met" if self.met else "MISSED",
+        ]  # fmt: skip
+
+
+def against_ordinary(workload: Workload, repeats: int, machine: Machine) -> Line:
+    """A workload and the ordinary way, in turns."""
+    theirs = workload.theirs()
+    workload.ours(0)  # warm both up
+    theirs()
+    pairs = [(workload.ours(repeat), theirs()) for repeat in range(repeats)]
+    ours, others = (statistics.median(times) for times in zip(*pairs, strict=True))
+    ratio = statistics.median(other / own for own, other in pairs)
+    limit = workload.least().seconds(machine)
+    return Line(workload.name, ours, workload.other, others, ratio, workload.must, workload.aim, limit)
+
+
+def against_systems(repeats: int, threads: int, machine: Machine, console: Console) -> Iterator[Line]:
+    """FedAvg by every system that is to be had, in turns."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        data = Path(folder) / "activity.npz"
+        bound = _write_activity(data)
+        running: dict[str, Alternative] = {}
+        for name in ("ours", *FEDAVG):
+            console.print(f"starting {name} …", style="dim")
+            try:
+                running[name] = stack.enter_context(ALTERNATIVES[name].running(data, threads))
+            except (NotToBeHadError, AlternativeError) as reason:
+                console.print(f"{name} is not to be had here: {reason}", style="yellow")
+        seconds = {name: [system.round() for _ in range(2)][:0] for name, system in running.items()}
+        for _ in range(repeats):
+            for name, system in running.items():
+                seconds[name].append(system.round())
+        limit, own = bound.seconds(machine), running["ours"]
+        for name, (must, aim) in FEDAVG.items():
+            if name in running:
+                said, system = running[name].ready, running[name]
+                ratio = statistics.median(
+                    other / mine for mine, other in zip(seconds["ours"], seconds[name], strict=True)
+                )
+                console.print(
+                    f"{said['system']} {said['version']}: {said['steps']:,} steps a round ({said['note']}), "
+                    f"training accuracy {system.accuracy():.3f}; ours {own.ready['steps']:,} steps, "
+                    f"{own.accuracy():.3f}",
+                    style="dim",
+                )
+                yield Line(
+                    "Human Activity logistic FedAvg, 5 epochs", statistics.median(seconds["ours"]),
+                    f"{said['system']} {said['version']}", statistics.median(seconds[name]), ratio, must, aim,
+                    limit, f"{own.peak_mb():.0f} / {system.peak_mb():.0f}",
+                )  # fmt: skip
+
+
+def _write_activity(path: Path) -> Least:
+    """Training rows of Human Activity in a file, and what a round on them needs."""
+    try:
+        federation = fl.data.load("har")
+    except fl.InputError:
+        federation = activity()
+    ready = federation.resident(torch.device("cpu"), torch.float32)
+    pairs = [ready.train.client(k) for k in range(len(ready.clients))]
+    np.savez(
+        path,
+        x=torch.cat([x for x, _ in pairs]).numpy(),
+        y=torch.cat([y for _, y in pairs]).numpy(),
+        client=np.repeat(np.arange(len(pairs)), [len(y) for _, y in pairs]),
+    )
+    return least(ready, (561, 6), EPOCHS * int(ready.train.count.sum()))
+
+
+def main() -> int:
+    """Measure, print, and say whether anything promised is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--results", type=Path)
+    parser.add_argument("--only", choices=["ordinary", "systems", "scale", "growth"])
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    console = Console(width=180)
+    machine = Machine.measured()
+    rates = f"{machine.products / 1e9:.0f} GFLOP/s, {machine.bytes / 1e9:.1f} GB/s"
+    console.print(f"{options.threads} threads, torch {torch.__version__}; this machine: {rates}")
+    wanted = [options.only] if options.only else ["ordinary", "systems", "scale", "growth"]
+    lines: list[Line] = []
+    if "ordinary" in wanted:
+        lines += [against_ordinary(workload, options.repeats, machine) for workload in WORKLOADS]
+    if "systems" in wanted:
+        lines += against_systems(options.repeats, options.threads, machine, console)
+    missed = not all(line.met for line in lines)
+    if lines:
+        table = Table(*HEADERS, title="medians of rounds in turns")
+        for line in lines:
+            table.add_row(*line.cells())
+        console.print(table)
+    if "scale" in wanted:
+        missed |= not scale.main_on("cpu", options.repeats)
+    if "growth" in wanted:
+        growth.draw(Path(__file__).with_name("growth.png"), console)
+    if options.results and lines:
+        about = f"{options.threads} threads; {rates}; medians of {options.repeats}, interleaved"
+        write_section(options.results, "cpu", about, HEADERS, [line.cells() for line in lines])
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

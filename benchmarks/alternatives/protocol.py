@@ -1,0 +1,155 @@
+"""What the scripts share: arguments, the data, and the lines they exchange with the harness.
+
+A script is started as `python script.py DATA.npz --threads 2`, warms up and says that it is ready. From then
+on it answers each line it reads: "go" with the seconds of one round, "memory" with the peak of its processes,
+"accuracy" with the share of training rows its global model gets right. "stop", or no more input, ends it.
+Everything else that is printed goes to the error output, even what libraries print to the ordinary one.
+"""
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+FEATURES, LABELS = 561, 6
+EPOCHS, BATCH, LR = 5, 20, 0.03
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One client's training rows."""
+
+    x: np.ndarray  # (rows, features), float32
+    y: np.ndarray  # (rows,), int64
+
+
+def load(path: str | Path) -> list[Rows]:
+    """Read every client's rows."""
+    with np.load(path) as file:
+        x, y, client = file["x"], file["y"], file["client"]
+    return [Rows(x[client == k], y[client == k]) for k in range(int(client.max()) + 1)]
+
+
+def steps(clients: list[Rows]) -> int:
+    """Count a round's steps where every epoch ends with a short batch."""
+    return EPOCHS * sum(math.ceil(len(rows.y) / BATCH) for rows in clients)
+
+
+def accuracy(clients: list[Rows], weight: np.ndarray, bias: np.ndarray) -> float:
+    """Share of all rows that (features, labels) weights and a bias get right."""
+    right = sum(int(((rows.x @ weight + bias).argmax(1) == rows.y).sum()) for rows in clients)
+    return right / sum(len(rows.y) for rows in clients)
+
+
+def arguments(description: str, environment: Mapping[str, str] | None = None) -> argparse.Namespace:
+    """Read the command line, and start the script anew where its imports did not see the right environment.
+
+    Every process gets one thread: the systems use the cores by more processes, or by a pool of their own.
+    """
+    parser = argparse.ArgumentParser(description=description.split("\n\n")[0])
+    parser.add_argument("data", type=Path, help="an .npz with x, y and client")
+    parser.add_argument("--threads", type=int, default=2, help="cores to use")
+    options = parser.parse_args()
+    wanted = dict.fromkeys(THREADS, "1") | dict(environment or {})
+    if any(os.environ.get(name) != value for name, value in wanted.items()):
+        os.environ.update(wanted)
+        os.execv(sys.executable, [sys.executable, *sys.argv])
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
+    return options
+
+
+def _stat(pid: int) -> tuple[int, str]:
+    """Return a process's parent, and when it started: what tells it from a later one of the same number."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[1]), fields[19]
+
+
+def family(pid: int) -> dict[int, str]:
+    """Return a process and everything that descends from it, with when each started."""
+    started, children = {}, {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            one = int(entry.name)
+            try:
+                parent, started[one] = _stat(one)
+            except OSError:  # it has ended meanwhile
+                continue
+            children.setdefault(parent, []).append(one)
+    found = [pid]
+    for one in found:  # grows as it is walked
+        found += children.get(one, [])
+    return {one: started[one] for one in found if one in started}
+
+
+def see_off(processes: Mapping[int, str], seconds: float = 10.0) -> None:
+    """Wait until processes have ended, and kill those that have not after some seconds."""
+
+    def lives(pid: int) -> bool:
+        try:
+            return _stat(pid)[1] == processes[pid]
+        except OSError:
+            return False
+
+    until = time.monotonic() + seconds
+    while (left := [pid for pid in processes if lives(pid)]) and time.monotonic() < until:
+        time.sleep(0.05)
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def peak_mb(pid: int) -> float:
+    """Add up the peak memory of a process and its descendants; pages that they share count more than once."""
+    total = 0
+    for one in family(pid):
+        try:
+            status = Path(f"/proc/{one}/status").read_text()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:"))
+    return total / 1024
+
+
+class Line:
+    """The script's end of the conversation. Make it before anything else can print."""
+
+    def __init__(self) -> None:
+        self._out = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)
+
+    def _say(self, **message: object) -> None:
+        print(json.dumps(message), file=self._out, flush=True)
+
+    def ready(self, system: str, version: str, steps: int, note: str) -> None:
+        """Say that the next round may be timed."""
+        self._say(ready=True, system=system, version=version, steps=steps, note=note)
+
+    def took(self, seconds: float) -> None:
+        """Say how long a round took."""
+        self._say(seconds=seconds)
+
+    def wait(self, accuracy: Callable[[], float]) -> bool:
+        """Answer questions until a round is asked for; False where it is time to end."""
+        while request := sys.stdin.readline():
+            match request.strip():
+                case "go":
+                    return True
+                case "memory":
+                    self._say(peak_mb=peak_mb(os.getpid()))
+                case "accuracy":
+                    self._say(train_accuracy=accuracy())
+                case "stop":
+                    return False
+                case other:
+                    self._say(error=f"{other!r} is no request")
+        return False

@@ -1,0 +1,275 @@
+"""Steps of gradient descent of the convolutional network, in several ways of convolving, interleaved.
+
+Each way takes the same steps of a stack of clients from the same start: forward, backward, update. On a GPU
+also as a recorded CUDA graph, which is how rounds run there, and with a list of where the time goes. Needs
+PyTorch and jaxtyping alone. Exits with 1 where a gradient is wrong.
+
+    python benchmarks/convolutions.py [--device cuda] [--clients 20 --batch 20 --image 3,32,32] [--repeats 7]
+"""
+
+import argparse
+import ctypes
+import gc
+import statistics
+import sys
+import time
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+# The package without its `__init__`, which wants more libraries than a bare machine has.
+sys.modules["fedlap"] = types.ModuleType("fedlap")
+sys.modules["fedlap"].__path__ = [str(Path(__file__).resolve().parent.parent / "src" / "fedlap")]
+
+from fedlap.models import Batch, CrossEntropy, Model, autograd  # noqa: E402
+from fedlap.models import convolutional as cnn  # noqa: E402
+from fedlap.models.convolution import Batched, Direct, Tiled, Way, Windows  # noqa: E402
+from fedlap.models.layout import views  # noqa: E402
+from fedlap.models.model import Keep, Slope  # noqa: E402
+
+LABELS, LR, STEPS = 10, 0.001, 5
+EVALUATED = 100  # rows of each client that are scored
+WRONG = 1e-10  # in float64, relative to the gradient; its root in float32
+
+
+@dataclass(frozen=True)
+class Grouped(cnn.ConvolutionalNetwork):
+    """All clients as groups of channels of one convolution, differentiated by autograd."""
+
+    layout: torch.memory_format = torch.contiguous_format
+
+    def scores(self, W: Tensor, x: Tensor) -> Tensor:
+        """What the network says of each sample."""
+        tensors, (clients, batch) = views(W, self.shapes), x.shape[:2]
+        h = x.reshape(clients, batch, *self.image).transpose(0, 1).flatten(1, 2)
+        h = h.contiguous(memory_format=self.layout)
+        for w, b in (tensors[:2], tensors[2:4]):
+            filters = w.flatten(0, 1).contiguous(memory_format=self.layout)
+            h = functional.conv2d(h, filters, b.flatten(), padding=2, groups=clients)
+            h = functional.max_pool2d(h.relu(), 2)
+        out = h.unflatten(1, (clients, -1)).permute(1, 0, 3, 4, 2)
+        return self._full(tensors, out)[-1].mT
+
+    def gradient(self, W: Tensor, x: Tensor, slope: Slope) -> Tensor:
+        """By autograd."""
+        return autograd.gradient(self.scores, W, x, slope)
+
+    def descend(self, W: Tensor, x: Tensor, slope: Slope, lr: float = 1.0, keep: Keep = 1.0) -> None:
+        """W ← W − lr·gradient, in place: nothing decays here."""
+        W.sub_(self.gradient(W, x, slope), alpha=lr)
+
+
+@dataclass(frozen=True)
+class ByHand(cnn.ConvolutionalNetwork):
+    """The network as it is, convolving in a way of choice."""
+
+    way: Way = Direct()  # noqa: RUF009 (it holds nothing)
+
+    def _way(self, device: torch.device) -> Way:
+        return self.way
+
+
+def networks(image: tuple[int, int, int]) -> dict[str, cnn.ConvolutionalNetwork]:
+    """The ways, by name."""
+    return {
+        "grouped, autograd": Grouped(image, LABELS),
+        "grouped channels last, autograd": Grouped(image, LABELS, torch.channels_last),
+        "conv2d a client": ByHand(image, LABELS, Direct()),
+        "windows": ByHand(image, LABELS, Windows()),
+        "tiles": ByHand(image, LABELS, Tiled()),
+        "windows, then tiles": ByHand(image, LABELS, Batched()),
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A stack at its start, and the batches of its steps."""
+
+    W: Tensor
+    batches: list[Batch]
+    rows: Tensor
+
+    @staticmethod
+    def of(options: argparse.Namespace) -> "Problem":
+        """Normal images, labels at random."""
+        g = torch.Generator().manual_seed(0)
+        network = cnn.ConvolutionalNetwork(options.image, LABELS)
+        noise = torch.randn(options.clients, network.size, generator=g)
+        W, shape = network.start(0).float() + 0.01 * noise, (options.clients, options.batch)
+        batches = []
+        for _ in range(STEPS):
+            x, y = torch.randn(*shape, *options.image, generator=g), torch.randint(LABELS, shape, generator=g)
+            weight = torch.full(shape, 1 / options.batch)
+            batches.append(Batch(*(each.to(options.device) for each in (x, y, weight))))
+        rows = torch.randn(options.clients, EVALUATED, *options.image, generator=g)
+        return Problem(W.to(options.device), batches, rows.to(options.device))
+
+
+def waited(function: Callable[[], object], device: str) -> float:
+    """Seconds until the device has done it."""
+    began = time.perf_counter()
+    function()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def peak_of(function: Callable[[], object], device: str) -> float:
+    """Megabytes it takes on top of what is there."""
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        function()
+        return (torch.cuda.max_memory_allocated() - before) / 1e6
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed goes back, or it would be taken unseen
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark back to where it is now
+    before = _kilobytes("VmRSS")
+    function()
+    return (_kilobytes("VmHWM") - before) / 1e3
+
+
+def _kilobytes(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field))
+
+
+def steps_of(network: cnn.ConvolutionalNetwork, problem: Problem, W: Tensor) -> Callable[[], None]:
+    """All steps, in place."""
+    model = Model(network, CrossEntropy())
+
+    def run() -> None:
+        for batch in problem.batches:
+            model.descend(W, batch, LR)
+
+    return run
+
+
+def recorded(run: Callable[[], None]) -> Callable[[], None]:
+    """The same as a CUDA graph."""
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
+def errors_of(network: cnn.ConvolutionalNetwork, problem: Problem) -> tuple[float, float]:
+    """How far the first gradient is from autograd's in float64, relative to it, in float64 and float32.
+
+    In float32 the maximum of a window may be another one where two are as good as equal: 1e-3 is not wrong.
+    """
+    first, model = problem.batches[0], Model(network, CrossEntropy())
+    exact, W = Batch(first.x.double(), first.y, first.weight.double()), problem.W.double()
+    expected = Model(Grouped(network.image, LABELS), CrossEntropy()).gradient(W, exact)
+    pair = model.gradient(W, exact), model.gradient(problem.W, first)
+    return tuple(float((each - expected).norm() / expected.norm()) for each in pair)
+
+
+def measure(options: argparse.Namespace) -> tuple[list[list[str]], bool]:
+    """A row of the table for each way, and whether all gradients are right."""
+    problem, runs, rows, right = Problem.of(options), {}, {}, True
+    for name, network in networks(options.image).items():
+        if options.only and not any(word in name for word in options.only.split(";")):
+            continue
+        print(f"… {name}", file=sys.stderr)
+        W = problem.W.clone()
+        run = steps_of(network, problem, W)
+        exact, error = errors_of(network, problem)
+        right &= exact < WRONG and error < WRONG**0.5
+        run()
+        rows[name] = [f"{exact:.0e}", f"{error:.0e}", f"{peak_of(run, options.device):.0f}"]
+        runs[name, "steps"] = run
+        if options.device == "cuda":
+            try:
+                runs[name, "graph"] = recorded(run)
+            except RuntimeError as failure:
+                print(f"{name} cannot be recorded: {failure}", file=sys.stderr)
+        runs[name, "scores"] = torch.no_grad()(lambda n=network, W=W: n.scores(W, problem.rows))
+        runs[name, "scores"]()
+    seconds: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
+    for _ in range(options.repeats):
+        for key, run in runs.items():
+            seconds[key].append(waited(run, options.device))
+    for name, row in rows.items():
+        for kind in ("steps", "graph", "scores"):
+            times = seconds.get((name, kind))
+            row.append(f"{1000 * statistics.median(times):.2f}" if times else "")
+    return [[name, *row] for name, row in rows.items()], right
+
+
+def profile(options: argparse.Namespace, name: str) -> None:
+    """Where the time of one way goes on a GPU, kernel by kernel."""
+    problem = Problem.of(options)
+    run = steps_of(networks(options.image)[name], problem, problem.W)
+    run()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
+        run()
+        torch.cuda.synchronize()
+    events = sorted(found.key_averages(), key=lambda event: -event.self_device_time_total)
+    total = sum(event.self_device_time_total for event in events)
+    print(f"\n{name}: {total / 1000:.2f} ms in kernels")
+    for event in events[: options.kernels]:
+        print(f"{event.self_device_time_total / 1000:8.3f} ms {event.count:5d} × {event.key[:90]}")
+
+
+def show(table: list[list[str]], head: list[str]) -> None:
+    """With rich where it is installed."""
+    try:
+        from rich.console import Console
+        from rich.table import Table
+    except ImportError:
+        for row in [head, *table]:
+            print(f"{row[0]:34}" + "".join(f"{cell:>19}" for cell in row[1:]))
+        return
+    made = Table(*head)
+    for row in table:
+        made.add_row(*row)
+    Console(width=130).print(made)
+
+
+def main() -> int:
+    """Measure every way and print one table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--clients", type=int, default=20)
+    parser.add_argument("--batch", type=int, default=20)
+    parser.add_argument("--image", type=lambda text: tuple(map(int, text.split(","))), default=(3, 32, 32))
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--only", default="", help="ways whose name has one of these words, parted by ;")
+    parser.add_argument("--profile", default="windows, then tiles")
+    parser.add_argument("--kernels", type=int, default=16, help="how many to list of each way, on a GPU")
+    options = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    place = torch.cuda.get_device_name() if options.device == "cuda" else f"{torch.get_num_threads()} threads"
+    if options.device == "cuda":
+        for name in filter(None, options.profile.split(";")):
+            profile(options, name)
+    table, right = measure(options)
+    print(
+        f"\n{options.clients} clients, batches of {options.batch}, images {options.image}, {STEPS} steps, "
+        f"float32; {place}, torch {torch.__version__}, median of {options.repeats}"
+    )
+    head = [
+        "way",
+        "in float64",
+        "in float32",
+        "peak MB",
+        "steps, ms",
+        "as a graph, ms",
+        f"scores of {EVALUATED}, ms",
+    ]
+    show(table, head)
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""The workloads on one machine: data in the shape of the real sets, our round, and the ordinary way's."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+import fedlap as fl
+from benchmarks.limits import Least, least
+from benchmarks.ordinary import BATCH, LR, Ordinary
+
+EPOCHS, STEPS = 5, 5
+OUR_ROUNDS = 5  # of ours, between two of another's
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model on some clients, how much faster than the ordinary way it must be, and how much it aims at."""
+
+    name: str
+    data: Callable[[], fl.Federation]
+    model: fl.models.Architecture
+    epochs: bool  # five passes by a DataLoader, or five steps without one
+    must: float
+    aim: float
+
+    @property
+    def other(self) -> str:
+        """What it is compared with."""
+        return "loop with DataLoader" if self.epochs else "loop without DataLoader"
+
+    def ours(self, seed: int) -> float:
+        """Seconds of a round of FedU, draws and mixing included, evaluation left out."""
+        federation = self.data()
+        work = {"local_epochs": EPOCHS} if self.epochs else {"local_steps": STEPS}
+        method = fl.FedU(fl.Graph.complete(federation.clients), strength=0.001, lr=LR, **work)
+        return our_round(method, federation, self.model, seed)
+
+    def theirs(self) -> Callable[[], float]:
+        """A function that gives the seconds of a round the ordinary way."""
+        ordinary = Ordinary.of(self.data(), self.model)
+        return lambda: ordinary.epochs(EPOCHS) if self.epochs else ordinary.steps(STEPS)
+
+    def least(self) -> Least:
+        """What a round cannot do without."""
+        federation = self.data()
+        network = self.model.build(federation.inputs, federation.outputs)
+        rows = int(federation.train.count.sum()) * EPOCHS
+        samples = rows if self.epochs else len(federation.clients) * BATCH * STEPS
+        size = federation.train.store.element_size() if federation.train.store.dtype.itemsize == 1 else 4
+        return least(federation, network.widths, samples, size)
+
+
+def our_round(
+    method: fl.algorithms.Algorithm, federation: fl.Federation, model: fl.models.Architecture, seed: int
+) -> float:
+    """Seconds of a round of this method."""
+    result = fl.fit(method, federation, model, rounds=OUR_ROUNDS, batch=BATCH, seed=seed, evaluate_every=0)
+    return result.scores[-1].seconds / OUR_ROUNDS
+
+
+@cache
+def activity() -> fl.Federation:
+    """Human Activity's training rows: 30 clients, 561 features, 6 labels, normal numbers."""
+    rng, made = np.random.default_rng(0), {}
+    for k in range(30):
+        n = int(rng.integers(211, 307))
+        made[str(k)] = rng.normal(size=(n, 561)).astype(np.float32), rng.integers(0, 6, n)
+    return fl.Federation.from_arrays(made, test_share=0.0, labels=6)
+
+
+@cache
+def digits() -> fl.Federation:
+    """MNIST's: 100 clients, 28 × 28 bytes, 10 labels."""
+    rng, made = np.random.default_rng(0), {}
+    for k in range(100):
+        n = int(rng.integers(150, 778))
+        made[str(k)] = rng.integers(0, 256, (n, 28, 28), dtype=np.uint8), rng.integers(0, 10, n)
+    return fl.Federation.from_arrays(made, test_share=0.0, labels=10).scaled("pooled")
+
+
+WORKLOADS = [
+    Workload("Human Activity logistic, 30 clients, 5 epochs", activity, fl.models.linear(), True, 15, 40),
+    Workload("Human Activity MLP 561-100-6, 5 epochs", activity, fl.models.mlp((100,)), True, 6, 10),
+    Workload("MNIST MLP 784-100-100-10, 100 clients", digits, fl.models.mlp((100, 100)), False, 3, 6),
+]

@@ -1,0 +1,23 @@
+"""Figures as bytes."""
+
+import io
+import warnings
+from typing import Any
+
+
+def png(figure: Any, powers: bool = False) -> bytes:
+    """A figure as a PNG; names in it may hold letters that the font has not.
+
+    They may hold dollar signs, too, unless an axis writes powers of ten, which need them for themselves.
+    """
+    from matplotlib import pyplot
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(powers)
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        figure.savefig(buffer, format="png", dpi=120)
+    pyplot.close(figure)
+    return buffer.getvalue()

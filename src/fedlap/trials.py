@@ -1,0 +1,90 @@
+"""Runs that are to be made: what they are, what they have in common, and why one may fail."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, get_args
+
+from fedlap.algorithms import Algorithm, Coupled, Grouping, Pooling, Steady, Suited
+from fedlap.algorithms.column import Column
+from fedlap.errors import DivergedError, whole
+from fedlap.federation import Federation
+from fedlap.models import Architecture, Model
+from fedlap.schedule import check_makers
+from fedlap.scores import Tally
+from fedlap.work import Work
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A run that is to be made: what `fit` takes, but for the schedule."""
+
+    algorithm: Algorithm
+    federation: Federation
+    model: Architecture
+    seed: int = 0
+    start: Any = None
+
+    def __post_init__(self) -> None:
+        check_makers(self.algorithm, self.model)
+        whole("seed", self.seed)
+
+
+def kind(trial: Trial) -> Any:
+    """What trials of one stack have in common; one of a method that is not steady has nothing."""
+    algorithm, federation = trial.algorithm, trial.federation
+    if not isinstance(algorithm, Steady):
+        return object()
+    settings = tuple(
+        getattr(algorithm, field.name)
+        for field in fields(algorithm)  # type: ignore[arg-type]
+        if field.name != "graph" and float not in (field.type, *get_args(field.type))
+    )
+    shape = federation.inputs, federation.outputs, type(federation.loss)
+    pooled = len(federation.clients) if isinstance(algorithm, Pooling) else None  # it sets their work
+    return type(algorithm), settings, trial.model, shape, pooled
+
+
+def one_method(algorithms: Sequence[Algorithm], column: Callable[[list[float]], Column]) -> Algorithm:
+    """A method whose real-valued settings are columns where these differ; graphs are for servers alone."""
+    first = algorithms[0]
+    settings = {field.name: [getattr(a, field.name) for a in algorithms] for field in fields(first)}  # type: ignore[arg-type]
+    differing = {name: values for name, values in settings.items() if any(v != values[0] for v in values)}
+    if not differing:
+        return first
+    made = object.__new__(type(first))
+    made.__dict__.update(vars(first))
+    for name, values in differing.items():
+        real = all(isinstance(value, float | int) for value in values)
+        made.__dict__[name] = column(values) if real else None
+    return made
+
+
+def suited(algorithm: Algorithm, federation: Federation, model: Architecture) -> tuple[Algorithm, Model]:
+    """The algorithm for these clients and the model of their size; what does not go together is refused."""
+    sized = Model(model.build(federation.inputs, federation.outputs), federation.loss, model.l2)
+    return algorithm.suited(federation, sized) if isinstance(algorithm, Suited) else algorithm, sized
+
+
+def work_of(algorithm: Algorithm, sampled: int) -> Work:
+    """What each client does in a round; one that owns all rows makes the steps of all sampled ones."""
+    work = Work.of(algorithm.local_steps, algorithm.local_epochs)
+    if isinstance(algorithm, Pooling):
+        work = work.times(sampled)
+    if isinstance(algorithm, Grouping):  # so that a pass, too, is as many steps as others make of it
+        work = Work(work.repeats * algorithm.batches_per_step, work.epochs)
+    return work
+
+
+def diverged(train: Tally, federation: Federation, done: int, algorithm: Algorithm) -> DivergedError | None:
+    """Why a run has failed, if some training loss is no longer a number: what is likely to have done it."""
+    bad = (~train.loss.isfinite()).nonzero().flatten().tolist()
+    if not bad:
+        return None
+    advice = f"lower lr (now {algorithm.lr:g}), or scale the features"
+    if isinstance(algorithm, Coupled) and algorithm.coupling.product > 2:
+        product = f"{algorithm.coupling.formula} = {algorithm.coupling.product:.4g}"
+        advice = f"lower strength: {product}, and mixing is stable up to 2"
+    return DivergedError(
+        f"training diverged: by round {done} the loss of client {federation.clients[bad[0]]!r} is not finite "
+        f"({len(bad)} of {len(federation.clients)} clients); {advice}"
+    )
