@@ -28,11 +28,19 @@ from benchmarks.limits import Least, Machine, least
 from benchmarks.results import write_section
 from benchmarks.workloads import EPOCHS, WORKLOADS, Workload, activity
 
-FEDAVG = {"pfl_research": (12.0, 30.0), "flower": (12.0, 30.0), "fedjax_simulation": (2.0, 5.0)}
+# Systems with what ratio must be met and is aimed at, and the cores each is given. pfl uses a second one by a
+# second process, which its users start themselves, so it is shown both ways.
+FEDAVG = {
+    "pfl_research 1": ("pfl_research", 1, 12.0, 30.0),
+    "pfl_research 2": ("pfl_research", 2, 12.0, 30.0),
+    "flower": ("flower", 2, 12.0, 30.0),
+    "fedjax": ("fedjax_simulation", 2, 2.0, 5.0),
+}
+ROUNDS = 5  # of each system, in its turn
 NEAR = (4.0, 2.0)  # times the limit of the machine: must, and aim
 HEADERS = (
-    "a round of", "ours, ms", "against", "its ms", "ratio", "must", "aim", "limit, ms", "above", "peak MB",
-    "",
+    "a round of", "ours, ms", "against", "its ms", "ratio", "must", "aim", "", "limit, ms", "above it",
+    f"must {NEAR[0]:g}×, aim {NEAR[1]:g}×", "peak MB",
 )  # fmt: skip
 
 
@@ -52,7 +60,7 @@ class Line:
 
     @property
     def met(self) -> bool:
-        """Whether it is what is promised."""
+        """Whether both are what is promised."""
         return self.ratio >= self.must and self.above <= NEAR[0]
 
     @property
@@ -62,13 +70,17 @@ class Line:
 
     def cells(self) -> list[str]:
         """As text."""
-        full = self.ratio >= self.aim and self.above <= NEAR[1]
         return [
             self.name, f"{1000 * self.ours:.1f}", self.other, f"{1000 * self.theirs:.0f}",
             f"{self.ratio:.1f}×", f"{self.must:g}×", f"{self.aim:g}×",
-            f"{1000 * self.limit[0]:.1f} ({self.limit[1]})", f"{self.above:.1f}×", self.memory,
-            "aim met" if full else "met" if self.met else "MISSED",
+            _verdict(self.ratio >= self.must, self.ratio >= self.aim),
+            f"{1000 * self.limit[0]:.1f} ({self.limit[1]})", f"{self.above:.1f}×",
+            _verdict(self.above <= NEAR[0], self.above <= NEAR[1]), self.memory,
         ]  # fmt: skip
+
+
+def _verdict(met: bool, aimed: bool) -> str:
+    return "aim met" if aimed else "met" if met else "MISSED"
 
 
 def against_ordinary(workload: Workload, repeats: int, machine: Machine) -> Line:
@@ -89,18 +101,25 @@ def against_systems(repeats: int, threads: int, machine: Machine, console: Conso
         data = Path(folder) / "activity.npz"
         bound = _write_activity(data)
         running: dict[str, Alternative] = {}
-        for name in ("ours", *FEDAVG):
+        for name, (system, cores, _, _) in {"ours": ("ours", threads, 0, 0), **FEDAVG}.items():
             console.print(f"starting {name} …", style="dim")
+            known = ALTERNATIVES[system]
             try:
-                running[name] = stack.enter_context(ALTERNATIVES[name].running(data, threads))
+                alone = Alternative(known.name, known.script)
+                running[name] = stack.enter_context(alone.running(data, min(cores, threads)))
             except (NotToBeHadError, AlternativeError) as reason:
                 console.print(f"{name} is not to be had here: {reason}", style="yellow")
-        seconds = {name: [system.round() for _ in range(2)][:0] for name, system in running.items()}
-        for _ in range(repeats):
-            for name, system in running.items():
-                seconds[name].append(system.round())
+        # Several rounds at a time, as training does them: one alone finds cold what the others have used.
+        turns = [
+            {
+                name: statistics.fmean(system.round() for _ in range(ROUNDS))
+                for name, system in running.items()
+            }
+            for _ in range(repeats + 1)
+        ][1:]
+        seconds = {name: [turn[name] for turn in turns] for name in running}
         limit, own = bound.seconds(machine), running["ours"]
-        for name, (must, aim) in FEDAVG.items():
+        for name, (_, cores, must, aim) in FEDAVG.items():
             if name in running:
                 said, system = running[name].ready, running[name]
                 ratio = statistics.median(
@@ -114,7 +133,8 @@ def against_systems(repeats: int, threads: int, machine: Machine, console: Conso
                 )
                 yield Line(
                     "Human Activity logistic FedAvg, 5 epochs", statistics.median(seconds["ours"]),
-                    f"{said['system']} {said['version']}", statistics.median(seconds[name]), ratio, must, aim,
+                    f"{said['system']} {said['version']}, {cores} core{'s' * (cores > 1)}", statistics.median(seconds[name]),
+                    ratio, must, aim,
                     limit, f"{own.peak_mb():.0f} / {system.peak_mb():.0f}",
                 )  # fmt: skip
 
@@ -145,7 +165,7 @@ def main() -> int:
     parser.add_argument("--only", choices=["ordinary", "systems", "scale", "growth"])
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    console = Console(width=180)
+    console = Console(width=200)
     machine = Machine.measured()
     rates = f"{machine.products / 1e9:.0f} GFLOP/s, {machine.bytes / 1e9:.1f} GB/s"
     console.print(f"{options.threads} threads, torch {torch.__version__}; this machine: {rates}")

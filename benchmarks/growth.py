@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console
+from scipy.sparse import coo_array
 
 import fedlap as fl
 
@@ -24,11 +25,11 @@ def seconds(clients: int = 100, features: int = 200, steps: int = 5, degree: int
         for k in range(clients)
     }
     federation = fl.Federation.from_arrays(made, test_share=0.0, labels=LABELS)
-    weights = np.zeros((clients, clients))
-    for step in range(1, degree // 2 + 1):
-        at = np.arange(clients), (np.arange(clients) + step) % clients
-        weights[at] = weights[at[::-1]] = 1.0
-    method = fl.FedU(fl.Graph.from_matrix(weights, federation.clients), strength=1e-4, local_steps=steps)
+    own, steps_away = np.arange(clients), np.arange(1, degree // 2 + 1)
+    begin, end = np.repeat(own, len(steps_away)), (own[:, None] + steps_away).ravel() % clients
+    half = coo_array((np.ones(len(begin)), (begin, end)), shape=(clients, clients))
+    graph = fl.Graph.from_matrix((half + half.T).tocsr(), federation.clients)
+    method = fl.FedU(graph, strength=1e-4, local_steps=steps)
     times = [
         fl.fit(method, federation, fl.models.linear(), rounds=ROUNDS, seed=seed, evaluate_every=0)
         for seed in range(REPEATS)
@@ -40,9 +41,13 @@ AXES: dict[str, tuple[list[int], Callable[[int], float]]] = {
     "clients": ([10, 30, 100, 300, 1000], lambda n: seconds(clients=n)),
     "parameters of a model": ([20, 60, 200, 600, 2000], lambda n: seconds(features=n)),
     "samples of a client in a round": ([1, 3, 10, 30, 100], lambda n: seconds(steps=n)),
-    "edges": ([2, 6, 20, 60, 98], lambda n: seconds(degree=n)),
+    "edges of 2,500 clients": ([2, 6, 20, 60, 200], lambda n: seconds(2_500, 50, 1, n)),
 }
-UNIT = {"parameters of a model": LABELS, "samples of a client in a round": 20, "edges": 50}
+UNIT = {
+    "parameters of a model": LABELS,
+    "samples of a client in a round": 20,
+    "edges of 2,500 clients": 1_250,
+}
 
 
 def draw(path: Path, console: Console) -> None:
@@ -66,7 +71,7 @@ def draw(path: Path, console: Console) -> None:
         axis.grid(alpha=0.3, which="both")
     axes[0].set_ylabel("a round, ms")
     figure.suptitle(
-        "FedU, logistic: 100 clients, 2,010 parameters, 5 steps of 20 rows, 300 edges, one varied at a time"
+        "FedU, logistic: 100 clients, 2,010 parameters, 5 steps of 20 rows, 300 edges, unless varied"
     )
     figure.savefig(path, dpi=120)
     pyplot.close(figure)

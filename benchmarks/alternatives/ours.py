@@ -1,5 +1,6 @@
-"""FedAvg by fedlap itself, under the same protocol: every round goes on from the model of the last."""
+"""FedAvg by fedlap itself, under the same protocol: one run, whose rounds are taken one at a time."""
 
+import time
 from importlib.metadata import version
 
 import numpy as np
@@ -8,8 +9,12 @@ import torch
 from protocol import BATCH, EPOCHS, LABELS, LR
 
 import fedlap as fl
+from fedlap.rounds import Runs, played
+from fedlap.schedule import Schedule
+from fedlap.trials import Trial
 
 
+@torch.no_grad()
 def main() -> None:
     """Train one round for every request."""
     options = protocol.arguments(__doc__)
@@ -18,27 +23,25 @@ def main() -> None:
     clients = protocol.load(options.data)
     arrays = {str(k): (rows.x, rows.y) for k, rows in enumerate(clients)}
     federation = fl.Federation.from_arrays(arrays, test_share=0.0, labels=LABELS)
-    method, model = fl.FedAvg(lr=LR, local_epochs=EPOCHS), fl.models.linear()
+    model = fl.models.linear()
     network = model.build(federation.inputs, federation.outputs)
-    state, number = torch.zeros(network.size), 0
-
-    def run() -> float:
-        nonlocal state, number
-        number += 1
-        made = fl.fit(method, federation, model, rounds=1, batch=BATCH, seed=number, start=state)
-        state = made.models[0]
-        return made.scores[-1].seconds
+    trial = Trial(fl.FedAvg(lr=LR, local_epochs=EPOCHS), federation, model, start=torch.zeros(network.size))
+    schedule = Schedule(rounds=10**6, batch=BATCH, evaluate_every=0)
+    runs = Runs.of([trial], schedule)
+    rounds = played(runs.stack, runs.kept, schedule.rounds)
+    ((state, _),), _ = next(rounds)
 
     def correct() -> float:
-        linear = network.module(state)[1]
+        linear = network.module(state[0])[1]
         return protocol.accuracy(clients, *(np.asarray(t.detach().T) for t in (linear.weight, linear.bias)))
 
-    run()
-    run()
+    next(rounds)
     note = f"torch {torch.__version__}, {options.threads} threads"
     line.ready("fedlap", version("fedlap"), protocol.steps(clients), note)
     while line.wait(correct):
-        line.took(run())
+        began = time.perf_counter()
+        ((state, _),), _ = next(rounds)
+        line.took(time.perf_counter() - began)
 
 
 if __name__ == "__main__":
