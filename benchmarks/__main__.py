@@ -134,7 +134,8 @@ def against_systems(repeats: int, threads: int, machine: Machine, console: Conso
                 yield Line(
                     "Human Activity logistic FedAvg, 5 epochs", statistics.median(seconds["ours"]),
                     f"{said['system']} {said['version']}, {cores} core{'s' * (cores > 1)}",
-                    statistics.median(seconds[name]), ratio, must, aim, limit, f"{own.peak_mb():.0f} / {system.peak_mb():.0f}",
+                    statistics.median(seconds[name]), ratio, must, aim, limit,
+                    f"{own.peak_mb():.0f} / {system.peak_mb():.0f}",
                 )  # fmt: skip
 
 
