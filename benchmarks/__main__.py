@@ -181,6 +181,13 @@ def main() -> int:
         for line in lines:
             table.add_row(*line.cells())
         console.print(table)
+    for workload in WORKLOADS if "ordinary" in wanted else []:
+        scored, trained = workload.evaluation()
+        missed |= scored > trained
+        console.print(
+            f"{workload.name}: {1e6 * scored:.2f} µs to score a row, {1e6 * trained:.2f} µs to train on one: "
+            f"{'met' if scored <= trained else 'MISSED'} (not slower than training)"
+        )
     if "scale" in wanted:
         missed |= not scale.main_on("cpu", options.repeats)
     if "growth" in wanted:

@@ -1,14 +1,19 @@
 """The workloads on one machine: data in the shape of the real sets, our round, and the ordinary way's."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+import torch
 
 import fedlap as fl
 from benchmarks.limits import Least, least
 from benchmarks.ordinary import BATCH, LR, Ordinary
+from fedlap.rounds import Runs
+from fedlap.schedule import Schedule
+from fedlap.trials import Trial
 
 EPOCHS, STEPS = 5, 5
 OUR_ROUNDS = 5  # of ours, between two of another's
@@ -36,6 +41,21 @@ class Workload:
         work = {"local_epochs": EPOCHS} if self.epochs else {"local_steps": STEPS}
         method = fl.FedU(fl.Graph.complete(federation.clients), strength=0.001, lr=LR, **work)
         return our_round(method, federation, self.model, seed)
+
+    @torch.no_grad()
+    def evaluation(self) -> tuple[float, float]:
+        """Seconds to score a row, and to train on one."""
+        federation = self.data()
+        trial = Trial(fl.Local(), federation, self.model)
+        runs = Runs.of([trial], Schedule(batch=BATCH))
+        W, rows = runs.kept[0][1], int(federation.train.count.sum())
+        runs.scorer.score(W)
+        began = time.perf_counter()
+        for _ in range(OUR_ROUNDS):
+            runs.scorer.score(W)
+        scored = (time.perf_counter() - began) / OUR_ROUNDS / rows
+        samples = EPOCHS * rows if self.epochs else STEPS * BATCH * len(federation.clients)
+        return scored, self.ours(0) / samples
 
     def theirs(self) -> Callable[[], float]:
         """A function that gives the seconds of a round the ordinary way."""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,9 +102,8 @@ def fit_all(
     A run that diverges is answered by its error; the others go on. `on_score` is told the run's place too.
     A score's seconds are the run's share of the stack's.
     """
-    runs = Runs.of(trials, schedule)
-    with precisely(schedule.precision):
-        return runs.trained(on_score, on_round)
+    with precisely(schedule.precision), _current(schedule.placed()):
+        return Runs.of(trials, schedule).trained(on_score, on_round)
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,6 +259,11 @@ def played(stack: Stack, kept: list[Kept], rounds: int) -> Iterator[tuple[list[K
 
 def _stacked(models: Sequence[Tensor]) -> Tensor:
     return models[0] if len(models) == 1 else torch.cat(list(models))
+
+
+def _current(device: torch.device) -> AbstractContextManager[Any]:
+    """A GPU of several as the one that streams and recordings are made on."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _wait(device: torch.device) -> None:

@@ -124,7 +124,7 @@ class Stack:
         )
 
     @cached_property
-    def _settled(self) -> bool:
+    def _all_work(self) -> bool:
         """Whether all clients work in every round, as one stack, where their rows are."""
         near = self.clients.train.store.device == self.clients.device
         return near and isinstance(self.engine, Stacked) and not any(m.sampled for m in self.members)
@@ -138,7 +138,7 @@ class Stack:
 
     def turns(self, rounds: int) -> Iterator[Turn]:
         """Who works, round after round."""
-        if not self.replays and not self._settled:
+        if not self.replays and not self._all_work:
             for number in range(1, rounds + 1):
                 yield self.turn(number)
             return
@@ -186,7 +186,7 @@ class Stack:
     def _drawn_ahead(self, rounds: range) -> Iterator[Turn]:
         """The turns of several rounds, drawn together on the device."""
         device, clients = self.clients.device, self.clients
-        if self._settled:
+        if self._all_work:
             turn = self._everyone
             for number, plan in zip(rounds, clients.plans(turn.task.cohort, rounds, self.work), strict=True):
                 task = StackTask(clients, turn.task.cohort, number, self.work, plan)
