@@ -5,6 +5,7 @@ a client would get nothing stands in its docstring.
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
@@ -28,14 +29,14 @@ class Partition(Protocol):
         """Each client's rows, from the labels or targets of all."""
 
 
-class Owning:
+class Owning(ABC):
     """A way to share out rows that says whose each row is: the same, told for many clients at once."""
 
     clients: int
 
+    @abstractmethod
     def owner(self, y: Num[Tensor, "row *output"], seed: int) -> Int64[Tensor, "row"]:
         """The client of each row, or −1 for nobody."""
-        raise NotImplementedError
 
     def cut(self, y: Num[Tensor, "row *output"], seed: int) -> Rows:
         """Each client's rows."""
