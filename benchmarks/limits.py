@@ -4,7 +4,6 @@ A round needs at least its products, at the rate of one large product of matrice
 of copying memory: every sample that is used is read once, and every client's model read and written once.
 """
 
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -64,8 +63,3 @@ def _seconds(function: Callable[[], object]) -> float:
     began = time.perf_counter()
     function()
     return time.perf_counter() - began
-
-
-def median_of(values: list[float]) -> float:
-    """The middle one."""
-    return statistics.median(values)
