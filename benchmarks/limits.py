@@ -25,8 +25,8 @@ class Machine:
     bytes: float  # read or written a second
 
     @staticmethod
-    def measured(repeats: int = 5) -> "Machine":
-        """The best of several tries."""
+    def measured(repeats: int = 2) -> "Machine":
+        """The best of a few tries."""
         a, b = torch.randn(SIZE, SIZE), torch.randn(SIZE, SIZE)
         one, other = torch.randn(COPIED), torch.empty(COPIED)
         product = min(_seconds(lambda: a @ b) for _ in range(repeats))

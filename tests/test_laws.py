@@ -8,7 +8,7 @@ import torch
 import fedlap as fl
 from fedlap.algorithms import Pooling, ServerAlgorithm, Suited
 from fedlap.engines import Clients
-from fedlap.engines.state import rows
+from fedlap.engines.state import read, rows
 from fedlap.engines.task import StackTask
 from fedlap.models import Model
 from fedlap.trials import work_of
@@ -99,7 +99,7 @@ def test_local_work_does_not_mix_rows(name, work, federation, graph):
     clients = Clients.of([seen], [0], model, 4, torch.device("cpu"), torch.float64)
     ids = clients.by_count(torch.arange(len(seen.clients)))
     server, private = algorithm.begin(torch.stack([model.start(k) for k in range(len(federation.clients))]))
-    down = algorithm.send(server, ids) if isinstance(algorithm, ServerAlgorithm) else None
+    down = read(algorithm.send(server, ids)) if isinstance(algorithm, ServerAlgorithm) else None
 
     def flat(state):
         if state is None:

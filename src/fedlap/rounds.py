@@ -24,6 +24,7 @@ from fedlap.engines.state import moved, rows
 from fedlap.engines.task import StackTask
 from fedlap.errors import DivergedError, InputError
 from fedlap.federation import Federation
+from fedlap.members import Member
 from fedlap.models import Architecture, Model
 from fedlap.result import Result
 from fedlap.schedule import (
@@ -37,7 +38,7 @@ from fedlap.schedule import (
     start_rows,
 )
 from fedlap.scores import Score, score
-from fedlap.stack import Kept, Member, Sent, Stack
+from fedlap.stack import Kept, Sent, Stack
 from fedlap.trials import Trial, diverged, kind, suited, work_of
 from fedlap.work import BatchSize, Work
 

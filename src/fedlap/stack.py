@@ -7,63 +7,26 @@ from functools import cached_property, partial
 from typing import Any
 
 import torch
-from jaxtyping import Int64
-from torch import Tensor
 
-from fedlap.algorithms import Algorithm, PeerAlgorithm, ServerAlgorithm, State, Steady
+from fedlap.algorithms import Algorithm, Own, State, Steady
 from fedlap.algorithms.column import Column
 from fedlap.engines import Clients, Engine, Stacked
 from fedlap.engines.replay import side_by_side
-from fedlap.engines.state import apart, joined, moved, nbytes, pieces, put, rows, written
+from fedlap.engines.room import Room
+from fedlap.engines.state import joined, mapped, moved, nbytes, pieces, put, read, rows, written
 from fedlap.engines.task import StackTask
-from fedlap.errors import InputError
-from fedlap.federation import Federation
-from fedlap.randomness import Draws, draws, keys_of
+from fedlap.members import Ids, Member, sampled_on
 from fedlap.trials import one_method
 from fedlap.work import Plan, Work
 
 Kept = tuple[State, State]  # by the server, and by the clients
 Sent = tuple[int, int]  # bytes by and to clients
 Made = tuple[list[State], list[State], list[int]]  # kept and sent by clients, and bytes they were told
-Ids = Int64[Tensor, "_"]  # of some clients
 
 # Draws are made for as many rounds at once as stay below this many row numbers, where who works is known or
 # drawn on the device too: starting an operation takes its time, on a GPU above all.
 AHEAD = defaultdict(lambda: 4_000_000, cpu=200_000)
 MOST_STEPS = 4_000  # in a round that is recorded
-
-
-@dataclass(frozen=True, eq=False)
-class Member:
-    """One run of a stack: its method, made ready for its clients, and how many of them work in a round."""
-
-    algorithm: Algorithm
-    trainees: Federation
-    seed: int
-    begin: int  # where its clients begin among those of all runs
-    working: int
-
-    @cached_property
-    def served(self) -> bool:
-        """Whether it has a server."""
-        if isinstance(self.algorithm, ServerAlgorithm | PeerAlgorithm):
-            return isinstance(self.algorithm, ServerAlgorithm)
-        name = type(self.algorithm).__name__
-        raise InputError(f"{name} has neither `send` and `merge` nor `mix`; write either")
-
-    @property
-    def size(self) -> int:
-        """How many clients it has."""
-        return len(self.trainees.clients)
-
-    @property
-    def sampled(self) -> bool:
-        """Whether not all of them work in every round."""
-        return self.working < self.size
-
-    def chosen(self, round: int) -> Ids:
-        """Its clients of a round, in their order in the federation."""
-        return sampled(self.trainees, self.seed, round, self.working)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +70,10 @@ class Stack:
     def clients(self) -> Clients:
         """Those of all runs."""
         return self.engine.clients
+
+    @cached_property
+    def _room(self) -> Room:
+        return Room(self.home)
 
     @cached_property
     def replays(self) -> bool:
@@ -192,7 +159,7 @@ class Stack:
                 task = StackTask(clients, turn.task.cohort, number, self.work, plan)
                 yield Turn(turn.ids, turn.order, turn.back, task)
             return
-        ids = [_sampled_on(device, member, rounds) for member in self.members]
+        ids = [sampled_on(device, member, rounds) for member in self.members]
         union = torch.cat([own + member.begin for own, member in zip(ids, self.members, strict=True)], 1)
         plans = clients.plans(clients.unsorted(union), rounds, self.work)
         for place, (number, plan) in enumerate(zip(rounds, plans, strict=True)):
@@ -212,20 +179,21 @@ class Stack:
         """Local work of a round: what each run's clients keep and send, and how much they were told."""
         sizes = [len(ids) for ids in turn.ids]
         method = method or self.shared(sizes, turn.order)
-        each = zip(self.members, kept, turn.ids, strict=True)
-        own, told = zip(*side_by_side([partial(_sent, *run) for run in each]), strict=True)
-        down = [nbytes(state) for state in told]
-        device = self.clients.device
-        states = moved(joined(own), device), moved(joined(told), device)
+        runs = list(zip(self.members, kept, turn.ids, strict=True))
+        if len(runs) == 1:
+            given = [_given(*runs[0])]
+            states = self._room.filled(given[0], tuple(kept))
+        else:
+            given = side_by_side([partial(_read, *run) for run in runs])
+            states = joined(given)
+        states = moved(states, self.clients.device)
         if turn.order is not None:
             states = rows(states, turn.order)
-        elif len(self.members) == 1:  # what was told may still be the server's own
-            states = states[0], apart(states[1], tuple(kept))
         made = self.engine.each(method.local, states, turn.task)
         if turn.back is not None:
             made = rows(made, turn.back)
         kept_anew, ups = (pieces(moved(state, self.home), sizes) for state in made)
-        return kept_anew, ups, down
+        return kept_anew, ups, [nbytes(told) for _, told in given]
 
     def settled(self, kept: Sequence[Kept], turn: Turn, made: Made) -> tuple[list[Kept], list[Sent]]:
         """What servers and clients keep after a round, and the bytes sent."""
@@ -256,11 +224,18 @@ class Stack:
         return one_method([member.algorithm for member in self.members], column)
 
 
-def _sent(member: Member, kept: Kept, ids: Ids) -> tuple[State, State]:
+def _given(member: Member, kept: Kept, ids: Ids) -> tuple[State, State]:
     """What the clients of a round keep, and what they are told."""
     algorithm: Any = member.algorithm
     server, private = kept
-    return rows(private, ids), algorithm.send(server, ids) if member.served else None
+    own = mapped(lambda table: Own(table, ids), private)
+    return own, algorithm.send(server, ids) if member.served else None
+
+
+def _read(member: Member, kept: Kept, ids: Ids) -> tuple[State, State]:
+    """The same, with rows read."""
+    own, told = _given(member, kept, ids)
+    return read(own), read(told)
 
 
 def _settled(
@@ -275,20 +250,3 @@ def _settled(
     # Without a server every message is sent by a client and to a client.
     crossed = algorithm.messages() * nbytes(up) // len(ids)
     return (server, engine.mix(algorithm, put(private, ids, own))), (crossed, crossed)
-
-
-def sampled(federation: Federation, seed: int, round: int, number: int) -> Ids:
-    """The clients of a round: those with the smallest draws, in their order in the federation."""
-    if number == len(federation.clients):
-        return torch.arange(number)
-    keys = draws(seed, "sample", round).keys(federation.digests)
-    return keys.topk(number, largest=False, sorted=False).indices.sort().values
-
-
-def _sampled_on(device: torch.device, member: Member, rounds: range) -> Int64[Tensor, "round client"]:
-    """The same for several rounds, drawn on a device."""
-    if not member.sampled:
-        return torch.arange(member.size, device=device).expand(len(rounds), -1)
-    stream = Draws(keys_of([member.seed], "sample", rounds, device))
-    keys = stream.keys(member.trainees.digests.to(device).expand(len(rounds), -1))
-    return keys.topk(member.working, largest=False, sorted=False).indices.sort().values

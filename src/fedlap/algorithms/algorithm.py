@@ -32,6 +32,14 @@ class Rows:
     values: Float[Tensor, "row ..."]
 
 
+@dataclass(frozen=True, eq=False)
+class Own:
+    """Each client's own row of what is kept, read where the client works."""
+
+    table: Float[Tensor, "row ..."]
+    ids: Int64[Tensor, "client"]
+
+
 # What a server or a client keeps between rounds, or sends: a tensor, a tuple of such, or None. Each method
 # says in its own signatures which; what a client keeps or sends has clients on its first axis.
 State = Any
@@ -131,7 +139,7 @@ class ServerAlgorithm(Algorithm, Protocol):
     """A method with a server that samples clients."""
 
     def send(self, server: State, ids: Ids) -> State:
-        """What each sampled client is told: made anew, or a part of what the server keeps."""
+        """What each sampled client is told: made anew, a part of what the server keeps, or `Own` of that."""
         ...
 
     def merge(self, server: State, ids: Ids, ups: State) -> State:

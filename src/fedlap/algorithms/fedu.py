@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fedlap.algorithms.algorithm import Everyone, Ids, Kind, Rows, Stack, Steadiness, Task, check_work
+from fedlap.algorithms.algorithm import Everyone, Ids, Kind, Own, Rows, Stack, Steadiness, Task, check_work
 from fedlap.algorithms.coupling import Coupling
 from fedlap.errors import InputError
 from fedlap.federation import Federation
@@ -94,9 +94,9 @@ class FedU:
         """The server keeps every model; its own vertex, if any, begins at their mean."""
         return (torch.cat([start, start.mean(0, keepdim=True)]) if self.graph.server else start.clone()), None
 
-    def send(self, W: Everyone, ids: Ids) -> Stack:
+    def send(self, W: Everyone, ids: Ids) -> Own:
         """Each sampled client is told its own model."""
-        return W.index_select(0, ids)
+        return Own(W, ids)
 
     def local(self, private: None, w: Stack, task: Task) -> tuple[None, Stack]:
         """R mini-batch steps."""

@@ -1,15 +1,16 @@
 """Rows of what servers and clients keep: a tensor, a tuple of such, or None."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedlap.algorithms import Rows, State
+from fedlap.algorithms import Own, Rows, State
 
 
-def mapped(function: Callable[[Tensor], Tensor], state: State) -> State:
-    """The function of every tensor."""
+def mapped(function: Callable[[Any], Any], state: State) -> State:
+    """The function of every leaf."""
     if state is None:
         return None
     if isinstance(state, tuple):
@@ -22,23 +23,23 @@ def rows(state: State, ids: Tensor) -> State:
     return mapped(lambda tensor: tensor.index_select(0, ids), state)
 
 
+def read(state: State) -> State:
+    """The same with `Own` rows read."""
+    return mapped(lambda leaf: leaf.table.index_select(0, leaf.ids) if isinstance(leaf, Own) else leaf, state)
+
+
 def owned(state: State) -> State:
     """A copy that may be written to."""
     return mapped(_copy, state)
 
 
-def apart(state: State, other: State) -> State:
-    """The same to write to: a copy of what shares memory with the other, and the rest as it is."""
-    taken: list[int] = []
-
-    def note(tensor: Tensor) -> Tensor:
-        taken.append(tensor.untyped_storage().data_ptr())
-        return tensor
-
-    mapped(note, other)
-    return mapped(
-        lambda t: t if t.is_contiguous() and t.untyped_storage().data_ptr() not in taken else _copy(t), state
-    )
+def leaves(state: State) -> list[Tensor]:
+    """All its tensors."""
+    if state is None:
+        return []
+    if isinstance(state, tuple):
+        return [tensor for part in state for tensor in leaves(part)]
+    return [state]
 
 
 def _copy(tensor: Tensor) -> Tensor:
@@ -93,4 +94,6 @@ def nbytes(state: State) -> int:
         return 0
     if isinstance(state, tuple):
         return sum(nbytes(part) for part in state)
+    if isinstance(state, Own):
+        return len(state.ids) * nbytes(state.table[0])
     return int(state.numel() * state.element_size())

@@ -1,8 +1,9 @@
 """The work of a stack of clients in one round."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
@@ -15,11 +16,30 @@ from fedlap.work import Cohort, Plan, Work
 
 Stack = Float[Tensor, "client param"]
 Some = Float[Tensor, "_ param"]
+Read = Callable[[], Float[Tensor, "client batch *feature"]]
 
 # On a device the features of several steps are read together, up to this many values (256 MB in float32). A
-# CPU reads those of one, which its cache may hold until they are used.
+# CPU reads those of one when they are used, where its cache has just held those of the step before.
 TOGETHER = 64_000_000
 GOALS = 2_000_000  # values of what a loss wants, up to which a CPU makes them for all steps at once
+
+
+class LazyBatch(Batch):
+    """A batch whose features are read when they are asked for; what is forgotten is read again."""
+
+    def __init__(self, read: Read, y: Tensor, weight: Tensor, goal: Tensor | None) -> None:
+        """With a function that reads them."""
+        vars(self).update(_read=read, y=y, weight=weight, goal=goal)
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "x":
+            raise AttributeError(f"a batch has no {name}")
+        vars(self)["x"] = x = vars(self)["_read"]()
+        return x
+
+    def forget(self) -> None:
+        """Give the memory of the features back, for those of the next batch."""
+        vars(self).pop("x", None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,37 +92,38 @@ class StackTask:
         weight = plan.weight.to(clients.dtype)
         # Cut into steps once: each view that Python makes takes as long as a small product.
         steps = zip(plan.active, plan.rows.unbind(0), y.unbind(0), weight.unbind(0), strict=True)
-        for (active, *cut), (x, goal) in zip(steps, self._features(stored, y, weight), strict=True):
+        seen = (self._when_read if clients.device.type == "cpu" else self._together)(stored, y, weight)
+        for (active, *cut), (read, goal) in zip(steps, seen, strict=True):
             if active < cut[0].shape[0]:
-                rows, label, w = (each[:active] for each in cut)
-                x, goal = x[:active], None if goal is None else goal[:active]
-            else:
-                rows, label, w = cut
-            batch = Batch(x, label, w, goal)
+                cut, goal = [each[:active] for each in cut], None if goal is None else goal[:active]
+            rows, label, w = cut
+            batch = LazyBatch(read, label, w, goal)
             for _ in range(plan.repeat):
                 yield batch, rows
+            batch.forget()
 
-    def _features(
-        self, stored: Tensor, y: Tensor, weight: Tensor
-    ) -> Iterator[tuple[Float[Tensor, "_ batch *feature"], Tensor | None]]:
-        """The features of each step and, where it is worth while, the goal of its loss."""
+    def _when_read(self, stored: Tensor, y: Tensor, weight: Tensor) -> Iterator[tuple[Read, Tensor | None]]:
+        """How the features of each step are read and, where it is worth while, the goal of its loss."""
         clients, train, active = self.clients, self.clients.train, self.plan.active
         loss, outputs = clients.model.loss_of, clients.model.network.outputs
-        if clients.device.type == "cpu":
-            goals: Sequence[Tensor | None] = [None] * len(active)
-            if y.numel() * outputs <= GOALS:
-                goals = loss.goal(y, weight, outputs).unbind(0)
-            for most, some, goal in zip(active, stored.unbind(0), goals, strict=True):
-                some = some if most == some.shape[0] else some[:most]
-                yield clients.features(train, self.cohort.ids, some), goal
-            return
+        goals: Sequence[Tensor | None] = [None] * len(active)
+        if y.numel() * outputs <= GOALS:
+            goals = loss.goal(y, weight, outputs).unbind(0)
+        for most, some, goal in zip(active, stored.unbind(0), goals, strict=True):
+            yield partial(clients.features, train, self.cohort.ids, some[:most]), goal
+
+    def _together(self, stored: Tensor, y: Tensor, weight: Tensor) -> Iterator[tuple[Read, Tensor | None]]:
+        """The same, with features and goals of several steps made at once."""
+        clients, train, active = self.clients, self.clients.train, self.plan.active
+        loss, outputs = clients.model.loss_of, clients.model.network.outputs
         together = max(1, TOGETHER // (stored[0].numel() * train.store[0].numel()))
         for begin in range(0, len(active), together):
             some = stored[begin : begin + together, : active[begin]]
             ids = self.cohort.ids[: active[begin]].repeat(len(some))
             x = clients.features(train, ids, some.flatten(0, 1)).unflatten(0, some.shape[:2])
             now = slice(begin, begin + together)
-            yield from zip(x, loss.goal(y[now], weight[now], outputs), strict=True)
+            for most, each, goal in zip(active[now], x, loss.goal(y[now], weight[now], outputs), strict=True):
+                yield partial(each.narrow, 0, 0, most), goal
 
     def descend(self, w: Stack, batch: Batch, lr: Number) -> Stack:
         """A step at the clients of the batch, in place: the stack is the task's own."""

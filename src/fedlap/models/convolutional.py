@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedlap.errors import InputError
 from fedlap.models.convolution import KERNEL, Images, Layer, Way, convolved, derivatives, way_for
-from fedlap.models.dense import subtract_product
+from fedlap.models.dense import subtract_product, threshold_backward
 from fedlap.models.layout import Shapes, assembled, check_l2, size_of, uniform_start, views
 from fedlap.models.model import Keep, Scores, Slope, Stack
 
@@ -145,7 +145,7 @@ class ConvolutionalNetwork:
         out = torch.cat([second.out for _, (_, second) in pieces])
         features, hidden, scores = self._full(tensors, out)
         delta = slope(scores.mT).mT
-        above = torch.bmm(tensors[6].mT, delta).mul_(hidden > 0)
+        above = threshold_backward(torch.bmm(tensors[6].mT, delta), hidden, 0)
         by_features = torch.bmm(tensors[4].mT, above).mT.unflatten(2, (FILTERS[1], *out.shape[2:4]))
         deltas = by_features.permute(0, 1, 3, 4, 2).contiguous().split(self._together(way, x))
         parts = [self._by_filters(way, *piece, part) for piece, part in zip(pieces, deltas, strict=True)]

@@ -16,7 +16,9 @@ from fedlap.models.model import Keep, Scores, Slope, Stack
 
 Layer = tuple[Tensor, Tensor]  # weight (client, out, in) and bias (client, out), views into the flat rows
 
-PRODUCT = 750_000  # values of a product that are made before they are used (3 MB in float32)
+PRODUCT = 400_000  # values of a product that are made before they are used (1.6 MB in float32)
+
+threshold_backward = torch.ops.aten.threshold_backward
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,9 @@ class DenseNetwork:
         *inputs, scores = self._forward(layers, x)
         delta = slope(scores.mT).mT
         for place in reversed(range(len(layers))):
-            below = torch.bmm(layers[place][0].mT, delta).mul_(inputs[place] > 0) if place else delta
+            below = delta
+            if place:  # and nothing where ReLU was zero
+                below = threshold_backward(torch.bmm(layers[place][0].mT, delta), inputs[place], 0)
             yield place, layers[place], delta, inputs[place]
             delta = below
 
@@ -125,9 +129,10 @@ def subtract_product(
     if weight.device.type != "cpu" or torch.get_num_threads() == 1:
         weight.baddbmm_(delta, h, alpha=-lr)
         return
-    # On a CPU this goes client by client; with several threads it is faster to share out clients. What is
-    # subtracted stays small enough for the cache.
-    clients = max(1, PRODUCT // (weight.shape[1] * weight.shape[2]))
+    # On a CPU this goes client by client; with several threads it is faster to share out clients, equally
+    # many to each. What is subtracted stays small enough for the cache.
+    threads = torch.get_num_threads()
+    clients = max(1, PRODUCT // (weight.shape[1] * weight.shape[2] * threads)) * threads
     if clients >= weight.shape[0]:
         weight.sub_(torch.bmm(delta, h), alpha=lr)
         return
