@@ -3,12 +3,13 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo test test-all lint types format bench bench-small clean
+.PHONY: help demo test test-all torture lint types format bench bench-small clean
 
 help:
 	@echo "make demo      compare FedU, dFedU, Local and Global on embedded data"
 	@echo "make test      the tests (under five minutes on two cores)"
 	@echo "make test-all  the tests, slow ones included"
+	@echo "make torture   runs killed at random moments, twenty times each"
 	@echo "make lint      ruff, format and lint        make types   mypy --strict"
 	@echo "make bench     speed against what one would otherwise run, and the machine's own limit"
 	@echo "make format    let ruff rewrite the sources make clean   remove .venv and caches"
@@ -31,6 +32,10 @@ test: $(READY)
 test-all: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
+# Every method, killed at twenty random moments; fewer in `make test`.
+torture: $(READY)
+	OMP_NUM_THREADS=1 FEDLAP_KILLS=20 $(BIN)/pytest -n 2 tests/test_torture.py
+
 lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -45,6 +50,7 @@ format: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks --results benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/loading.py
+	$(BIN)/python -m benchmarks.saving
 
 # Ratios alone, held against those committed; a minute.
 bench-small: $(READY)

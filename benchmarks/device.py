@@ -20,8 +20,8 @@ import torch
 import fedlap as fl
 from benchmarks import scale
 from benchmarks.results import write_section
-from fedlap.rounds import fit_all
 from fedlap.schedule import Schedule
+from fedlap.training import fit_all
 from fedlap.trials import Trial
 
 BATCH, LR = 20, 0.03

@@ -57,7 +57,7 @@ def rounds(clients: int, device: str, keep: str) -> Iterator[float]:
     schedule = Schedule(10_000, sample=SAMPLED / clients, device=device, keep=keep, evaluate_every=0)
     runs = Runs.of([Trial(method, data, fl.models.linear())], schedule)
     began = time.perf_counter()
-    for _ in played(runs.stack, runs.kept, schedule.rounds):
+    for _ in played(runs.stack, runs.kept, range(1, schedule.rounds + 1)):
         if device != "cpu":
             torch.cuda.synchronize()
         yield time.perf_counter() - began

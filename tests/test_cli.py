@@ -13,6 +13,10 @@ from fedlap.experiment import Experiment
 SHORT = ("--rounds", "3")
 
 
+def about(folder):
+    return json.loads((folder / "models" / "about.json").read_text())
+
+
 def test_run_prints_a_table_and_keeps_the_run(call, tmp_path):
     code, out, err = call("run", "--data", "digits", "--algorithm", "fedu", "--rounds", "10", "--seed", "0")
     assert code == 0
@@ -25,8 +29,8 @@ def test_run_prints_a_table_and_keeps_the_run(call, tmp_path):
     assert folder.name.endswith(again.digest)
     rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     assert [r["round"] for r in rounds] == list(range(1, 11))
-    with safe_open(folder / "models.safetensors", "np") as file:
-        assert json.loads(file.metadata()["clients"]) == [str(k) for k in range(20)]
+    with safe_open(folder / "models" / "models.safetensors", "np") as file:
+        assert about(folder)["clients"] == [str(k) for k in range(20)]
         kept = file.get_tensor("models")
     assert np.array_equal(kept, again.run().models.numpy())  # the description makes the same models again
 
@@ -116,9 +120,9 @@ def test_a_run_says_everything_that_was_chosen(call, tmp_path):
     assert described["algorithm"]["strength"] == 0.01
     assert described["algorithm"]["local_steps"] == 5
     assert json.loads((folder / "environment.json").read_text())["torch"]
-    with safe_open(folder / "models.safetensors", "np") as file:
+    with safe_open(folder / "models" / "models.safetensors", "np") as file:
         assert file.get_tensor("shift").shape == (1, 1, 1, 1)
-        assert json.loads(file.metadata()["labels"]) == [str(n) for n in range(10)]
+        assert about(folder)["labels"] == [str(n) for n in range(10)]
 
 
 def test_another_graph_in_the_same_file_is_another_experiment(call, tmp_path):

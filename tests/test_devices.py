@@ -1,13 +1,17 @@
 """The same numbers on a GPU; skipped where there is none."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import fedlap as fl
-from fedlap.rounds import Runs, fit_all
+from fedlap.rounds import Runs
 from fedlap.schedule import Schedule
+from fedlap.training import fit_all
 from fedlap.trials import Trial
 from laws import METHODS, WORK
+from test_resume import same
 from test_stack import STEADY, trials
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -54,6 +58,32 @@ def test_a_gpu_repeats_bit_for_bit(name, federation, graph):
         for _ in range(2)
     )
     assert torch.equal(one.models, again.models)
+
+
+@pytest.mark.parametrize("sample", [1.0, 0.5])
+@pytest.mark.parametrize("work", WORK.values(), ids=WORK)
+@pytest.mark.parametrize("name", METHODS)
+def test_a_gpu_goes_on_bit_for_bit(name, work, sample, federation, graph):
+    """Rounds that were recorded and rounds that were not are the same operations."""
+    method, model = METHODS[name].make(graph, **work), METHODS[name].model
+    schedule = {"batch": 4, "device": "cuda", "sample": sample if METHODS[name].sampled else 1.0}
+    unbroken, broken = fl.fit(method, federation, model, rounds=12, **schedule), None
+    for rounds in (1, 3, 4, 9, 12):
+        broken = fl.fit(method, federation, model, rounds=rounds, resume=broken, **schedule)
+    same(broken, unbroken)
+
+
+@pytest.mark.parametrize("name", STEADY)
+def test_a_stack_on_a_gpu_goes_on_bit_for_bit(name, federation, graph):
+    many = trials(name, WORK["steps"], federation, graph)
+
+    def trained(rounds, before):
+        begun = [replace(trial, progress=at and at.progress) for trial, at in zip(many, before, strict=True)]
+        return fit_all(begun, Schedule(rounds, 4, device="cuda"))
+
+    nothing = [None] * len(many)
+    for one, other in zip(trained(10, trained(4, nothing)), trained(10, nothing), strict=True):
+        same(one, other)
 
 
 @pytest.mark.parametrize("sample", [1.0, 0.5])

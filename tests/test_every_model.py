@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap.rounds import fit_all
 from fedlap.schedule import Schedule
+from fedlap.training import fit_all
 from fedlap.trials import Trial
 from laws import METHODS, WORK
 

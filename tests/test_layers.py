@@ -13,8 +13,9 @@ FILES = sorted(SRC.rglob("*.py"))
 ORDER = [
     "errors", "files", "randomness", "models", "parts", "partition",
     "arrays", "tables", "frames", "federation", "work", "graph", "algorithms",
-    "data", "scores", "engines", "result", "schedule", "trials", "members", "stack", "rounds", "sections",
-    "experiment", "sweeps", "runs", "report", "cli",
+    "data", "scores", "engines", "personal", "result", "schedule", "trials", "members", "stack", "rounds",
+    "training", "sections", "experiment", "contents", "sweeps", "checkpoints", "runs", "tracking", "keeping",
+    "report", "cli",
 ]  # fmt: skip
 
 every_file = pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SRC)))

@@ -98,12 +98,11 @@ def but(row, **cells):
 
 
 def metadata(folder):
-    with safe_open(Path(folder) / "models.safetensors", "np") as file:
-        return {key: json.loads(value) for key, value in file.metadata().items()}
+    return json.loads((Path(folder) / "models" / "about.json").read_text())
 
 
 def models(folder):
-    with safe_open(Path(folder) / "models.safetensors", "np") as file:
+    with safe_open(Path(folder) / "models" / "models.safetensors", "np") as file:
         return file.get_tensor("models")
 
 

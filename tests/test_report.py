@@ -2,27 +2,35 @@
 
 import io
 import itertools
+import json
+import math
 import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from rich.console import Console
+from scipy import stats
 
 from fedlap.errors import DivergedError
 from fedlap.report import Comparison, Sweep, draw_curves, draw_sweep, shown
 from fedlap.report.progress import progress
 from fedlap.scores import Score
 
-BLANK = Score(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, None, 0, 0, 0.0)
+BLANK = Score(0, *[0.0] * 8, 1.0, 0.0, None, 0, 0, 0.0)
+UNTESTED = dict.fromkeys(
+    name for name in BLANK.as_dict() if name.startswith(("accuracy", "loss"))
+)  # no test rows: no test scores
+REAL = {name: None for name in UNTESTED if name.startswith("accuracy")}
 
 
 def run(*accuracies, **fields):
     """Scores of a run, round after round."""
     last = len(accuracies)
     return [
-        replace(BLANK, round=t, accuracy=a, accuracy_mean=a - 0.1, accuracy_worst=a - 0.2, bytes_up=1500 * t,
-                seconds=0.002 * t, train_loss=1.0 / t, **(fields if t == last else {}))
+        replace(BLANK, round=t, accuracy=a, accuracy_mean=a - 0.1, accuracy_worst=a - 0.2,
+                accuracy_std=a / 10, bytes_up=1500 * t, bytes_down=3000 * t, seconds=0.002 * t,
+                train_loss=1.0 / t, **(fields if t == last else {}))
         for t, a in enumerate(accuracies, 1)
     ]  # fmt: skip
 
@@ -36,43 +44,148 @@ def comparison():
 
 def test_cells_are_mean_and_sample_std_of_the_last_round(comparison):
     one, two = comparison.rows()
-    assert one == ["one", "82.00 ± 2.83", "72.00 ± 2.83", "62.00 ± 2.83", "1.5 kB", "2.0"]
+    assert one == ["one", "82.00 ± 2.83", "72.00 ± 2.83", "62.00 ± 2.83", "8.20 ± 0.28",
+                   "1.5 kB", "3 kB", "2.0"]  # fmt: skip
     assert two[:2] == ["two", "73.00 ± 4.24"]
     assert "after round 2, mean ± std over 2 seeds" in comparison.title()
 
 
+def test_headers_name_what_is_shown(comparison):
+    """A score of its own in each column is found below its header."""
+    marked = {"accuracy": 0.11, "accuracy_mean": 0.22, "accuracy_worst": 0.33, "accuracy_std": 0.44,
+              "loss": 0.5, "loss_mean": 0.6, "loss_worst": 0.7, "loss_std": 0.8,
+              "round": 2, "bytes_up": 10, "bytes_down": 20, "seconds": 0.006}  # fmt: skip
+    costs = {"up a round": "5 B", "down a round": "10 B", "ms a round": "3.0"}
+    for changed, wanted in [
+        ({}, {"pooled accuracy %": "11.00", "client mean %": "22.00", "worst tenth %": "33.00",
+              "client std %": "44.00"}),
+        (REAL, {"pooled loss": "0.500", "client mean": "0.600", "worst tenth": "0.700",
+                "client std": "0.800"}),
+    ]:  # fmt: skip
+        made = Comparison("made up", [0], {"one": [[replace(BLANK, **{**marked, **changed})]]})
+        shown = dict(zip(made.headers(), made.rows()[0], strict=True))
+        assert shown == {"algorithm": "one", **wanted, **costs}
+        assert "test rows after round 2, seed 0" in made.title()
+        assert all(
+            word in made.markdown() for word in ("Pooled: over", "worst tenth: mean", "up, down: sent")
+        )
+
+
 def test_the_verdict_is_paired(comparison):
-    gaps = np.array([10.0, 8.0])
-    error = gaps.std(ddof=1) / np.sqrt(2)
-    first, second = comparison.verdict()
-    assert first.startswith("one leads in test accuracy; paired over 2 seeds")
-    assert second == f"  one − two = +9.00 ± {error:.2f} points"
+    # One degree of freedom: Cauchy's distribution.
+    p, reach = 1 - 2 / math.pi * math.atan(9), math.tan(0.475 * math.pi)
+    assert comparison.verdict() == [
+        "one leads in test accuracy (pooled); the test does not support it.",
+        "Two seeds hardly show anything: it takes 12.7 standard errors or more.",
+        "Paired over 2 seeds: difference [its 95 % interval], p of a two-sided t-test:",
+        f"  one − two = +9.00 [{9 - reach:+.2f}, {9 + reach:+.2f}] points, p = {p:.2g} — not shown",
+    ]
 
 
-def test_a_lead_within_two_standard_errors_is_said_to_be():
-    runs = {"one": [run(0.9), run(0.8)], "two": [run(0.8), run(0.89)], "same": [run(0.9), run(0.8)]}
-    lines = Comparison("made up", [0, 1], runs).verdict()
-    assert "within two standard errors" in lines[1]
-    assert lines[2].endswith("the same")
+def three(*rows):
+    """Rows of accuracies at three seeds or more, called a, b, …"""
+    runs = {name: [run(value) for value in row] for name, row in zip("abcdef", rows, strict=False)}
+    return Comparison("made up", list(range(len(rows[0]))), runs)
+
+
+def test_a_lead_that_is_shown_is_said_to_be():
+    wanted = stats.ttest_rel([0.80, 0.84, 0.83], [0.70, 0.73, 0.735])
+    low, high = (100 * end for end in wanted.confidence_interval(0.95))
+    assert three([0.70, 0.73, 0.735], [0.80, 0.84, 0.83]).verdict() == [
+        "b leads in test accuracy (pooled); the test supports it.",
+        "Paired over 3 seeds: difference [its 95 % interval], p of a two-sided t-test:",
+        f"  b − a = +10.17 [{low:+.2f}, {high:+.2f}] points, p = {wanted.pvalue:.2g} — better",
+    ]
+
+
+def test_each_other_row_has_its_own_word():
+    base = np.array([0.80, 0.84, 0.83, 0.81, 0.86])
+    far = base - 0.3 - np.array([0, 0.001, 0.002, 0.001, 0])
+    near = base + np.array([0.01, -0.02, 0.01, -0.02, 0.01])
+    claim, how, pairs, *lines = three(base, far, near, base, base - 0.05).verdict()
+    assert claim == "a leads in test accuracy (pooled); the test supports it against 1 of 4."
+    assert how == "Paired over 5 seeds: difference [its 95 % interval], p of a two-sided t-test"
+    assert pairs == "by Holm's rule for all 10 pairs, since these scores picked the leader:"
+    assert [line[: line.index("=")].strip() for line in lines] == ["a − b", "a − c", "a − d", "a − e"]
+    assert lines[0].endswith("points, p < 0.0001 — better")
+    assert lines[1].endswith(" — not shown")
+    assert lines[2] == "  a − d = +0.00 points — the same"
+    assert lines[3] == "  a − e = +5.00 points — at every seed; without a spread there is no test"
+
+
+@pytest.mark.parametrize(
+    ("shift", "support"), [(0.3, "supports it against 2 of 2"),
+                           (0.001, "supports it against none of 2")],
+)  # fmt: skip
+def test_against_how_many_a_lead_is_shown(shift, support):
+    noise = np.random.default_rng(0).normal(size=(3, 6)) / 100
+    made = three(*(0.5 + noise + np.array([[shift], [0.0], [-shift]])))
+    assert f"leads in test accuracy (pooled); the test {support}." in made.verdict()[0]
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_where_all_are_the_same_nobody_leads(seeds):
+    row = [0.8, 0.9, 0.7][:seeds]
+    (line,) = three(row, row, row).verdict()
+    assert line == f"all have the same test accuracy (pooled) at {'every' if seeds > 1 else 'this'} seed"
+
+
+def test_nothing_is_claimed_of_one_seed():
+    assert three([0.8], [0.7], [0.8]).verdict() == [
+        "a leads in test accuracy (pooled) at one seed, which allows no interval and no test:",
+        "  a − b = +10.00 points",
+        "  a − c = +0.00 points — the same",
+    ]
+
+
+def test_comparisons_are_there_for_machines():
+    rows = [0.80, 0.84, 0.83], [0.70, 0.73, 0.735], [0.81, 0.79, 0.85]
+    made = three(*rows)
+    about = json.loads(json.dumps(made.as_dict()))["comparisons"]
+    assert (about["score"], about["leader"], about["pairs"]) == ("accuracy", "a", 3)
+    assert (about["confidence"], about["level"]) == (0.95, 0.05)
+    assert "two-sided" in about["test"]
+    assert about["adjusted"] == "Holm, over all pairs"
+    for row, each in zip(rows[1:], about["against"], strict=True):
+        wanted = stats.ttest_rel(rows[0], row)
+        assert each["difference"] == pytest.approx(np.mean(rows[0]) - np.mean(row))
+        assert each["interval"] == pytest.approx(list(wanted.confidence_interval(0.95)))
+        assert each["p_value"] == pytest.approx(wanted.pvalue)
+        assert each["shown"] is (each["p_adjusted"] < 0.05)
+    assert [each["other"] for each in about["against"]] == ["b", "c"]
+    assert Comparison("made up", [0], {"one": [run(0.5)]}).as_dict()["comparisons"] is None
 
 
 def test_regression_leads_with_the_lower_loss():
-    none = {"accuracy": None, "accuracy_mean": None, "accuracy_worst": None}
     runs = {
-        "one": [[replace(BLANK, round=1, loss=2.0, **none)]],
-        "two": [[replace(BLANK, round=1, loss=1.5, **none)]],
+        "one": [[replace(BLANK, round=1, loss=2.0, **REAL)]],
+        "two": [[replace(BLANK, round=1, loss=1.5, **REAL)]],
     }
     comparison = Comparison("made up", [0], runs)
     assert comparison.verdict() == [
-        "two leads in test loss (lower is better); one seed:",
+        "two leads in test loss (pooled, lower is better) at one seed, which allows no interval and no test:",
         "  two − one = -0.5000",
     ]
-    assert comparison.headers()[1] == "loss"
+    assert comparison.headers()[1] == "pooled loss"
+    runs = {
+        name: [[replace(BLANK, round=1, loss=loss, **REAL)] for loss in losses]
+        for name, losses in {"one": [2.0, 2.2, 2.1], "two": [1.5, 1.6, 1.55]}.items()
+    }
+    claim, _, line = Comparison("made up", [0, 1, 2], runs).verdict()
+    assert claim == "two leads in test loss (pooled, lower is better); the test supports it."
+    assert line.startswith("  two − one = -0.5500 [-0.6742, -0.4258], p = 0.0027 — better")
+
+
+def test_nothing_is_minus_zero():
+    runs = {
+        name: [[replace(BLANK, round=1, loss=loss, **REAL)]]
+        for name, loss in [("one", 1.0), ("two", 1 - 1e-7)]
+    }
+    assert Comparison("made up", [0], runs).verdict()[1] == "  two − one = +0.0000"
 
 
 def test_without_test_rows_nobody_leads():
-    none = dict.fromkeys(("accuracy", "accuracy_mean", "accuracy_worst", "loss", "loss_mean", "loss_worst"))
-    runs = {name: [[replace(BLANK, round=1, **none)]] for name in ("one", "two")}
+    runs = {name: [[replace(BLANK, round=1, **UNTESTED)]] for name in ("one", "two")}
     comparison = Comparison("made up", [0], runs)
     assert comparison.verdict() == []
     assert comparison.rows()[0][1] == "–"
@@ -86,21 +199,26 @@ def test_markdown_and_json_hold_the_same(comparison):
     assert comparison.as_dict()["algorithms"]["two"][1]["accuracy"] == 0.76
 
 
-@pytest.mark.parametrize(("width", "shown"), [(100, True), (80, True), (60, False)])
-def test_the_table_is_whole_at_any_width(comparison, width, shown):
+@pytest.mark.parametrize(
+    ("width", "left_out"),
+    [(100, []), (80, ["3 kB"]), (70, ["3 kB", "8.20"]), (55, ["3 kB", "8.20", "1.5 kB", "2.0"])],
+)
+def test_the_table_is_whole_at_any_width(comparison, width, left_out):
     file = io.StringIO()
     Console(file=file, width=width).print(comparison.table(width))
     text = file.getvalue()
     assert "…" not in text
     assert "82.00 ± 2.83" in text
-    assert ("1.5 kB" in text) == shown
+    shown = text.split()
+    for cell in ("1.5 kB", "3 kB", "8.20", "2.0"):
+        assert (cell.split()[0] in shown) == (cell not in left_out), cell
     assert max(map(len, text.splitlines())) <= width
 
 
 @pytest.mark.parametrize(("number", "text"), [(0, "0"), (4995, "999 B"), (4998, "1 kB"), (4_998_000, "1 MB")])
 def test_bytes(number, text):
     runs = {"one": [[replace(BLANK, round=5, bytes_up=number)]]}
-    assert Comparison("made up", [0], runs).rows()[0][-2] == text
+    assert Comparison("made up", [0], runs).rows()[0][-3] == text
 
 
 def told(console, names, rounds):
@@ -160,9 +278,9 @@ def partly():
 
 def test_what_diverged_is_shown_and_not_ranked(partly):
     rows = {row[0]: row[1:] for row in partly.rows()}
-    assert rows["two"] == ["1 of 2 diverged", "–", "–", "1.5 kB", "2.0"]
-    assert rows["three"] == ["diverged", "–", "–", "–", "–"]
-    first, gap, *rest = partly.verdict()
+    assert rows["two"] == ["1 of 2 diverged", "–", "–", "–", "1.5 kB", "3 kB", "2.0"]
+    assert rows["three"] == ["diverged", *["–"] * 6]
+    first, _, _, gap, *rest = partly.verdict()
     assert first.startswith("one leads")
     assert gap.startswith("  one − four = +20.00")
     assert rest == ["two diverged in 1 of 2 seeds and is not ranked",
@@ -181,7 +299,7 @@ def test_what_diverged_is_null_with_its_reason(partly):
 
 def test_where_all_diverged_there_is_still_a_table():
     comparison = Comparison("made up", [0], {"one": [WRONG]})
-    assert comparison.rows() == [["one", "diverged", "–", "–", "–", "–"]]
+    assert comparison.rows() == [["one", "diverged", *["–"] * 6]]
     assert comparison.verdict() == ["one diverged and is not ranked"]
     assert "the last round" in comparison.markdown()
     assert draw_curves(comparison)[:4] == b"\x89PNG"
@@ -200,13 +318,12 @@ def swept(fields, accuracies):
 
 def test_a_sweep_has_a_column_a_field():
     sweep = swept({"lr": [0.01, 0.1], "model.hidden": [[5], [5, 7]]}, [0.5, 0.6, 0.9, 0.7])
-    assert sweep.headers()[:3] == ["lr", "model.hidden", "accuracy %"]
+    assert sweep.headers()[:3] == ["lr", "model.hidden", "pooled accuracy %"]
     assert [row[:3] for row in sweep.rows()][1] == ["0.01", "[5, 7]", "60.00"]
     assert sweep.title().startswith("fedu on made up")
-    assert sweep.verdict()[:2] == [
-        "lr = 0.1, model.hidden = [5] leads in test accuracy; one seed:",
-        "  against lr = 0.01, model.hidden = [5]: +40.00 points",
-    ]
+    claim, first = sweep.verdict()[:2]
+    assert claim.startswith("lr = 0.1, model.hidden = [5] leads in test accuracy (pooled) at one seed, which")
+    assert first == "  against lr = 0.01, model.hidden = [5]: +40.00 points"
     assert sweep.as_dict()["best"] == {"lr": 0.1, "model.hidden": [5]}
     assert sweep.as_dict()["runs"][1]["values"] == {"lr": 0.01, "model.hidden": [5, 7]}
 
@@ -257,8 +374,7 @@ def test_every_sweep_has_a_picture(fields, failed):
 
 def test_a_sweep_without_test_rows_has_a_picture():
     sweep = swept({"lr": [0.1, 0.2]}, [0.1, 0.1])
-    none = dict.fromkeys(("accuracy", "accuracy_mean", "accuracy_worst", "loss", "loss_mean", "loss_worst"))
-    runs = {name: [[replace(BLANK, round=1, **none)]] for name in sweep.runs}
+    runs = {name: [[replace(BLANK, round=1, **UNTESTED)]] for name in sweep.runs}
     assert draw_sweep(replace(sweep, runs=runs))[:4] == b"\x89PNG"
 
 

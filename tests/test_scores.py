@@ -1,12 +1,17 @@
+import json
 import math
+from dataclasses import fields
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import fedlap as fl
 from conftest import random_arrays, random_weights
-from fedlap.scores import Tally, score
+from fedlap.errors import InputError
+from fedlap.scores import Score, Tally, score
 
 L2, ETA = 0.1, 0.2
 
@@ -33,6 +38,8 @@ def test_pooled_and_mean_over_clients():
     assert line.loss == pytest.approx(35 / 16)
     assert line.loss_mean == pytest.approx((1 + 1 / 2 + 3) / 3)
     assert line.loss_worst == pytest.approx(3)
+    assert line.accuracy_std == pytest.approx(np.std([1 / 4, 1, 9 / 10]))
+    assert line.loss_std == pytest.approx(np.std([1, 1 / 2, 3]))
     assert (line.round, line.bytes_up, line.bytes_down, line.seconds) == (3, 10, 20, 1.5)
 
 
@@ -42,6 +49,36 @@ def test_the_worst_tenth_is_rounded_up(clients, worst):
     line = scored(tally((hits * 2.0).tolist(), hits.tolist(), [100] * clients))
     assert line.accuracy_worst == pytest.approx(np.arange(worst).mean() / 100)
     assert line.loss_worst == pytest.approx(np.arange(clients)[-worst:].mean() * 2 / 100)
+
+
+@given(st.integers(1, 40), st.integers(0, 7), st.integers(7, 50))
+def test_equal_clients_have_no_spread(clients, hits, count):
+    line = scored(tally([hits / 3] * clients, [hits] * clients, [count] * clients))
+    assert line.accuracy_std == line.loss_std == 0
+    assert line.accuracy_mean == pytest.approx(line.accuracy)
+
+
+def test_the_spread_over_clients_is_that_of_a_population():
+    # Half of them right always and half of them never: the deviation from ½ is ½, for everybody.
+    line = scored(tally([0.0, 3.0] * 4, [5, 0] * 4, [5, 3] * 4))
+    assert (line.accuracy_std, line.loss_std) == (0.5, 0.5)
+    # One client has no other to differ from.
+    alone = scored(tally([2.0], [1], [4]))
+    assert (alone.accuracy_std, alone.loss_std) == (0, 0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(9, 30)), min_size=1, max_size=15), st.randoms())
+def test_the_spread_knows_no_order_and_no_shift(clients, random):
+    hits, count = zip(*clients, strict=True)
+    line = scored(tally([h / 1 for h in hits], list(hits), list(count)))
+    shares = np.array(hits) / np.array(count)
+    assert line.accuracy_std == pytest.approx(shares.std(), abs=1e-15)
+    more = scored(tally([h + 2.0 * n for h, n in clients], list(hits), list(count)))  # each loss is 2 higher
+    assert more.loss_std == pytest.approx(line.loss_std, abs=1e-12)
+    mixed = list(clients)
+    random.shuffle(mixed)
+    hits, count = zip(*mixed, strict=True)
+    assert scored(tally([h / 1 for h in hits], list(hits), list(count))).loss_std == line.loss_std
 
 
 def test_clients_without_test_rows_do_not_count():
@@ -58,13 +95,13 @@ def test_clients_without_test_rows_do_not_count():
 def test_no_test_rows_at_all():
     line = scored(tally([0.0, 0.0], [0, 0], [0, 0]))
     tests = [value for name, value in line.as_dict().items() if name.startswith(("accuracy", "loss"))]
-    assert tests == [None] * 6
+    assert tests == [None] * 8
     assert line.train_loss == 1
 
 
 def test_regression_has_no_accuracy():
     line = scored(tally([4.0, 1.0], None, [4, 2]))
-    assert line.accuracy is line.accuracy_mean is line.accuracy_worst is None
+    assert line.accuracy is line.accuracy_mean is line.accuracy_worst is line.accuracy_std is None
     assert (line.loss, line.loss_mean, line.loss_worst) == pytest.approx((5 / 6, 3 / 4, 1))
 
 
@@ -155,15 +192,15 @@ def test_test_scores_in_plain_numpy(problem, engine):
         means.append(rows[-1].mean())
         if federation.labels is not None:
             shares.append((result.predict(name, x) == y).double().mean().item())
-    assert (line.loss, line.loss_mean, line.loss_worst) == pytest.approx(
-        (np.concatenate(rows).mean(), np.mean(means), max(means)), abs=1e-12
+    assert (line.loss, line.loss_mean, line.loss_worst, line.loss_std) == pytest.approx(
+        (np.concatenate(rows).mean(), np.mean(means), max(means), np.std(means)), abs=1e-12
     )
     if federation.labels is None:
         assert line.accuracy is None
         return
     pooled = np.average(shares, weights=federation.test.count)
-    assert (line.accuracy, line.accuracy_mean, line.accuracy_worst) == pytest.approx(
-        (pooled, np.mean(shares), min(shares)), abs=1e-12
+    assert (line.accuracy, line.accuracy_mean, line.accuracy_worst, line.accuracy_std) == pytest.approx(
+        (pooled, np.mean(shares), min(shares), np.std(shares)), abs=1e-12
     )
 
 
@@ -172,3 +209,54 @@ def test_scores_without_test_rows():
     line = fl.fit(fl.Local(), federation, fl.models.linear(), rounds=1).scores[-1]
     assert line.accuracy is line.loss is line.loss_worst is None
     assert math.isfinite(line.objective)
+
+
+LINE = scored(tally([4.0, 1.0], [1, 2], [4, 2]))
+finite = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(st.lists(st.none() | finite, min_size=9, max_size=9), st.lists(finite, min_size=3, max_size=3),
+       st.lists(st.integers(0, 2**62), min_size=3, max_size=3))  # fmt: skip
+def test_a_score_is_read_as_it_was_written(tests, reals, wholes):
+    made = Score(wholes[0], *tests[:8], *reals[:2], tests[8], *wholes[1:], reals[2])
+    again = Score.from_dict(json.loads(json.dumps(made.as_dict())))
+    assert again == made
+    assert [type(value) for value in again.as_dict().values()] == [
+        type(value) for value in made.as_dict().values()
+    ]
+
+
+def test_a_score_is_flat():
+    assert all(value is None or type(value) in (int, float) for value in LINE.as_dict().values())
+    assert list(LINE.as_dict()) == [field.name for field in fields(Score)]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"accuracy_std": ...}, "accuracy_std is missing"),
+        ({"round": ..., "seconds": ...}, "round is missing, seconds is missing"),
+        ({"colour": 1.0}, "'colour' is unknown"),
+        ({"objective": None}, "objective = None; it must be a number"),
+        ({"loss": "0.5"}, "loss = '0.5'; it must be a number or nothing"),
+        ({"round": 1.5}, "round = 1.5; it must be a whole number"),
+        ({"seconds": True}, "seconds = True; it must be a number"),
+        ({"round": [1]}, r"round = \[1\]; it must be a whole number"),
+    ],
+)
+def test_what_is_no_score_is_refused_in_one_line(change, said):
+    values = {name: value for name, value in {**LINE.as_dict(), **change}.items() if value is not ...}
+    with pytest.raises(InputError, match=f"^score: {said}") as caught:
+        Score.from_dict(values)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_whole_number_may_stand_for_a_real_one():
+    read = Score.from_dict({**LINE.as_dict(), "seconds": 2, "loss": 1})
+    assert (read.seconds, read.loss) == (2.0, 1.0)
+    assert type(read.seconds) is type(read.loss) is float
+
+
+def test_every_field_is_explained():
+    for field in fields(Score):
+        assert f"{field.name}:" in Score.__doc__ or f"{field.name}," in Score.__doc__, field.name

@@ -6,8 +6,8 @@ import torch
 import fedlap as fl
 from fedlap.algorithms import Steady
 from fedlap.algorithms.column import Column
-from fedlap.rounds import fit_all
 from fedlap.schedule import Schedule
+from fedlap.training import fit_all
 from fedlap.trials import Trial, kind
 from laws import METHODS, WORK
 

@@ -49,7 +49,7 @@ def kept(folder):
     """What a run folder holds: experiment, scores but for times, models."""
     experiment = Experiment.of(tomllib.loads((folder / "experiment.toml").read_text()))
     scores = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    with safe_open(folder / "models.safetensors", "np") as file:
+    with safe_open(folder / "models" / "models.safetensors", "np") as file:
         return experiment, scores, file.get_tensor("models")
 
 
@@ -61,7 +61,8 @@ def test_a_sweep_is_separate_runs(case, call, tmp_path):
     assert code == 0, err
     answer = json.loads(out)
     folders = [folder for folder in (tmp_path / "runs").iterdir() if (folder / "experiment.toml").exists()]
-    assert len(folders) == 2 * len(answer["runs"])
+    rounds = {run["scores"][0]["round"] for run in answer["runs"]}  # of one run, that goes on
+    assert len(folders) == 2 * len(answer["runs"]) / len(rounds)
     for folder in folders:
         experiment, scores, models = kept(folder)
         alone = experiment.run()
@@ -112,13 +113,18 @@ def test_what_a_sweep_writes(call, tmp_path):
     code, out, _ = call("sweep", *words)
     assert code == 0
     assert "fedu on synthetic: test rows after round 3, mean ± std over 2 seeds" in out
-    assert "leads in test accuracy; paired over 2 seeds" in out
+    assert "leads in test accuracy (pooled); the test supports it against " in out
+    assert "Paired over 2 seeds: difference [its 95 % interval], p of a two-sided t-test\n" in out
+    assert "by Holm's rule for all 3 pairs" in out
     assert "  against strength = " in out
     (folder,) = (tmp_path / "runs").glob("synthetic-sweep-*")
     assert f"Table and picture are in {folder}" in out
     assert sorted(file.name for file in folder.iterdir()) == ["sweep.json", "sweep.png", "table.md"]
     assert (folder / "sweep.png").read_bytes()[:4] == b"\x89PNG"
-    assert "| strength | accuracy % |" in (folder / "table.md").read_text()
+    assert (
+        "| strength | pooled accuracy % | client mean % | worst tenth % | client std % |"
+        in (folder / "table.md").read_text()
+    )
     assert "| 0.001 | " in (folder / "table.md").read_text()
     about = json.loads((folder / "sweep.json").read_text())
     again = json.loads(call("sweep", *words, "--json")[1])
@@ -126,6 +132,11 @@ def test_what_a_sweep_writes(call, tmp_path):
     assert set(about) == set(again)
     assert [run["values"] for run in about["runs"]] == [run["values"] for run in again["runs"]]
     assert about["algorithms"] == ["fedu"]
+    tested = about["comparisons"]
+    assert tested["leader"] == about["best"]
+    assert (tested["score"], tested["pairs"], len(tested["against"])) == ("accuracy", 3, 2)
+    assert {"other", "difference", "interval", "p_value", "p_adjusted", "shown"} < set(tested["against"][0])
+    assert set(tested["against"][0]["other"]) == {"strength"}
     cited = call("cite", str(folder), out=False)[1]
     assert "Laplacian" in cited
 
@@ -157,7 +168,9 @@ def test_a_diverging_value_does_not_stop_the_others(call, tmp_path):
     lines = [line for line in err.splitlines() if line.startswith("error: ")]
     assert [line.split(": ")[1] for line in lines] == ["lr = 9, seed 0", "lr = 9, seed 1"]
     assert all("training diverged: by round" in line and "lower lr (now 9)" in line for line in lines)
-    assert len(list((tmp_path / "runs").glob("synthetic-fedu-*"))) == 4
+    made = list((tmp_path / "runs").glob("synthetic-fedu-*"))
+    assert len(made) == 6
+    assert sum((folder / "models").exists() for folder in made) == 4
     code, out, _ = call(*words, "--json")
     answer = json.loads(out)
     assert code == 1
@@ -179,7 +192,7 @@ def test_a_diverging_algorithm_does_not_stop_the_others(call, tmp_path):
     assert "diverged" in row
     assert "leads in test loss" in out
     assert "fedu diverged in 2 of 2 seeds and is not ranked" in out
-    assert len(list((tmp_path / "runs").glob("synthetic-*"))) == 5
+    assert len(list((tmp_path / "runs").glob("synthetic-*"))) == 7
     (folder,) = (tmp_path / "runs").glob("*compare*")
     about = json.loads((folder / "comparison.json").read_text())
     assert about["algorithms"]["fedu"] == [None, None]
@@ -192,7 +205,7 @@ def test_where_all_diverge_a_table_is_written_all_the_same(call, tmp_path):
     code, out, _ = call("sweep", *REGRESSION, "--vary", "lr=9,10", "--seeds", "0", "--rounds", "10")
     assert code == 1
     assert "leads" not in out
-    (folder,) = (tmp_path / "runs").iterdir()
+    (folder,) = (tmp_path / "runs").glob("*sweep*")
     assert (folder / "table.md").read_text().count("diverged") == 4
 
 

@@ -28,7 +28,7 @@ def main() -> None:
     trial = Trial(fl.FedAvg(lr=LR, local_epochs=EPOCHS), federation, model, start=torch.zeros(network.size))
     schedule = Schedule(rounds=10**6, batch=BATCH, evaluate_every=0)
     runs = Runs.of([trial], schedule)
-    rounds = played(runs.stack, runs.kept, schedule.rounds)
+    rounds = played(runs.stack, runs.kept, range(1, schedule.rounds + 1))
     ((state, _),), _ = next(rounds)
 
     def correct() -> float:

@@ -24,8 +24,8 @@ from fedlap.errors import DataWarning, DivergedError, InputError
 from fedlap.federation import Federation
 from fedlap.graph import Graph
 from fedlap.result import Result
-from fedlap.rounds import fit
 from fedlap.scores import Score
+from fedlap.training import fit
 
 __version__ = "0.1.0"
 

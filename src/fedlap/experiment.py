@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, fie
 
 from fedlap.algorithms import ALGORITHMS, Algorithm, Coupled
 from fedlap.data import SOURCES, TEST_SHARE, load_with_graph
-from fedlap.errors import DivergedError, InputError, whole
+from fedlap.errors import InputError, whole
 from fedlap.federation import Federation
 from fedlap.files import digest_of
 from fedlap.graph import GRAPHS, Graph
@@ -20,14 +20,26 @@ from fedlap.models import MODELS, Architecture
 from fedlap.partition import NATURAL, PARTITIONS
 from fedlap.parts import Scaling
 from fedlap.result import Result
-from fedlap.rounds import fit_all
 from fedlap.schedule import DtypeName, EngineName, KeepName, Precision, Schedule
 from fedlap.scores import Score
-from fedlap.sections import Section, completed, known_name, one_line, parted
-from fedlap.trials import Trial
+from fedlap.sections import (
+    Section,
+    brief,
+    check_data,
+    check_numbers,
+    check_training,
+    completed,
+    known_name,
+    located,
+    one_line,
+    parted,
+    settings_of,
+)
+from fedlap.training import fit
 from fedlap.work import DEFAULT_STEPS
 
 KNOWN_GRAPH = "known"  # the graph that comes with the data
+MOST_STEPS = 10_000_000  # of a client in a round: more would not end
 
 
 class Experiment(BaseModel):
@@ -54,17 +66,19 @@ class Experiment(BaseModel):
     engine: EngineName = "stacked"
     precision: Precision = "float32"
     keep: KeepName = "auto"
+    content: str = ""  # digest of the data once they are loaded; those of another content are refused
 
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> "Experiment":
         """From plain values; a mistake is one line that names the field."""
         for field, value in description.items():
-            if isinstance(value, bool):
+            if isinstance(value, bool) and field in cls.model_fields:
                 raise InputError(f"{field} = {value}: it is not a matter of true or false")
         try:
             made = cls.model_validate(dict(description))
         except ValidationError as error:
             raise one_line(error, "", cls.model_fields) from None
+        check_numbers("", made.model_dump())
         whole("seed", made.seed)
         _ = made.schedule  # refuses numbers that cannot be run
         if not takes_graph(made.algorithm["name"]):
@@ -76,7 +90,7 @@ class Experiment(BaseModel):
     @field_validator("data")
     @classmethod
     def _data(cls, section: Section) -> Section:
-        name = known_name("data set", section, SOURCES)
+        name = known_name("data", "data set", section, SOURCES)
         more: dict[str, Any] = {"scale": (Scaling, SOURCES[name].scale)}
         if SOURCES[name].tabular:
             more["test_share"] = (float, TEST_SHARE)
@@ -98,7 +112,7 @@ class Experiment(BaseModel):
         own = SOURCES[info.data["data"]["name"]].partition
         usual = NATURAL if own is None else next(n for n, make in PARTITIONS.items() if isinstance(own, make))
         section = {"name": usual, **section}
-        name = known_name("partition", section, [*PARTITIONS, NATURAL])
+        name = known_name("partition", "partition", section, [*PARTITIONS, NATURAL])
         if name == NATURAL and (own is not None or _anonymous(info.data["data"])):
             title = info.data["data"].get("path", info.data["data"]["name"])
             raise InputError(
@@ -120,16 +134,20 @@ class Experiment(BaseModel):
     @field_validator("model")
     @classmethod
     def _model(cls, section: Section) -> Section:
-        name = known_name("model", section, MODELS)
+        name = known_name("model", "model", section, MODELS)
         return completed("model", name, MODELS[name], section)
 
     @field_validator("algorithm")
     @classmethod
     def _algorithm(cls, section: Section) -> Section:
-        name = known_name("algorithm", section, ALGORITHMS)
+        name = known_name("algorithm", "algorithm", section, ALGORITHMS)
         made = completed("algorithm", name, ALGORITHMS[name], section, leave=("graph",))
         if "local_steps" not in made and "local_epochs" not in made:
             made["local_steps"] = DEFAULT_STEPS
+        for key in ("local_steps", "local_epochs", "inner_steps"):
+            if made.get(key, 0) > MOST_STEPS:
+                given = f"algorithm.{key} = {brief(made[key])}"
+                raise InputError(f"{given}: such a round never ends; take at most {MOST_STEPS}")
         return made
 
     @field_validator("graph")
@@ -137,7 +155,7 @@ class Experiment(BaseModel):
     def _graph(cls, section: Section) -> Section:
         if not section:
             return section
-        name = known_name("graph", section, [*GRAPHS, KNOWN_GRAPH])
+        name = known_name("graph", "graph", section, [*GRAPHS, KNOWN_GRAPH])
         made = completed("graph", name, GRAPHS.get(name, lambda: None), section, leave=("clients",))
         if name == "file" and not made["sha256"]:
             made["sha256"] = digest_of("graph", made["path"])
@@ -149,9 +167,9 @@ class Experiment(BaseModel):
 
     @property
     def digest(self) -> str:
-        """Sixteen hexadecimal digits that two different experiments do not share."""
-        text = json.dumps(self.described(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        """Sixteen hexadecimal digits of all that fixes the numbers of a run; how many rounds does not."""
+        fixed = {key: value for key, value in self.described().items() if key != "rounds"}
+        return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def title(self) -> str:
@@ -161,8 +179,10 @@ class Experiment(BaseModel):
     def load(self) -> tuple[Federation, Graph | None]:
         """The federation, and its graph where one comes with it."""
         name, settings = parted(self.partition)
-        partition = None if name == NATURAL else PARTITIONS[name](**settings)
-        return load_with_graph(**self.data, partition=partition, scarce=self.scarce, seed=self.seed)
+        check_data(self.data, self.partition)
+        with located(data=self.data, partition=self.partition, scarce=self.scarce):
+            partition = None if name == NATURAL else PARTITIONS[name](**settings)
+            return load_with_graph(**self.data, partition=partition, scarce=self.scarce, seed=self.seed)
 
     def build(
         self, loaded: tuple[Federation, Graph | None] | None = None
@@ -172,15 +192,31 @@ class Experiment(BaseModel):
         name, settings = parted(self.algorithm)
         make = ALGORITHMS[name]
         if takes_graph(name):
-            settings["graph"] = self._built_graph(federation, known)
+            with located(graph=self.graph):
+                settings["graph"] = self._built_graph(federation, known)
+        with located(algorithm=self.algorithm):
+            algorithm = make(**settings)
         model_name, model_settings = parted(self.model)
-        return make(**settings), federation, MODELS[model_name](**model_settings)
+        with located(model=self.model):
+            architecture = MODELS[model_name](**model_settings)
+        with located(model=self.model):
+            network = architecture.build(federation.inputs, federation.outputs)
+        check_training(algorithm, federation, network, self.sample, self.batch)
+        return algorithm, federation, architecture
 
-    def settled(self, algorithm: Algorithm) -> "Experiment":
-        """The same experiment with the strength that its algorithm chose, where none was given."""
-        if not isinstance(algorithm, Coupled):
-            return self
-        return self.model_copy(update={"algorithm": {**self.algorithm, "strength": algorithm.coupling.eta}})
+    def settled(self, algorithm: Algorithm, content: str) -> "Experiment":
+        """The same with the digest of its data, and with the strength that its algorithm chose by itself."""
+        if self.content not in ("", content):
+            raise InputError(
+                f"content = {self.content!r}: the data of {self.title!r} are not those that this experiment "
+                f"was made with (theirs is {content!r}); find those, or leave content out"
+            )
+        update: dict[str, Any] = {"content": content}
+        if isinstance(algorithm, Coupled):
+            made = {**self.algorithm, "strength": algorithm.coupling.eta}
+            order = ["name", *settings_of(type(algorithm))]
+            update["algorithm"] = {key: made[key] for key in order if key in made}
+        return self.model_copy(update=update)
 
     @property
     def schedule(self) -> Schedule:
@@ -193,11 +229,8 @@ class Experiment(BaseModel):
         on_round: Callable[[int], None] | None = None,
     ) -> Result:
         """Build and train."""
-        told = None if on_score is None else lambda _, score: on_score(score)
-        (made,) = fit_all([Trial(*self.build(), seed=self.seed)], self.schedule, told, on_round)
-        if isinstance(made, DivergedError):
-            raise made
-        return made
+        settings = {field.name: getattr(self, field.name) for field in fields(Schedule)}
+        return fit(*self.build(), seed=self.seed, **settings, on_score=on_score, on_round=on_round)
 
     def _built_graph(self, federation: Federation, known: Graph | None) -> Graph:
         name, settings = parted(self.graph)

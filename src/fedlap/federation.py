@@ -29,6 +29,8 @@ class Federation:
     test: Part
     labels: tuple[str, ...] | None  # names of the classes; None where targets are real numbers
     scale: Scale = UNSCALED
+    features: tuple[str, ...] | None = None  # names of the features, where these are columns
+    target: str | None = None  # the name of what is to be predicted
 
     def __post_init__(self) -> None:
         check_names(self.clients)
@@ -66,7 +68,8 @@ class Federation:
         test = table.test
         held = held_out(digests(clients), count, test_share, seed) if test is None else test[row]
         everything = Part(table.x, row, table.y[row], count)
-        return cls(clients, everything.kept(~held), everything.kept(held), table.labels)
+        train, held_back = everything.kept(~held), everything.kept(held)
+        return cls(clients, train, held_back, table.labels, UNSCALED, table.features, table.target)
 
     @classmethod
     def from_dataframe(
@@ -184,7 +187,8 @@ class Federation:
         at = {name: place for place, name in enumerate(self.clients)}
         places = [at[name] for name in clients]
         train, test = (part.reordered(places) for part in (self.train, self.test))
-        return Federation(tuple(clients), train, test, self.labels, self.scale.reordered(places))
+        scale = self.scale.reordered(places)
+        return replace(self, clients=tuple(clients), train=train, test=test, scale=scale)
 
     def scarce(
         self, share_of_clients: float = 0.5, keep: float = 0.2, seed: int = 0, *, cut_test: bool = False

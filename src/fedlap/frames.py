@@ -1,7 +1,7 @@
 """Data frames as tables of rows: which columns are features, and what the labels mean."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -61,16 +61,17 @@ def of_frame(
         for column in [*([] if client is None else [client]), label, *columns]:
             if column not in each.columns:
                 raise unknown(f"column of {where.name}", column, each.columns)
-    x = np.concatenate([_numbers(each[columns], where) for each, where in frames])
-    marks = [_whole(each[label], where) for each, where in frames]
+    x = np.concatenate([numbers(each[columns], where) for each, where in frames])
+    marks = [filled(each[label], where) for each, where in frames]
     y, labels = coded(pandas.concat(marks, ignore_index=True), task, f"{origin.name}, column {label!r}")
     names = None
     if client is not None:
-        own = [[str(name) for name in _whole(each[client], where)] for each, where in frames]
+        own = [[str(name) for name in filled(each[client], where)] for each, where in frames]
         check_known(own[0], own[-1], origin.name, test_origin.name)
         names = [name for each in own for name in each]
     held = torch.arange(len(x)) >= len(frames[0][0]) if test is not None else None
-    return Table.of((x, y), names, labels=labels, test=held, where=origin.name)
+    made = Table.of((x, y), names, labels=labels, test=held, where=origin.name)
+    return replace(made, features=tuple(columns), target=label)
 
 
 def coded(values: Column, task: str, where: str) -> tuple[Num[np.ndarray, "row"], list[str] | None]:
@@ -164,7 +165,17 @@ def _features(
     return chosen
 
 
-def _numbers(frame: Frame, origin: Origin) -> Float[np.ndarray, "row feature"]:
+def check_columns(where: str, needed: Sequence[str], present: Any) -> None:
+    """Refuse a table without all the columns that a model takes."""
+    missing = [name for name in needed if name not in present]
+    if missing:
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        raise InputError(
+            f"{where} has no column {missing[0]!r}{more}, which the model was trained with; add it"
+        )
+
+
+def numbers(frame: Frame, origin: Origin) -> Float[np.ndarray, "row feature"]:
     """Features as real numbers; the first column or cell that is none is named."""
     import pandas
 
@@ -186,11 +197,11 @@ def _numbers(frame: Frame, origin: Origin) -> Float[np.ndarray, "row feature"]:
                 "column); fill in or leave out such rows"
             )
     single = all(kind == np.float32 for kind in frame.dtypes)
-    numbers: Float[np.ndarray, "row feature"] = frame.to_numpy(dtype=np.float32 if single else np.float64)
-    return numbers
+    made: Float[np.ndarray, "row feature"] = frame.to_numpy(dtype=np.float32 if single else np.float64)
+    return made
 
 
-def _whole(column: Column, origin: Origin) -> Column:
+def filled(column: Column, origin: Origin) -> Column:
     """A column without gaps; whole numbers that a gap elsewhere had turned into real ones are whole again."""
     import pandas
 

@@ -1,10 +1,9 @@
 """The loop: rounds of sending, local work and mixing."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -20,91 +19,43 @@ from fedlap.algorithms import (
 )
 from fedlap.engines import ENGINES, Clients, Engine
 from fedlap.engines.replay import Replay
-from fedlap.engines.state import moved, rows
+from fedlap.engines.state import beside, moved, owned, rows, shapes
 from fedlap.engines.task import StackTask
 from fedlap.errors import DivergedError, InputError
 from fedlap.federation import Federation
 from fedlap.members import Member
-from fedlap.models import Architecture, Model
-from fedlap.result import Result
+from fedlap.models import Model
+from fedlap.result import Progress, Result
 from fedlap.schedule import (
-    DtypeName,
-    EngineName,
-    KeepName,
-    Precision,
     Schedule,
-    precisely,
     sample_size,
     start_rows,
 )
 from fedlap.scores import Score, score
 from fedlap.stack import Kept, Sent, Stack
 from fedlap.trials import Trial, diverged, kind, suited, work_of
-from fedlap.work import BatchSize, Work
+from fedlap.work import Work
 
 WORTH_RECORDING = 4  # rounds; fewer are over before a recording pays
 
 
-def fit(
-    algorithm: Algorithm,
-    federation: Federation,
-    model: Architecture,
-    *,
-    rounds: int = 100,
-    batch: BatchSize = 20,
-    sample: float = 1.0,
-    seed: int = 0,
-    start: Any = None,
-    dtype: DtypeName = "float32",
-    device: str = "cpu",
-    engine: EngineName = "stacked",
-    precision: Precision = "float32",
-    keep: KeepName = "auto",
-    evaluate_every: int = 1,
-    on_score: Callable[[Score], None] | None = None,
-    on_round: Callable[[int], None] | None = None,
-) -> Result:
-    """Train every client's model.
+@dataclass(eq=False)
+class Moment:
+    """The end of a round, from which every run can go on later."""
 
-    rounds: how many.
-    batch: rows of a mini-batch, or "all" for full gradients.
-    sample: share of clients that work in a round; S = max(1, ⌊sample·N + ½⌋), without replacement.
-    seed: of starts, sampling and batches; the same seed gives the same numbers.
-    start: a vector for all clients or a stack with one row each, instead of the model's own start.
-    dtype, device: how precisely and where to compute.
-    engine: "stacked", all clients at once, or "one_by_one", the plain reference.
-    precision: of products of float32 matrices; "tf32" or "bf16" are faster where the device has them.
-    keep: where data and models stay between rounds, "device" or "host", whence those of the sampled clients
-        are brought; "auto" is the device as long as they fit.
-    evaluate_every: rounds between scores; the last round is always scored, and 0 scores no other.
-    on_score, on_round: called with each score as it is made, and with the number of each round done.
-    """
-    schedule = Schedule(rounds, batch, sample, dtype, device, engine, precision, keep, evaluate_every)
-    made = fit_all(
-        [Trial(algorithm, federation, model, seed, start)],
-        schedule,
-        None if on_score is None else lambda _, score: on_score(score),
-        on_round,
-    )[0]
-    if isinstance(made, DivergedError):
-        raise made
-    return made
+    round: int
+    reached: Callable[[], list[Progress | None]]
+    taken: bool = False
+    stopped: bool = False
 
+    def progress(self) -> list[Progress | None]:
+        """Where each run is; nothing of one that has diverged."""
+        self.taken = True
+        return self.reached()
 
-@torch.no_grad()
-def fit_all(
-    trials: Sequence[Trial],
-    schedule: Schedule,
-    on_score: Callable[[int, Score], None] | None = None,
-    on_round: Callable[[int], None] | None = None,
-) -> list[Result | DivergedError]:
-    """Train several runs as one stack: the same method and model, seeds and real-valued settings of any kind.
-
-    A run that diverges is answered by its error; the others go on. `on_score` is told the run's place too.
-    A score's seconds are the run's share of the stack's.
-    """
-    with precisely(schedule.precision), _current(schedule.placed()):
-        return Runs.of(trials, schedule).trained(on_score, on_round)
+    def stop(self) -> None:
+        """Let this round be the last."""
+        self.stopped = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +77,12 @@ class Runs:
                 "fit_all: these runs do not go together; one stack takes one steady method and model, whose "
                 "runs differ in seeds, data, graphs and real-valued settings alone"
             )
+        for trial in trials:
+            if trial.done > schedule.rounds:
+                raise InputError(
+                    f"resume: this run is at round {trial.done} already, past the {schedule.rounds} asked "
+                    "for; ask for more rounds"
+                )
         device, dtype = schedule.placed(), schedule.real
         ready = [suited(trial.algorithm, trial.federation, trial.model) for trial in trials]
         model = ready[0][1]
@@ -150,26 +107,40 @@ class Runs:
         trainees = [member.trainees for member in members]
         trainer = engine(trainees)
         scorer = trainer if all(a is b for a, b in zip(trainees, homes, strict=True)) else engine(homes)
-        kept = [
-            member.algorithm.begin(start_rows(t.start, model, len(t.federation.clients), t.seed, home, dtype))
-            for t, member in zip(trials, members, strict=True)
-        ]
+        kept = [_begun(t, m.algorithm, model, home, dtype) for t, m in zip(trials, members, strict=True)]
         return Runs(list(trials), schedule, model, Stack(members, trainer, work, home), scorer, kept)
 
     def trained(
-        self, on_score: Callable[[int, Score], None] | None, on_round: Callable[[int], None] | None
+        self,
+        on_score: Callable[[int, Score], None] | None,
+        on_round: Callable[[Moment], None] | None,
     ) -> list[Result | DivergedError]:
-        """All rounds."""
-        scores: list[list[Score]] = [[] for _ in self.trials]
+        """All rounds that are left."""
+        last = [trial.progress for trial in self.trials]
+        scores = [[s for s in each.scores if self.schedule.scores(s.round)] if each else [] for each in last]
+        total = [each.sent if each else (0, 0) for each in last]
+        seconds = [each.seconds if each else 0.0 for each in last]
         failed: dict[int, DivergedError] = {}
-        total, seconds = [(0, 0)] * len(self.trials), 0.0
-        kept, began = self.kept, time.perf_counter()
-        for done, (kept, sent) in enumerate(played(self.stack, self.kept, self.schedule.rounds), 1):
+        done, kept, began = self.trials[0].done, self.kept, time.perf_counter()
+
+        def spent() -> list[float]:
+            _wait(self.stack.clients.device)
+            return [each + (time.perf_counter() - began) / len(self.trials) for each in seconds]
+
+        def reached() -> list[Progress | None]:
+            nonlocal seconds, began
+            seconds, began = spent(), time.perf_counter()
+            return [
+                None if run in failed else Progress(done, *kept[run], total[run], seconds[run], scores[run])
+                for run in range(len(self.trials))
+            ]
+
+        for kept, sent in played(self.stack, self.kept, range(done + 1, self.schedule.rounds + 1)):
+            done += 1
             total = [(a + c, b + d) for (a, b), (c, d) in zip(total, sent, strict=True)]
             if self.schedule.scores(done):
-                _wait(self.stack.clients.device)
-                seconds += time.perf_counter() - began
-                for run, made in enumerate(self._scored(kept, done, total, seconds / len(self.trials))):
+                seconds = spent()
+                for run, made in enumerate(self._scored(kept, done, total, seconds, scores)):
                     if isinstance(made, DivergedError):
                         failed.setdefault(run, made)
                     elif run not in failed:
@@ -179,20 +150,28 @@ class Runs:
                 if len(failed) == len(self.trials):
                     break
                 began = time.perf_counter()
+            moment = Moment(done, reached)
             if on_round is not None:
-                on_round(done)
-        models = self._personal(kept)
+                on_round(moment)
+            if moment.taken:  # what is done with it is no training
+                began = time.perf_counter()
+            if moment.stopped:
+                break
+        at_last, models = reached(), self._personal(kept)
         return [
-            failed[run]
-            if run in failed
-            else Result(member.algorithm, trial.federation, self.model, W.clone(), *kept[run], scores[run])
-            for run, (trial, member, W) in enumerate(
-                zip(self.trials, self.stack.members, models, strict=True)
+            Result(member.algorithm, trial.federation, self.model, W.clone(), at) if at else failed[run]
+            for run, (trial, member, W, at) in enumerate(
+                zip(self.trials, self.stack.members, models, at_last, strict=True)
             )
         ]
 
     def _scored(
-        self, kept: Sequence[Kept], done: int, sent: Sequence[Sent], seconds: float
+        self,
+        kept: Sequence[Kept],
+        done: int,
+        sent: Sequence[Sent],
+        seconds: Sequence[float],
+        before: Sequence[Sequence[Score]],
     ) -> list[Score | DivergedError]:
         """How every client's model does after a round; a run that has left the finite numbers has failed."""
         models = self._personal(kept)
@@ -201,7 +180,8 @@ class Runs:
         made: list[Score | DivergedError] = []
         for run, (member, state, W) in enumerate(zip(self.stack.members, kept, models, strict=True)):
             algorithm, federation = member.algorithm, self.trials[run].federation
-            lost = diverged(train[run], federation, done, algorithm)
+            least = min((score.train_loss for score in before[run]), default=math.inf)
+            lost = diverged(train[run], federation, done, algorithm, least)
             if lost is not None:
                 made.append(lost)
                 continue
@@ -210,7 +190,7 @@ class Runs:
             gap = None
             if isinstance(algorithm, Certified):
                 gap = float(self._everyone("gap", (state[1], W), [len(W)]).double().sum())
-            made.append(score(done, train[run], test[run], ridge, penalty, gap, sent[run], seconds))
+            made.append(score(done, train[run], test[run], ridge, penalty, gap, sent[run], seconds[run]))
         return made
 
     def _personal(self, kept: Sequence[Kept]) -> list[Float[Tensor, "client param"]]:
@@ -239,14 +219,30 @@ class Runs:
         return torch.empty_like(made).index_copy_(0, at, made)
 
 
-def played(stack: Stack, kept: list[Kept], rounds: int) -> Iterator[tuple[list[Kept], list[Sent]]]:
+def _begun(trial: Trial, algorithm: Algorithm, model: Model, home: torch.device, dtype: torch.dtype) -> Kept:
+    """What the server and the clients keep before the first round, or before those that are left."""
+    clients = len(trial.federation.clients)
+    begun: Kept = algorithm.begin(start_rows(trial.start, model, clients, trial.seed, home, dtype))
+    if trial.progress is None:
+        return begun
+    earlier = trial.progress.server, trial.progress.private
+    if shapes(earlier) != shapes(begun):
+        raise InputError(
+            "resume: what is resumed was made by another method, model, dtype or set of clients; "
+            "give the same ones as then"
+        )
+    saved: Kept = beside(owned(earlier), begun)
+    return saved
+
+
+def played(stack: Stack, kept: list[Kept], rounds: range) -> Iterator[tuple[list[Kept], list[Sent]]]:
     """What is kept after each round, and the bytes sent in it; on a GPU, where it can, as a recording."""
     turns, replay = stack.turns(rounds), None
     upcoming = next(turns, None)
     number = 0
     while (turn := upcoming) is not None:
         number += 1
-        if number > 1 and stack.replays and rounds >= WORTH_RECORDING:
+        if number > 1 and stack.replays and len(rounds) >= WORTH_RECORDING:
             replay = replay or Replay(stack.recorded(turn), tuple(kept), turn.tensors())
             replay(turn.tensors())
             kept, sent = list(replay.kept), replay.made
@@ -260,11 +256,6 @@ def played(stack: Stack, kept: list[Kept], rounds: int) -> Iterator[tuple[list[K
 
 def _stacked(models: Sequence[Tensor]) -> Tensor:
     return models[0] if len(models) == 1 else torch.cat(list(models))
-
-
-def _current(device: torch.device) -> AbstractContextManager[Any]:
-    """A GPU of several as the one that streams and recordings are made on."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _wait(device: torch.device) -> None:

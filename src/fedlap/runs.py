@@ -1,78 +1,266 @@
-"""The run folder: what was run and what came out."""
+"""The run folder: what was run, how far it is, and what came out."""
 
-import hashlib
 import json
-import os
 import platform
-from collections.abc import Sequence
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
 from importlib.metadata import version
+from io import BufferedWriter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tomli_w
 import torch
-from safetensors.torch import save
-from torch import Tensor
+from filelock import FileLock, Timeout
 
-from fedlap.errors import InputError
+from fedlap import checkpoints
+from fedlap.checkpoints import Checkpoint, DamagedError, Owner
+from fedlap.errors import DivergedError, InputError
 from fedlap.experiment import Experiment
-from fedlap.result import Result
+from fedlap.files import unwritable, write_file
+from fedlap.result import Progress, Result
+from fedlap.scores import Score
+
+State = Literal["new", "unfinished", "done", "diverged"]
+EXPERIMENT, ENVIRONMENT = "experiment.toml", "environment.json"
+ROUNDS, FAILURE = "rounds.jsonl", "diverged.json"
+CHECKPOINTS, MODELS = "checkpoint", "models"
 
 
-def folder_for(out: Path, experiment: Experiment) -> Path:
-    """Where a run of this experiment is kept: its data, its algorithm and its digest."""
-    return out / f"{experiment.title}-{experiment.algorithm['name']}-{experiment.digest}"
+@dataclass(frozen=True)
+class Run:
+    """A folder named by its experiment; one experiment, whatever its number of rounds, has one folder."""
+
+    folder: Path
+
+    @staticmethod
+    def of(out: Path, experiment: Experiment) -> "Run":
+        """Where a run of this experiment is kept: its data, its algorithm and its digest."""
+        run = Run(out / f"{experiment.title}-{experiment.algorithm['name']}-{experiment.digest}")
+        if (run.folder / EXPERIMENT).exists() and run.experiment.digest != experiment.digest:
+            raise InputError(
+                f"out: {str(run.folder)!r} holds another experiment than its name says; move it away"
+            )
+        return run
+
+    @staticmethod
+    def open(path: Path) -> "Run":
+        """A folder that is there."""
+        if not (path / EXPERIMENT).is_file():
+            raise InputError(f"{str(path)!r} is not the folder of a run; `fedlap runs` lists those there are")
+        return Run(path)
+
+    @property
+    def experiment(self) -> Experiment:
+        """What is run here."""
+        return read_experiment(self.folder / EXPERIMENT)
+
+    @property
+    def name(self) -> str:
+        """The folder's."""
+        return self.folder.name
+
+    @property
+    def saved(self) -> list[int]:
+        """The rounds that it can go on from, the last first."""
+        return checkpoints.rounds_in(self.folder / CHECKPOINTS)
+
+    def state(self, rounds: int | None = None) -> State:
+        """How far it is, where so many rounds are wanted; by default those of its own file."""
+        if not (self.folder / EXPERIMENT).is_file():
+            return "new"
+        if (self.folder / FAILURE).is_file():
+            return "diverged"
+        wanted = self.experiment.rounds if rounds is None else rounds
+        return "done" if self.saved and self.saved[0] >= wanted else "unfinished"
+
+    def failure(self) -> DivergedError:
+        """Why it diverged."""
+        try:
+            return DivergedError(str(json.loads((self.folder / FAILURE).read_bytes())["reason"]))
+        except (ValueError, TypeError, KeyError):
+            path = str(self.folder / FAILURE)
+            raise InputError(f"{path!r}, why it diverged, is damaged; repeat the run with --again") from None
+
+    def scores(self) -> list[Score]:
+        """All lines of its rounds.jsonl; one that was not written to its end is left out."""
+        try:
+            lines = (self.folder / ROUNDS).read_bytes().split(b"\n")[:-1]
+        except FileNotFoundError:
+            return []
+        made = []
+        for number, line in enumerate(lines, 1):
+            try:
+                values = json.loads(line)
+                made.append(Score.from_dict(values if isinstance(values, dict) else {}))
+            except ValueError as error:
+                place = f"{str(self.folder / ROUNDS)!r}, line {number}"
+                raise InputError(f"{place} is damaged ({error}); repeat the run with --again") from error
+        return made
+
+    def checkpoints(self) -> tuple[list[Checkpoint], list[str]]:
+        """Those that it can go on from, the last first; and of the others why not."""
+        experiment, scored = self.experiment, {score.round for score in self.scores()}
+        found, remarks = [], []
+        for round in self.saved:
+            try:
+                made = checkpoints.read(self.folder / CHECKPOINTS, round, experiment.digest)
+            except DamagedError as reason:
+                remarks.append(f"{self.name}: the checkpoint of round {round} {reason}; it is not used")
+                continue
+            every = experiment.evaluate_every
+            missing = set(range(every, round + 1, every) if every else ()) - scored
+            if missing:
+                raise InputError(
+                    f"{str(self.folder / ROUNDS)!r} has no line for round {min(missing)}, which was scored; "
+                    "repeat the run with --again"
+                )
+            found.append(made)
+        return found, remarks
+
+    def progress(self, at: Checkpoint) -> Progress:
+        """Where it was then."""
+        return at.progress([score for score in self.scores() if score.round <= at.round])
+
+    def begin(self, experiment: Experiment) -> None:
+        """Make the folder, empty of rounds."""
+        self.clear()
+        write_file(self.folder / ROUNDS, b"")
+        self.describe(experiment)
+
+    def describe(self, experiment: Experiment) -> None:
+        """Keep what is run, and where."""
+        write_file(
+            self.folder / ENVIRONMENT,
+            json.dumps(environment(experiment.schedule.placed()), indent=1).encode(),
+        )
+        write_file(self.folder / EXPERIMENT, tomli_w.dumps(experiment.described()).encode())
+
+    def changes(self, experiment: Experiment) -> list[str]:
+        """What is not as it was when it was begun, and may change last digits."""
+        path = self.folder / ENVIRONMENT
+        before = json.loads(path.read_bytes()) if path.is_file() else {}
+        now = environment(experiment.schedule.placed())
+        return [
+            f"{key} was {before[key]!r} and is {now[key]!r} now: last digits may differ from an unbroken run"
+            for key in ("torch", "device", "threads")
+            if key in before and before[key] != now[key]
+        ]
+
+    def cut(self, round: int, scores: Sequence[Score]) -> None:
+        """Go back to a round, with these scores alone; checkpoints that have more go first."""
+        checkpoints.cut(self.folder / CHECKPOINTS, round)
+        lines = "".join(json.dumps(score.as_dict()) + "\n" for score in scores)
+        write_file(self.folder / ROUNDS, lines.encode())
+
+    def clear(self) -> None:
+        """Remove what was kept of an earlier run."""
+        for name in (EXPERIMENT, ROUNDS, FAILURE):  # without its experiment a folder is no run
+            try:
+                (self.folder / name).unlink(missing_ok=True)
+            except OSError as error:
+                raise unwritable(self.folder / name, error) from error
+        for name in (CHECKPOINTS, MODELS):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+
+    def rounds_file(self) -> BufferedWriter:
+        """To append scores to."""
+        try:
+            return (self.folder / ROUNDS).open("ab")
+        except OSError as error:
+            raise unwritable(self.folder / ROUNDS, error) from error
+
+    def append(self, file: BufferedWriter, score: Score) -> None:
+        """One more line."""
+        try:
+            file.write(json.dumps(score.as_dict()).encode() + b"\n")
+            file.flush()
+        except OSError as error:
+            raise unwritable(self.folder / ROUNDS, error) from error
+
+    def save(self, progress: Progress, owner: Owner) -> None:
+        """Keep where it is; a state that is no longer finite is left for the scores to find."""
+        if checkpoints.finite(progress):
+            checkpoints.write(self.folder / CHECKPOINTS, progress, owner)
+
+    def save_models(self, result: Result) -> None:
+        """Keep the clients' models."""
+        result.personals.save(self.folder / MODELS)
+
+    def fail(self, error: DivergedError) -> None:
+        """Keep why it diverged; what was saved before stays."""
+        write_file(self.folder / FAILURE, json.dumps({"reason": str(error)}).encode())
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Let no other process train it meanwhile."""
+        lock = FileLock(self.folder / ".lock", timeout=0)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+        except Timeout:
+            raise InputError(f"another process is training {str(self.folder)!r}; wait for it") from None
+        except OSError as error:
+            raise unwritable(self.folder, error) from error
+        try:
+            yield
+        finally:
+            lock.release()
 
 
 def folder_for_all(out: Path, experiments: Sequence[Experiment], kind: str) -> Path:
     """Where a comparison or a sweep of these experiments is kept."""
-    digest = hashlib.sha256("".join(e.digest for e in experiments).encode()).hexdigest()[:16]
+    digest = sha256("".join(f"{e.digest}{e.rounds}" for e in experiments).encode()).hexdigest()[:16]
     return out / f"{experiments[0].title}-{kind}-{digest}"
 
 
-def write_run(out: Path, experiment: Experiment, result: Result) -> Path:
-    """Keep the experiment, its scores round by round, and the clients' models."""
-    folder = folder_for(out, experiment)
-    write_file(folder / "experiment.toml", tomli_w.dumps(experiment.described()).encode())
-    lines = "".join(json.dumps(score.as_dict()) + "\n" for score in result.scores)
-    write_file(folder / "rounds.jsonl", lines.encode())
-    scale, federation = result.federation.scale, result.federation
-    tensors = {"models": result.models, "shift": scale.shift, "factor": scale.factor}
-    if isinstance(result.server, Tensor):
-        tensors["server"] = result.server
-    about = {"clients": federation.clients, "labels": federation.labels, "scale": scale.kind}
-    models = save(
-        {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
-        metadata={key: json.dumps(value) for key, value in about.items()},
-    )
-    write_file(folder / "models.safetensors", models)
-    write_file(folder / "environment.json", json.dumps(environment(), indent=1).encode())
-    return folder
+def runs_in(out: Path) -> list[Run]:
+    """The runs that are kept in a folder."""
+    return [Run(path.parent) for path in sorted(out.glob(f"*/{EXPERIMENT}"))]
 
 
-def environment() -> dict[str, Any]:
+def read_experiment(path: Path) -> Experiment:
+    """An experiment from its file; a mistake is one line that names the field."""
+    try:
+        described = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise InputError(f"{str(path)!r} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # not TOML, not text, numbers too long, nested too deep
+        raise InputError(f"{str(path)!r} is not a TOML file: {error}") from error
+    return Experiment.of(described)
+
+
+def environment(device: torch.device) -> dict[str, Any]:
     """What numbers and times may depend on beside the experiment."""
     packages = {name: version(name) for name in ("fedlap", "torch", "numpy", "scipy")}
-    return {"python": platform.python_version(), "threads": torch.get_num_threads(), **packages}
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    return {
+        "python": platform.python_version(),
+        **packages,
+        "commit": _commit(),
+        "device": name,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _commit() -> str | None:
+    """Of the source that runs, where it is a checkout."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists() or shutil.which("git") is None:
+        return None
+    said = subprocess.run(
+        ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return said.stdout.strip() or None
 
 
 def prepare(out: Path) -> None:
     """Make the folder for results, and see that it can be written, before anything is trained."""
     write_file(out / ".writable", b"")
     (out / ".writable").unlink()
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write a whole file or none: under another name first, then renamed."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            temporary.write_bytes(content)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"out: {str(path)!r} cannot be written ({error.strerror}); choose another --out"
-        ) from error

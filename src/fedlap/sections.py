@@ -1,14 +1,25 @@
-"""Sections of an experiment: a name and settings, checked against the maker of that name."""
+"""Sections of an experiment: a name and settings, checked against the maker of that name, and memory."""
 
 import inspect
-from collections.abc import Callable
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pydantic import ConfigDict, ValidationError, create_model
 
+from fedlap.algorithms import Algorithm
 from fedlap.errors import InputError, unknown
+from fedlap.federation import Federation
+from fedlap.models import Network
+from fedlap.work import BatchSize, Work
 
 Section = dict[str, Any]
+
+LARGEST = 2**63
+SHOWN = 80  # characters of a value that is refused
+CLIENT = 25  # values that a client's name and its places in lists take, about
 
 
 def settings_of(make: Callable[..., Any], leave: tuple[str, ...] = ()) -> dict[str, inspect.Parameter]:
@@ -16,18 +27,38 @@ def settings_of(make: Callable[..., Any], leave: tuple[str, ...] = ()) -> dict[s
     return {name: p for name, p in inspect.signature(make).parameters.items() if name not in leave}
 
 
-def known_name(what: str, section: Section, known: Any) -> str:
+def known_name(where: str, what: str, section: Section, known: Any) -> str:
     """The section's name, which must be one of these."""
-    name = section.get("name")
-    if name not in known:
-        raise unknown(what, name, known)
-    return str(name)
+    if "name" not in section:
+        raise InputError(f"{where}.name is missing; known: {', '.join(sorted(known))}")
+    name = section["name"]
+    if not isinstance(name, str) or name not in known:
+        raise InputError(f"{where}.name: {unknown(what, str(name)[:SHOWN], known)}")
+    return name
 
 
 def parted(section: Section) -> tuple[str, Section]:
     """The section's name and its settings."""
     settings = dict(section)
     return settings.pop("name"), settings
+
+
+@contextmanager
+def located(**sections: Section | None) -> Iterator[None]:
+    """A mistake that is found when a thing is made of these is told with the path of its field."""
+    try:
+        yield
+    except InputError as error:
+        message = str(error)
+        head, _, rest = message.partition(": ")
+        for where, section in sections.items():
+            own = rest if head in (where, (section or {}).get("name")) else message
+            if own.partition(" = ")[0] in (section or {}):
+                raise type(error)(f"{where}.{own}") from error
+        first = next(iter(sections))
+        raise type(error)(
+            message if message.startswith(tuple(sections)) else f"{first}: {message}"
+        ) from error
 
 
 def completed(
@@ -63,8 +94,64 @@ def one_line(error: ValidationError, prefix: str, known: Any, owner: str = "an e
     if isinstance(inner, InputError):
         return inner
     if first["type"] == "extra_forbidden":
-        return unknown(f"setting of {owner}", field, known or ["(none)"])
+        told = unknown(f"setting of {owner}", field[:SHOWN], known or ["(none)"])
+        return InputError(f"{prefix}{field[:SHOWN]}: {told}" if prefix else str(told))
     if first["type"] == "missing":
         return InputError(f"{prefix}{field} is missing; {owner} needs it")
     message = first["msg"][0].lower() + first["msg"][1:]
-    return InputError(f"{prefix}{field} = {first['input']!r}: {message}")
+    return InputError(f"{prefix}{field} = {brief(first['input'])}: {message}")
+
+
+def check_numbers(where: str, value: Any) -> None:
+    """Refuse whole numbers that no machine counts with, wherever they are."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            check_numbers(f"{where}.{key}" if where else key, inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            check_numbers(where, inner)
+    elif isinstance(value, int) and not -LARGEST <= value < LARGEST:
+        raise InputError(f"{where} = {brief(value)}: a whole number must be below 2⁶³")
+
+
+def brief(value: object) -> str:
+    """What was given, as much of it as a line has room for."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
+
+
+def check_data(data: Section, partition: Section) -> None:
+    """Refuse clients and rows that no memory holds, before they are made."""
+    if "clients" in partition:
+        _check_memory(f"partition.clients = {partition['clients']}: they", partition["clients"] * CLIENT)
+    if data["name"] == "synthetic":
+        clients, features, rows = data["clients"], data["features"], data["rows"] + data["test_rows"]
+        outputs = data["labels"] if data["task"] == "classification" else 1
+        _check_memory(
+            f"data: {clients} clients with {rows} rows of {features} features and {outputs} labels",
+            clients * (CLIENT + 3 * rows * (features + outputs) + 3 * features * outputs),
+        )
+
+
+def check_training(
+    algorithm: Algorithm, federation: Federation, network: Network, sample: float, batch: BatchSize
+) -> None:
+    """Refuse models and mini-batches that no memory holds, before they are made."""
+    clients, most = len(federation.clients), int(federation.train.count.max())
+    working = math.ceil(sample * clients)
+    models = working if algorithm.kind == "one model" else clients
+    _check_memory(f"model: {models} models of {network.size} parameters", (models + 4) * network.size)
+    work, size = Work.of(algorithm.local_steps, algorithm.local_epochs), most if batch == "all" else batch
+    steps = work.repeats * (math.ceil(most / size) if work.epochs else 1)
+    if size >= most and not work.epochs:  # all rows, step after step
+        size, steps = most, 1
+    rows = working * size
+    _check_memory(f"batch = {batch}: mini-batches", rows * (math.prod(federation.inputs) + 8))
+    _check_memory(f"algorithm: {steps} steps of {rows} rows in a round", steps * rows * 8)
+
+
+def _check_memory(what: str, values: int) -> None:
+    """Refuse what takes more memory than there is, at eight bytes a value."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if 8 * values > memory:
+        raise InputError(f"{what} need more memory than this machine has ({memory // 10**9} GB); take fewer")

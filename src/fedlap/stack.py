@@ -103,15 +103,14 @@ class Stack:
             return self.work.repeats
         return self.work.repeats * -(-int(self.clients.train.count.max()) // self.clients.batch)
 
-    def turns(self, rounds: int) -> Iterator[Turn]:
+    def turns(self, rounds: range) -> Iterator[Turn]:
         """Who works, round after round."""
         if not self.replays and not self._all_work:
-            for number in range(1, rounds + 1):
-                yield self.turn(number)
+            yield from map(self.turn, rounds)
             return
         at_once = self._rounds_at_once()
-        for begin in range(1, rounds + 1, at_once):
-            yield from self._drawn_ahead(range(begin, min(begin + at_once, rounds + 1)))
+        for begin in range(0, len(rounds), at_once):
+            yield from self._drawn_ahead(rounds[begin : begin + at_once])
 
     def turn(self, number: int) -> Turn:
         """Who works in a round, known on the host; those with most rows come first in the stack."""

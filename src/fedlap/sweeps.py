@@ -9,15 +9,17 @@ from typing import Any
 
 import torch
 
+from fedlap.contents import content_of
 from fedlap.errors import DivergedError
 from fedlap.experiment import Experiment
 from fedlap.federation import Federation
 from fedlap.graph import Graph
 from fedlap.models import Model
 from fedlap.result import Result
-from fedlap.rounds import fit_all
+from fedlap.rounds import Moment
 from fedlap.schedule import sample_size
 from fedlap.scores import Score
+from fedlap.training import fit_all
 from fedlap.trials import Trial, kind, suited
 
 # The share of free memory that a stack of runs may take.
@@ -44,41 +46,31 @@ def prepared(experiments: Sequence[Experiment]) -> Iterator[Prepared]:
     Data that several have in common are loaded once.
     """
     loaded: dict[str, tuple[Federation, Graph | None]] = {}
+    contents: dict[str, str] = {}
     for experiment in experiments:
         key = json.dumps(
             [experiment.data, experiment.partition, experiment.scarce, experiment.seed], default=str
         )
         if key not in loaded:
             loaded[key] = experiment.load()
+            contents[key] = content_of(loaded[key][0])
         algorithm, federation, architecture = experiment.build(loaded[key])
         sample_size(algorithm, experiment.sample, len(federation.clients))
         _, model = suited(algorithm, federation, architecture)
         yield Prepared(
-            experiment.settled(algorithm), Trial(algorithm, federation, architecture, experiment.seed), model
+            experiment.settled(algorithm, contents[key]),
+            Trial(algorithm, federation, architecture, experiment.seed),
+            model,
         )
 
 
-def train_all(
+def train_stack(
     ready: Sequence[Prepared],
     on_score: Callable[[int, Score], None] | None = None,
-    on_round: Callable[[Sequence[int], int], None] | None = None,
-) -> Iterator[tuple[int, Result | DivergedError]]:
-    """Train all, side by side where they can be: the place of each, and its result or why it failed.
-
-    `on_score` is told the place of the run, `on_round` those of all that are trained together.
-    """
-    for places in stacks(ready):
-        trials = [ready[place].trial for place in places]
-
-        def told(run: int, score: Score, places: Sequence[int] = places) -> None:
-            if on_score is not None:
-                on_score(places[run], score)
-
-        def done(number: int, places: Sequence[int] = places) -> None:
-            if on_round is not None:
-                on_round(places, number)
-
-        yield from zip(places, fit_all(trials, ready[places[0]].experiment.schedule, told, done), strict=True)
+    on_round: Callable[[Moment], None] | None = None,
+) -> list[Result | DivergedError]:
+    """Train runs of one of the `stacks`, side by side."""
+    return fit_all([each.trial for each in ready], ready[0].experiment.schedule, on_score, on_round)
 
 
 def stacks(ready: Sequence[Prepared]) -> list[list[int]]:

@@ -38,6 +38,8 @@ class Table:
     clients: tuple[str, ...] = ()  # those that rows belong to by nature
     owner: Int64[Tensor, "row"] | None = None  # each row's place among `clients`
     test: Bool[Tensor, "row"] | None = None  # rows kept for testing, where that is not left to chance
+    features: tuple[str, ...] | None = None  # names of the features, where these are columns
+    target: str | None = None  # the name of what is to be predicted
 
     @staticmethod
     def of(
@@ -268,4 +270,6 @@ def of_partitions(
             raise
         raise InputError(f"data: rows need features of one shape and numbers as labels: {error}") from error
     names = [str(k) for k in range(partitioner.num_partitions)]
-    return _owned(given, names, torch.tensor(owner), labels, "the partitions")
+    made = _owned(given, names, torch.tensor(owner), labels, "the partitions")
+    named = None if isinstance(features, str) else tuple(map(str, features))
+    return replace(made, features=named, target=label)

@@ -1,5 +1,6 @@
 """Runs that are to be made: what they are, what they have in common, and why one may fail."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, get_args
@@ -9,9 +10,12 @@ from fedlap.algorithms.column import Column
 from fedlap.errors import DivergedError, whole
 from fedlap.federation import Federation
 from fedlap.models import Architecture, Model
+from fedlap.result import Progress
 from fedlap.schedule import check_makers
 from fedlap.scores import Tally
 from fedlap.work import Work
+
+EXPLODED = 1e6  # times the least mean training loss of a run, above which it has failed
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +27,12 @@ class Trial:
     model: Architecture
     seed: int = 0
     start: Any = None
+    progress: Progress | None = None  # where it goes on from
+
+    @property
+    def done(self) -> int:
+        """Rounds that it has behind it."""
+        return self.progress.round if self.progress else 0
 
     def __post_init__(self) -> None:
         check_makers(self.algorithm, self.model)
@@ -41,7 +51,7 @@ def kind(trial: Trial) -> Any:
     )
     shape = federation.inputs, federation.outputs, type(federation.loss)
     pooled = len(federation.clients) if isinstance(algorithm, Pooling) else None  # it sets their work
-    return type(algorithm), settings, trial.model, shape, pooled
+    return type(algorithm), settings, trial.model, shape, pooled, trial.done
 
 
 def one_method(algorithms: Sequence[Algorithm], column: Callable[[list[float]], Column]) -> Algorithm:
@@ -75,9 +85,17 @@ def work_of(algorithm: Algorithm, sampled: int) -> Work:
     return work
 
 
-def diverged(train: Tally, federation: Federation, done: int, algorithm: Algorithm) -> DivergedError | None:
-    """Why a run has failed, if some training loss is no longer a number: what is likely to have done it."""
-    bad = (~train.loss.isfinite()).nonzero().flatten().tolist()
+def diverged(
+    train: Tally, federation: Federation, done: int, algorithm: Algorithm, least: float = math.inf
+) -> DivergedError | None:
+    """Why a run has failed, if some client's training loss is no number, or far above the least so far."""
+    mean = train.loss / train.count
+    lost = ~mean.isfinite()
+    what = "is not finite"
+    if not bool(lost.any()):
+        lost = mean > EXPLODED * max(1.0, least)
+        what = f"has grown to {float(mean.max()):.3g}"
+    bad = lost.nonzero().flatten().tolist()
     if not bad:
         return None
     advice = f"lower lr (now {algorithm.lr:g}), or scale the features"
@@ -85,6 +103,6 @@ def diverged(train: Tally, federation: Federation, done: int, algorithm: Algorit
         product = f"{algorithm.coupling.formula} = {algorithm.coupling.product:.4g}"
         advice = f"lower strength: {product}, and mixing is stable up to 2"
     return DivergedError(
-        f"training diverged: by round {done} the loss of client {federation.clients[bad[0]]!r} is not finite "
+        f"training diverged: by round {done} the loss of client {federation.clients[bad[0]]!r} {what} "
         f"({len(bad)} of {len(federation.clients)} clients); {advice}"
     )

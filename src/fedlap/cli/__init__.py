@@ -8,10 +8,14 @@ import typer
 from fedlap import __version__
 from fedlap.cli import console
 from fedlap.cli.data import describe, get, show
+from fedlap.cli.kept import resume, runs
+from fedlap.cli.kept import show as show_run
 from fedlap.cli.methods import algorithms, cite
+from fedlap.cli.personal import export, predict
 from fedlap.cli.sweep import sweep
 from fedlap.cli.training import compare, run
 from fedlap.errors import InputError
+from fedlap.keeping import StoppedError
 
 app = typer.Typer(
     help="Federated multi-task learning with Laplacian regularisation.",
@@ -23,6 +27,11 @@ data_app = typer.Typer(help="Data sets: list, get, describe.", rich_markup_mode=
 app.command()(run)
 app.command()(compare)
 app.command()(sweep)
+app.command()(runs)
+app.command("show")(show_run)
+app.command()(resume)
+app.command()(export)
+app.command()(predict)
 app.command()(algorithms)
 app.command()(cite)
 data_app.command("list")(show)
@@ -57,6 +66,9 @@ def main() -> None:
         code = app(standalone_mode=False)
         if code == INTERRUPTED:  # typer turns Ctrl-C into this code
             _fail("interrupted", code)
+    except StoppedError as stopped:
+        console.remark(f"{stopped}; the same command goes on")
+        code = INTERRUPTED
     except InputError as error:
         code = _fail(str(error), 2)
     except typer.TyperException as error:

@@ -13,9 +13,10 @@ from fedlap.cli.options import CUT, RESULT, SEED, takes
 from fedlap.data import SOURCES
 from fedlap.errors import InputError, unknown
 from fedlap.experiment import Experiment
+from fedlap.files import write_file
 from fedlap.partition import NATURAL, PARTITIONS
 from fedlap.report import Description, draw_clients
-from fedlap.runs import prepare, write_file
+from fedlap.runs import prepare
 
 
 def show() -> None:

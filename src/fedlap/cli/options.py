@@ -12,6 +12,7 @@ from fedlap.experiment import KNOWN_GRAPH
 from fedlap.graph import GRAPHS
 from fedlap.models import MODELS
 from fedlap.partition import NATURAL, PARTITIONS
+from fedlap.tracking import TRACKERS
 
 Options = dict[str, tuple[Any, Any]]  # name: annotation and default
 
@@ -121,6 +122,36 @@ RESULT: Options = {
             bool, typer.Option("--json", help="Print one JSON object and nothing else on standard output.")
         ],
         False,
+    ),
+}
+KEEPING: Options = {
+    "again": (
+        Annotated[
+            bool,
+            typer.Option(
+                "--again",
+                help="Repeat runs that are in the folder already, instead of showing or resuming them.",
+            ),
+        ],
+        False,
+    ),
+    "track": (
+        Annotated[
+            str | None,
+            typer.Option(help=f"Tell others of every score: {', '.join(TRACKERS)}, with commas between."),
+        ],
+        None,
+    ),
+    "save_rounds": (
+        Annotated[int | None, typer.Option(help="Save after so many rounds, whatever that takes.", min=1)],
+        None,
+    ),
+    "save_seconds": (
+        Annotated[
+            float,
+            typer.Option(help="Save after so many seconds, and so that it takes 2 % of the time at most."),
+        ],
+        30.0,
     ),
 }
 

@@ -13,18 +13,19 @@ from fedlap.cli.description import (
     parsed,
     seed_numbers,
 )
-from fedlap.cli.options import CUT, DATA, RESULT, TRAINING, takes
+from fedlap.cli.options import CUT, DATA, KEEPING, RESULT, TRAINING, takes
 from fedlap.cli.threads import use_threads
 from fedlap.cli.together import all_trained, finish, say_strengths, say_surprises
 from fedlap.cli.vary import Combination, combinations
 from fedlap.errors import InputError
 from fedlap.experiment import Experiment
+from fedlap.files import write_file
 from fedlap.report import Sweep, draw_sweep
-from fedlap.runs import folder_for_all, prepare, write_file
+from fedlap.runs import folder_for_all, prepare
 from fedlap.sweeps import Prepared, prepared
 
 
-@takes(DATA, CUT, TRAINING, RESULT)
+@takes(DATA, CUT, TRAINING, RESULT, KEEPING)
 def sweep(
     vary: Annotated[
         list[str] | None,
@@ -53,7 +54,7 @@ def sweep(
     made = Sweep(
         experiments[0].title,
         numbers,
-        all_trained(given["out"], ready, labels, " × ".join(fields)),
+        all_trained(given, ready, labels, " × ".join(fields)),
         experiments[0].data["name"],
         fields,
         {each.label: each.values for each in tried},

@@ -3,17 +3,23 @@
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from fedlap.cli import console
 from fedlap.cli.description import seeds_text
+from fedlap.cli.stopping import stop_on_signal
 from fedlap.errors import DivergedError
 from fedlap.experiment import Experiment
+from fedlap.files import write_file
+from fedlap.keeping import Interval, Plan, Watch
 from fedlap.report import Comparison, Outcome
 from fedlap.report.progress import progress
-from fedlap.runs import write_file, write_run
-from fedlap.sweeps import Prepared, stacks, train_all
+from fedlap.runs import Run
+from fedlap.scores import Score
+from fedlap.sweeps import Prepared
+from fedlap.tracking import tracker_for
 
 
 def say_surprises(ready: Prepared) -> None:
@@ -39,12 +45,24 @@ def say_strengths(asked: dict[str, Experiment], ready: dict[str, Experiment]) ->
 
 
 def trained(
-    out: Path, ready: Sequence[Prepared], labels: Sequence[str], fields: str = "algorithm"
+    given: dict[str, Any], ready: Sequence[Prepared], labels: Sequence[str], fields: str = "algorithm"
 ) -> Iterator[tuple[int, Outcome]]:
-    """Train all, with progress, each kept in its folder as soon as it is done: its place and what came out.
+    """Train what is not there yet, with progress, kept in folders meanwhile: places and what came out.
 
     Labels, and the fields that these are values of, say in the progress what is being trained.
     """
+
+    for number, wave in enumerate(_waves(ready)):
+        again = given["again"] and number == 0
+        some = [ready[place] for place in wave]
+        for place, outcome in _one_wave({**given, "again": again}, some, [labels[p] for p in wave], fields):
+            yield wave[place], outcome
+
+
+def _one_wave(
+    given: dict[str, Any], ready: Sequence[Prepared], labels: Sequence[str], fields: str
+) -> Iterator[tuple[int, Outcome]]:
+    """Runs with a folder for each."""
 
     def name(places: Sequence[int]) -> str:
         own = list(dict.fromkeys(labels[place] for place in places))
@@ -54,21 +72,49 @@ def trained(
     def rounds(places: Sequence[int]) -> int:
         return ready[places[0]].experiment.rounds
 
-    with progress(console.err, stacks(ready), name, rounds) as (on_score, on_round):
-        for place, made in train_all(ready, on_score, on_round):
-            if isinstance(made, DivergedError):
-                yield place, made
-            else:
-                write_run(out, ready[place].experiment, made)
-                yield place, made.scores
+    plan = Plan.of(given["out"], ready, given["again"])
+    for remark in (*plan.remarks, *_known(plan, given["out"])):
+        console.remark(f"note: {remark}")
+    yield from plan.done.items()
+    if not plan.left:
+        return
+    words = [word.strip() for word in (given["track"] or "").split(",") if word.strip()]
+    told = {place: tracker_for(words, plan.runs[place].folder, console.remark) for place in plan.left}
+    interval, stacks = Interval(given["save_rounds"], given["save_seconds"]), plan.stacks()
+    with stop_on_signal() as stopping, progress(console.err, stacks, name, rounds) as (on_score, on_round):
+        for place, made in plan.trained(stacks, Watch(interval, stopping, on_score, on_round), told):
+            yield place, made if isinstance(made, DivergedError) else made.scores
+
+
+def _waves(ready: Sequence[Prepared]) -> list[list[int]]:
+    """Places in waves: an experiment with several numbers of rounds is one run, which goes on in the next."""
+    by_digest: dict[str, list[int]] = {}
+    for place in sorted(range(len(ready)), key=lambda place: ready[place].experiment.rounds):
+        by_digest.setdefault(ready[place].experiment.digest, []).append(place)
+    longest = max(map(len, by_digest.values()))
+    return [sorted(some[at] for some in by_digest.values() if at < len(some)) for at in range(longest)]
+
+
+def _known(plan: Plan, out: Path) -> Iterator[str]:
+    """What is there already, and what can be done about it."""
+    one = len(plan.runs) == 1
+    if plan.done:
+        what = "this run is" if one else f"{len(plan.done)} of {len(plan.runs)} runs are"
+        more = f"; `fedlap resume {plan.runs[0].folder} --rounds …` goes on" if one else ""
+        yield f"{what} there already and shown from {out}; --again repeats {'it' if one else 'them'}{more}"
+    begun = [plan.ready[place].trial.done for place in plan.left if plan.ready[place].trial.done]
+    if begun:
+        what = "this run goes" if one else f"{len(begun)} of {len(plan.runs)} runs go"
+        at = f"round {min(begun)}" if len(set(begun)) == 1 else f"rounds {min(begun)} to {max(begun)}"
+        yield f"{what} on from {at}; --again begins anew"
 
 
 def all_trained(
-    out: Path, ready: Sequence[Prepared], labels: Sequence[str], fields: str = "algorithm"
+    given: dict[str, Any], ready: Sequence[Prepared], labels: Sequence[str], fields: str = "algorithm"
 ) -> dict[str, list[Outcome]]:
     """The same, by label and seed; of a run that diverges it is said why, and the others go on."""
     outcomes: dict[int, Outcome] = {}
-    for place, outcome in trained(out, ready, labels, fields):
+    for place, outcome in trained(given, ready, labels, fields):
         outcomes[place] = outcome
         if isinstance(outcome, DivergedError):
             console.remark(f"error: {labels[place]}, seed {ready[place].experiment.seed}: {outcome}")
@@ -84,6 +130,19 @@ def show(made: Comparison) -> None:
     console.out.print(made.table(console.out.width))
     for line in made.verdict():
         console.result(line)
+
+
+def show_one(run: Run, scores: Sequence[Score], as_json: bool) -> None:
+    """Print what came out of one run."""
+    experiment, last = run.experiment, scores[-1]
+    if as_json:
+        said = {"experiment": experiment.described(), "last": last.as_dict(), "folder": str(run.folder)}
+        print(json.dumps(said))
+        return
+    show(Comparison(experiment.title, [experiment.seed], {experiment.algorithm["name"]: [list(scores)]}))
+    gap = "" if last.gap is None else f", duality gap {last.gap:.3g}"
+    console.result(f"J(W) = {last.objective:.4f}, training loss {last.train_loss:.4f}{gap}")
+    console.result(f"{last.seconds:.2f} s of training. Kept in {run.folder}")
 
 
 def finish(made: Comparison, file: Path, what: str, as_json: bool) -> None:

@@ -1,7 +1,7 @@
 """Commands that train: run and compare."""
 
-import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,49 +17,69 @@ from fedlap.cli.description import (
     seed_numbers,
     shared_settings,
 )
-from fedlap.cli.options import CUT, DATA, RESULT, SEED, TRAINING, takes
+from fedlap.cli.options import CUT, DATA, KEEPING, RESULT, SEED, TRAINING, takes
 from fedlap.cli.threads import use_threads
-from fedlap.cli.together import all_trained, finish, say_strengths, say_surprises, show, trained
+from fedlap.cli.together import all_trained, finish, say_strengths, say_surprises, show_one, trained
 from fedlap.errors import DivergedError, InputError, UnsuitedError
 from fedlap.experiment import Experiment
+from fedlap.files import write_file
 from fedlap.report import Comparison, draw_curves
-from fedlap.runs import folder_for, folder_for_all, prepare, write_file
+from fedlap.runs import Run, folder_for_all, prepare, read_experiment
 from fedlap.sweeps import Prepared, prepared
 
+# What may be given beside a file, which says the rest.
+BESIDE_FILE = {"file", "rounds", "threads", "set", *RESULT, *KEEPING}
 
-@takes(DATA, CUT, TRAINING, SEED, RESULT)
+
+@takes(DATA, CUT, TRAINING, SEED, RESULT, KEEPING)
 def run(
+    context: typer.Context,
+    file: Annotated[
+        Path | None, typer.Argument(help="An experiment.toml, which then says everything.")
+    ] = None,
     algorithm: Annotated[str, typer.Option(help=f"Algorithm: {', '.join(ALGORITHMS)}.")] = "fedu",
     **given: Any,
 ) -> None:
     """Train one algorithm on one data set and keep the result."""
     use_threads(given["threads"])
-    asked = description(given)
-    asked["algorithm"] = {"name": algorithm, **algorithm_settings(given)}
+    if file is None:
+        asked = description(given)
+        asked["algorithm"] = {"name": algorithm, **algorithm_settings(given)}
+    else:
+        asked = _beside(context, file)
     for assignment in given["set"] or []:
         assign(asked, assignment)
     prepare(given["out"])
-    described = Experiment.of(asked)
+    run_one(Experiment.of(asked), given)
+
+
+def _beside(context: typer.Context, file: Path) -> dict[str, Any]:
+    """What a file describes, with what may be changed beside it."""
+    typed = [
+        name for name in context.params
+        if str(context.get_parameter_source(name)).endswith("COMMANDLINE")
+    ]  # fmt: skip
+    for name in typed:
+        if name not in BESIDE_FILE:
+            option = name.replace("_", "-")
+            raise InputError(f"--{option}: {str(file)!r} says this already; change it there, or with --set")
+    described = read_experiment(file).described()
+    return described | ({"rounds": context.params["rounds"]} if "rounds" in typed else {})
+
+
+def run_one(described: Experiment, given: dict[str, Any]) -> None:
+    """Train one experiment, or go on with it, and show what came out."""
     (ready,) = prepared([described])
     experiment, name = ready.experiment, ready.experiment.algorithm["name"]
     say_surprises(ready)
     say_strengths({name: described}, {name: experiment})
-    ((_, scores),) = trained(given["out"], [ready], [name])
+    ((_, scores),) = trained(given, [ready], [name])
     if isinstance(scores, DivergedError):
         raise scores
-    folder, last = folder_for(given["out"], experiment), scores[-1]
-    if given["json"]:
-        print(
-            json.dumps({"experiment": experiment.described(), "last": last.as_dict(), "folder": str(folder)})
-        )
-        return
-    show(Comparison(experiment.title, [experiment.seed], {name: [scores]}))
-    gap = "" if last.gap is None else f", duality gap {last.gap:.3g}"
-    console.result(f"J(W) = {last.objective:.4f}, training loss {last.train_loss:.4f}{gap}")
-    console.result(f"{last.seconds:.2f} s of training. Kept in {folder}")
+    show_one(Run.of(given["out"], experiment), scores, given["json"])
 
 
-@takes(DATA, CUT, TRAINING, RESULT)
+@takes(DATA, CUT, TRAINING, RESULT, KEEPING)
 def compare(
     algorithms: Annotated[
         str, typer.Option(help=f"Names with commas between, or 'all': {', '.join(ALGORITHMS)}.")
@@ -83,7 +103,7 @@ def compare(
     say_surprises(ready[0])
     say_strengths(asked, dict(zip(first, experiments, strict=False)))
     title, source = experiments[0].title, experiments[0].data["name"]
-    comparison = Comparison(title, numbers, all_trained(given["out"], ready, labels), source)
+    comparison = Comparison(title, numbers, all_trained(given, ready, labels), source)
     folder = folder_for_all(given["out"], experiments, "compare")
     write_file(folder / "curves.png", draw_curves(comparison))
     finish(comparison, folder / "comparison.json", "Table and curves", given["json"])

@@ -68,7 +68,7 @@ def _table(
 ) -> Table:
     import pandas
 
-    frames = [_frame(each, client, label) for each in (path, test) if each is not None]
+    frames = [frame_of(each, client, label) for each in (path, test) if each is not None]
     if Path(path).suffix.lower() == ".csv" and all(label in frame.columns for frame in frames):
         # Judged together: what is text in one file is no number in the other.
         text = pandas.concat([frame[label] for frame in frames], ignore_index=True)
@@ -89,7 +89,7 @@ def _table(
     )
 
 
-def _frame(path: str, client: str | None, label: str) -> Frame:
+def frame_of(path: str, client: str | None, label: str) -> Frame:
     """A table with named columns; of a CSV file, clients and labels are still text."""
     import pandas
 

@@ -1,5 +1,6 @@
 """Rows from the arrays of an NPZ file."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,14 +24,14 @@ def of_npz(
     if features is not None and len(features) != 1:
         raise InputError(f"data: {path!r} needs one array of features; give features = ['x']")
     where = [each for each in (path, test) if each is not None]
-    given = [_arrays(each) for each in where]
+    given = [arrays_of(each) for each in where]
     names = {"x": "x" if features is None else features[0], "y": label or "y"}
     if client is not None or "client" in given[0]:
         names["client"] = client or "client"
     for arrays, origin in zip(given, where, strict=True):
         _check(arrays, given[0], names, origin)
     joined = {
-        key: _text(
+        key: as_text(
             given[0][name] if test is None else np.concatenate([arrays[name] for arrays in given]), path
         )
         for key, name in names.items()
@@ -45,10 +46,12 @@ def of_npz(
     elif task == "classification":
         raise InputError(f"{path}, array {names['y']!r}: a classification needs one label a row")
     held = None if test is None else torch.arange(len(y)) >= rows
-    return Table.of((joined["x"], y), own, labels=labels, test=held, where=path)
+    made = Table.of((joined["x"], y), own, labels=labels, test=held, where=path)
+    return replace(made, target=names["y"])
 
 
-def _arrays(path: str) -> Arrays:
+def arrays_of(path: str) -> Arrays:
+    """All arrays of a file."""
     try:
         return mapped(Path(path))
     except DAMAGED as error:
@@ -85,7 +88,7 @@ def _check(arrays: Arrays, first: Arrays, names: dict[str, str], origin: str) ->
         raise InputError(f"{origin}, row {row}: the client is missing; fill in or leave out such rows")
 
 
-def _text(array: Array, path: str) -> Array:
+def as_text(array: Array, path: str) -> Array:
     """Bytes as the text that they spell."""
     try:
         return np.char.decode(array) if array.dtype.kind == "S" else array

@@ -18,6 +18,11 @@ def mapped(function: Callable[[Any], Any], state: State) -> State:
     return function(state)
 
 
+def shapes(state: State) -> Any:
+    """Its structure, with the shape and type of every tensor."""
+    return mapped(lambda tensor: (tuple(tensor.shape), str(tensor.dtype)), state)
+
+
 def rows(state: State, ids: Tensor) -> State:
     """Some clients' rows, as a copy that may be written to."""
     return mapped(lambda tensor: tensor.index_select(0, ids), state)
@@ -54,6 +59,13 @@ def joined(states: Sequence[State]) -> State:
     if isinstance(first, tuple):
         return tuple(joined(parts) for parts in zip(*states, strict=True))
     return torch.cat(list(states))
+
+
+def beside(state: State, other: State) -> State:
+    """The same, each tensor on the device of the other's."""
+    if isinstance(state, tuple):
+        return tuple(beside(s, o) for s, o in zip(state, other, strict=True))
+    return state if state is None else state.to(other.device)
 
 
 def moved(state: State, device: torch.device) -> State:

@@ -1,8 +1,9 @@
 """Several algorithms over several seeds, in one table."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,24 @@ from rich.table import Table
 from rich.text import Text
 
 from fedlap.errors import DivergedError
+from fedlap.report.paired import CONFIDENCE, LEVEL, Lead, leads
+from fedlap.report.verdict import verdict
 from fedlap.scores import Score
 
 Outcome = list[Score] | DivergedError  # a run's scores, or why it has none
 Runs = Mapping[str, Sequence[Outcome]]  # for each label, for each seed
 
+COSTS = ["up a round", "down a round", "ms a round"]
+LEGEND = (
+    "Pooled: over all test rows together; client mean, client std: over clients; worst tenth: mean over the "
+    "tenth of clients that does worst; up, down: sent by and to all clients together; ms: training without "
+    "evaluation."
+)
+
 
 @dataclass(frozen=True)
 class Comparison:
-    """Last-round scores of each row's runs, mean ± std over seeds, and who leads by how much.
+    """Last-round scores of each row's runs, mean ± std over seeds, who leads, and whether that is shown.
 
     A row is an algorithm here; one in which a seed diverged is shown without scores, and not ranked.
     """
@@ -77,11 +87,17 @@ class Comparison:
         """Header, field of the score, and factor of each column."""
         if self.classifies:
             return [
-                ("accuracy %", "accuracy", 100.0),
+                ("pooled accuracy %", "accuracy", 100.0),
                 ("client mean %", "accuracy_mean", 100.0),
                 ("worst tenth %", "accuracy_worst", 100.0),
+                ("client std %", "accuracy_std", 100.0),
             ]
-        return [("loss", "loss", 1.0), ("client mean", "loss_mean", 1.0), ("worst tenth", "loss_worst", 1.0)]
+        return [
+            ("pooled loss", "loss", 1.0),
+            ("client mean", "loss_mean", 1.0),
+            ("worst tenth", "loss_worst", 1.0),
+            ("client std", "loss_std", 1.0),
+        ]
 
     def rows(self) -> list[list[str]]:
         """The table's cells."""
@@ -92,18 +108,23 @@ class Comparison:
         if failed:
             text = "diverged" if failed == all_ else f"{failed} of {all_} diverged"
             return [text, *["–"] * (len(self.columns()) - 1)]
-        return [_cell(self.last(name, field) * factor) for _, field, factor in self.columns()]
+        return [
+            _cell(self.last(name, field) * factor, self.classifies) for _, field, factor in self.columns()
+        ]
 
     def _costs(self, name: str) -> list[str]:
         last = [scores[-1] for scores in self.finished(name)]
         if not last:
-            return ["–", "–"]
-        sent = float(np.mean([score.bytes_up / score.round for score in last]))
-        return [bytes_text(sent), f"{np.mean([1000 * score.seconds / score.round for score in last]):.1f}"]
+            return ["–"] * len(COSTS)
+        up, down, seconds = np.mean(
+            [(score.bytes_up / score.round, score.bytes_down / score.round, score.seconds / score.round)
+             for score in last], axis=0,
+        )  # fmt: skip
+        return [bytes_text(float(up)), bytes_text(float(down)), f"{1000 * seconds:.1f}"]
 
     def headers(self) -> list[str]:
         """One for each cell of a row."""
-        return [*self.fields(), *(header for header, _, _ in self.columns()), "sent a round", "ms a round"]
+        return [*self.fields(), *(header for header, _, _ in self.columns()), *COSTS]
 
     def over(self) -> str:
         """What numbers are taken over."""
@@ -116,22 +137,28 @@ class Comparison:
         return f"{self.subject()}: test rows after {when}, {self.over()}"
 
     def table(self, width: int = 80) -> Table:
-        """For a terminal, below the title; a narrow one gets the scores alone."""
-        # Headers on two lines: the whole table fits into eighty columns.
+        """For a terminal, below the title; a narrow one gets fewer columns."""
+        # Headers on two lines: the table fits into eighty columns.
         headers, rows = [header.replace(" ", "\n", 1) for header in self.headers()], self.rows()
         columns = [[*header.split("\n"), *cells] for header, *cells in zip(headers, *rows, strict=True)]
-        whole = sum(max(map(len, column)) + 1 for column in columns) + 1 <= width
+        widths = [max(map(len, column)) + 1 for column in columns]
         first = len(self.fields())
-        shown = len(headers) if whole else first + len(self.columns())
+        places = self._places(first, lambda places: sum(widths[place] for place in places) + 1 <= width)
         table = Table(box=SIMPLE_HEAVY, padding=0, pad_edge=False)
-        for place, header in enumerate(headers[:shown]):
+        for place in places:
             if place < first:
-                table.add_column(Text(header), justify="left", overflow="fold")
+                table.add_column(Text(headers[place]), justify="left", overflow="fold")
             else:
-                table.add_column(header, justify="right", no_wrap=True)
+                table.add_column(headers[place], justify="right", no_wrap=True)
         for row in rows:
-            table.add_row(*(Text(cell) for cell in row[:shown]))
+            table.add_row(*(Text(row[place]) for place in places))
         return table
+
+    def _places(self, first: int, fits: Callable[[list[int]], bool]) -> list[int]:
+        """The most columns that fit: all, without bytes down, without std over clients, the scores alone."""
+        whole, (std, down) = list(range(len(self.headers()))), (first + 3, first + 5)
+        fewer = [[place for place in whole if place not in out] for out in ((), (down,), (down, std))]
+        return next(filter(fits, fewer), whole[:std])
 
     def markdown(self) -> str:
         """For a page or a paper."""
@@ -140,7 +167,7 @@ class Comparison:
         table = "\n".join(
             "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
         )
-        return f"{self.title()}\n\n{table}\n\n" + "\n".join(self.verdict()) + "\n"
+        return f"{self.title()}\n\n{table}\n\n{LEGEND}\n\n" + "\n".join(self.verdict()) + "\n"
 
     @property
     def best(self) -> str | None:
@@ -154,29 +181,37 @@ class Comparison:
         """The score that a row is ranked by, over seeds; more is better."""
         return (1 if self.classifies else -1) * float(self.last(name, self.headline).mean())
 
+    def leads(self) -> list[Lead]:
+        """The leader against every other ranked row, over seeds."""
+        scores = {name: self.last(name, self.headline) for name in self.ranked}
+        return [] if self.best is None else leads(scores, self.best)
+
     def verdict(self) -> list[str]:
-        """Who leads, and the differences seed by seed, whoever that favours."""
+        """Who leads, whether a test supports it, the differences seed by seed, and what diverged."""
         best, lines = self.best, []
         if best is not None:
-            what = "test accuracy" if self.classifies else "test loss (lower is better)"
-            several = f"paired over {len(self.seeds)} seeds (± standard error)"
-            lines = [f"{best} leads in {what}; {several if len(self.seeds) > 1 else 'one seed'}:"]
-            lines += [self._difference(best, other) for other in self.ranked if other != best]
+            against = partial(self.against, best)
+            lines = verdict(best, self.leads(), len(self.seeds), self.classifies, against)
         for name in self.runs:
             if failed := self.diverged(name):
                 seeds = f" in {failed} of {len(self.seeds)} seeds" if len(self.seeds) > 1 else ""
                 lines.append(f"{name} diverged{seeds} and is not ranked")
         return lines
 
-    def _difference(self, best: str, other: str) -> str:
-        """By how much one leads another."""
-        unit, factor, digits = (" points", 100.0, 2) if self.classifies else ("", 1.0, 4)
-        gap = (self.last(best, self.headline) - self.last(other, self.headline)) * factor
-        error = gap.std(ddof=1) / math.sqrt(len(gap)) if len(gap) > 1 else math.nan
-        note = " — within two standard errors" if abs(gap.mean()) <= 2 * error else ""
-        note = note if gap.any() else " — the same"
-        spread = f" ± {error:.{digits}f}" if len(gap) > 1 else ""
-        return f"  {self.against(best, other)}{gap.mean():+.{digits}f}{spread}{unit}{note}"
+    def tested(self, named: Callable[[str], Any]) -> dict[str, Any] | None:
+        """For a machine: the leader against every other; differences are in the score's own unit."""
+        if self.best is None:
+            return None
+        return {
+            "score": self.headline,
+            "test": "paired t-test over seeds, two-sided",
+            "adjusted": "Holm, over all pairs",
+            "pairs": math.comb(len(self.ranked), 2),
+            "confidence": CONFIDENCE,
+            "level": LEVEL,
+            "leader": named(self.best),
+            "against": [{"other": named(lead.other), **lead.as_dict()} for lead in self.leads()],
+        }
 
     def as_dict(self) -> dict[str, Any]:
         """For a machine: every last-round score of every seed, none for one that diverged, and why."""
@@ -188,6 +223,7 @@ class Comparison:
             "diverged": [
                 {"algorithm": name, "seed": seed, "reason": reason} for name, seed, reason in self.failures()
             ],
+            "comparisons": self.tested(str),
             "verdict": self.verdict(),
         }
 
@@ -208,12 +244,12 @@ class Comparison:
         ]
 
 
-def _cell(values: np.ndarray) -> str:
+def _cell(values: np.ndarray, percent: bool) -> str:
     """Mean ± sample standard deviation, or the one value."""
     if np.isnan(values).any():
         return "–"
     mean = float(values.mean())
-    digits = 2 if abs(mean) >= 10 else 3
+    digits = 2 if percent or abs(mean) >= 10 else 3
     if len(values) == 1:
         return f"{mean:.{digits}f}"
     return f"{mean:.{digits}f} ± {values.std(ddof=1):.{digits}f}"

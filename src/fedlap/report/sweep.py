@@ -80,6 +80,7 @@ class Sweep(Comparison):
                 for row, seed, reason in self.failures()
             ],
             "best": None if self.best is None else named(self.best),
+            "comparisons": self.tested(named),
             "verdict": self.verdict(),
         }
 

@@ -1,0 +1,225 @@
+"""Runs that are kept while they are trained, and go on from where they were stopped."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from io import BufferedWriter
+from pathlib import Path
+from typing import Any
+
+from fedlap.checkpoints import Checkpoint, Owner
+from fedlap.errors import DivergedError, InputError
+from fedlap.result import Progress, Result
+from fedlap.rounds import Moment
+from fedlap.runs import Run
+from fedlap.scores import Score
+from fedlap.sweeps import Prepared, stacks, train_stack
+from fedlap.tracking import Tracker
+
+Outcome = list[Score] | DivergedError  # a run's scores, or why it has none
+SHARE = 0.02  # of the time, that checkpoints may take where nothing else is asked for
+
+
+class StoppedError(Exception):
+    """Training was asked to stop. Where runs are is saved; the same command goes on."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """How often runs are saved: after so many rounds, or so many seconds, within a share of the time."""
+
+    rounds: int | None = None
+    seconds: float = 30.0
+
+
+def _nothing(*_: Any) -> None:
+    """For those who do not watch."""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What is done while runs are trained: how often they are saved, when to stop, and whom to tell."""
+
+    interval: Interval = Interval()
+    stopping: Callable[[], bool] = lambda: False
+    on_score: Callable[[int, Score], None] = _nothing
+    on_round: Callable[[Sequence[int], int], None] = _nothing
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Runs with their folders: those that are there already, and those that are left, from where they are."""
+
+    runs: list[Run]
+    ready: list[Prepared]
+    done: dict[int, Outcome]
+    remarks: list[str]
+
+    @staticmethod
+    def of(out: Path, ready: Sequence[Prepared], again: bool = False) -> "Plan":
+        """What is to be done; `again` repeats everything."""
+        runs = [Run.of(out, each.experiment) for each in ready]
+        done: dict[int, Outcome] = {}
+        found: dict[int, list[Checkpoint]] = {}
+        remarks: list[str] = []
+        for place, (run, each) in enumerate(zip(runs, ready, strict=True)):
+            state = "new" if again else run.state(each.experiment.rounds)
+            if state == "diverged":
+                done[place] = run.failure()
+            elif state != "new":
+                found[place], damaged = run.checkpoints()
+                remarks += damaged
+                if not found[place] and run.saved:
+                    raise InputError(f"{damaged[0]}, and there is no other; repeat the run with --again")
+        for place in _whole(found, [each.experiment.rounds for each in ready]):
+            done[place] = _shown(runs[place], ready[place].experiment.rounds, found.pop(place)[0].round)
+        begun = list(ready)
+        for place, at in _resumed(found, [each.experiment.digest for each in ready], remarks).items():
+            trial = replace(ready[place].trial, progress=runs[place].progress(at))
+            begun[place] = replace(ready[place], trial=trial)
+            remarks += runs[place].changes(ready[place].experiment)
+        return Plan(runs, begun, done, list(dict.fromkeys(remarks)))
+
+    @property
+    def left(self) -> list[int]:
+        """The places of runs that are to be trained."""
+        return [place for place in range(len(self.runs)) if place not in self.done]
+
+    def stacks(self) -> list[list[int]]:
+        """Those that are trained together."""
+        left = self.left
+        return [[left[place] for place in some] for some in stacks([self.ready[p] for p in left])]
+
+    def trained(
+        self, together: Sequence[Sequence[int]], watch: Watch, trackers: Mapping[int, Tracker] | None = None
+    ) -> Iterator[tuple[int, Result | DivergedError]]:
+        """Train what is left, stack after stack, and keep it; trackers are told of their runs."""
+        for places in together:
+            told = [(trackers or {}).get(place) for place in places]
+            keeper = Keeper(places, [self.runs[place] for place in places], watch, told)
+            ready = [self.ready[place] for place in places]
+            with ExitStack() as held:
+                keeper.open(ready, held)
+                made = train_stack(ready, keeper.on_score, keeper.on_round)
+                keeper.close(made)
+            yield from zip(places, made, strict=True)
+            if keeper.stopped:
+                raise StoppedError(f"stopped after round {keeper.stopped}, and saved")
+
+
+@dataclass(eq=False)
+class Keeper:
+    """Writes down what runs of one stack do, and tells those who watch."""
+
+    places: Sequence[int]
+    runs: list[Run]
+    watch: Watch
+    trackers: list[Tracker | None]
+    stopped: int = 0  # the round after which, if it was asked for
+    _owners: list[Owner] = field(default_factory=list)
+    _files: list[BufferedWriter] = field(default_factory=list)
+    _rounds: int = 0
+    _last: tuple[int, float] = (0, 0.0)  # round and time of the last save
+    _cost: float = 0.0  # seconds that it took
+
+    def open(self, ready: Sequence[Prepared], held: ExitStack) -> None:
+        """Take hold of the folders, and begin anew or cut back to where training goes on."""
+        stack = tuple(each.experiment.digest for each in ready)
+        self._owners = [Owner(digest, stack) for digest in stack]
+        for run, each, tracker in zip(self.runs, ready, self.trackers, strict=True):
+            held.enter_context(run.locked())
+            progress, experiment = each.trial.progress, each.experiment
+            if progress is None:
+                run.begin(experiment)
+            else:
+                run.describe(experiment)
+                scored = experiment.schedule.scores
+                run.cut(progress.round, [score for score in progress.scores if scored(score.round)])
+            self._files.append(held.enter_context(run.rounds_file()))
+            if tracker is not None:
+                tracker.begin(run.name, experiment.described(), progress is not None)
+        self._rounds = ready[0].experiment.rounds
+        self._last = ready[0].trial.done, time.monotonic()
+
+    def on_score(self, place: int, score: Score) -> None:
+        """A line of rounds.jsonl."""
+        self.runs[place].append(self._files[place], score)
+        if (tracker := self.trackers[place]) is not None:
+            tracker.score(score)
+        self.watch.on_score(self.places[place], score)
+
+    def on_round(self, moment: Moment) -> None:
+        """Save where it is time to."""
+        self.watch.on_round(self.places, moment.round)
+        if self.watch.stopping():
+            self.stopped = moment.round
+            moment.stop()
+        elif moment.round < self._rounds and self._due(moment.round):  # the last is saved after the models
+            self._save(moment.progress())
+
+    def close(self, made: Sequence[Result | DivergedError]) -> None:
+        """Keep what came out; a run whose last round is saved has its models."""
+        for run, tracker, each in zip(self.runs, self.trackers, made, strict=True):
+            outcome = "stopped" if self.stopped else "done"
+            if isinstance(each, DivergedError):
+                outcome = f"diverged: {each}"
+                run.fail(each)
+            else:
+                run.save_models(each)
+            if tracker is not None:
+                tracker.end(outcome)
+        self._save([None if isinstance(each, DivergedError) else each.progress for each in made])
+
+    def _due(self, done: int) -> bool:
+        interval = self.watch.interval
+        if interval.rounds is not None:
+            return done - self._last[0] >= interval.rounds
+        return time.monotonic() - self._last[1] >= max(interval.seconds, self._cost / SHARE)
+
+    def _save(self, progress: Sequence[Progress | None]) -> None:
+        began = time.monotonic()
+        for run, file, owner, at in zip(self.runs, self._files, self._owners, progress, strict=True):
+            if at is not None:
+                os.fsync(file.fileno())
+                run.save(at, owner)
+                self._last = at.round, time.monotonic()
+        self._cost = time.monotonic() - began
+
+
+def _shown(run: Run, rounds: int, reached: int) -> list[Score]:
+    """The scores of a run that is done, up to the round that is asked for."""
+    scores = [score for score in run.scores() if score.round <= rounds]
+    if not scores or scores[-1].round != rounds:
+        raise InputError(
+            f"{run.name} is at round {reached} already, and not scored at round {rounds}; ask for as many "
+            "rounds or more, or repeat it with --again"
+        )
+    return scores
+
+
+def _whole(found: dict[int, list[Checkpoint]], rounds: Sequence[int]) -> list[int]:
+    """Those that are done, and whose stack is: one of a stack that was cut short goes on with the others."""
+    last = {place: some[0] for place, some in found.items() if some}
+    done = {place for place, at in last.items() if at.round >= rounds[place]}
+    short = {at.owner.stack for place, at in last.items() if place not in done}
+    return [place for place in done if last[place].owner.stack not in short]
+
+
+def _resumed(
+    found: dict[int, list[Checkpoint]], digests: Sequence[str], remarks: list[str]
+) -> dict[int, Checkpoint]:
+    """Where each run goes on: all of a stack at one round, so that they go on as they were, together."""
+    begun: dict[int, Checkpoint] = {}
+    for stack in {some[0].owner.stack for some in found.values() if some}:
+        own = [place for place in found if digests[place] in stack]
+        common = set.intersection(*({at.round for at in found[place]} for place in own))
+        for place in own if common else []:
+            begun[place] = next(at for at in found[place] if at.round == max(common))
+        if len(own) < len(stack):
+            remarks.append(
+                f"{len(own)} of {len(stack)} runs that were trained together go on without the others; in "
+                "their last digits they may differ from what all would have given"
+            )
+    return begun

@@ -1,0 +1,161 @@
+"""Checkpoints are whole or refused, and a process may be killed while it writes one."""
+
+import errno
+import os
+import random
+import resource
+import signal
+
+import pytest
+import torch
+
+import fedlap as fl
+from fedlap import checkpoints
+from fedlap.checkpoints import DamagedError, Owner
+from fedlap.engines.state import leaves
+from fedlap.result import Progress
+
+OWNER = Owner("0123456789abcdef", ("0123456789abcdef", "fedcba9876543210"))
+
+
+def progress(round=3, rows=4):
+    """Every kind of state that methods keep."""
+    generator = torch.Generator().manual_seed(round)
+    W = torch.randn(rows, 5, generator=generator)
+    server = (W, (W.double(), None), torch.tensor(7), torch.tensor([True, False]))
+    return Progress(round, server, W[::2], (123, 10**13), 4.25, [])
+
+
+def equal(one, other):
+    return len(leaves(one)) == len(leaves(other)) and all(
+        a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(leaves(one), leaves(other), strict=True)
+    )
+
+
+def test_what_is_written_is_read(tmp_path):
+    checkpoints.write(tmp_path, progress(), OWNER)
+    made = checkpoints.read(tmp_path, 3, OWNER.experiment)
+    found = made.progress([])
+    assert equal(found.server, progress().server)
+    assert equal(found.private, progress().private)
+    assert found.server[1][1] is None
+    assert (found.round, found.sent, found.seconds) == (3, (123, 10**13), 4.25)
+    assert made.owner == OWNER
+    assert not [path for path in tmp_path.rglob("*") if path.suffix in (".pt", ".pkl", ".pickle")]
+
+
+def test_the_last_two_are_kept_and_nothing_else(tmp_path):
+    for round in (1, 2, 10, 3):  # the last after a run was cut back
+        checkpoints.write(tmp_path, progress(round), OWNER)
+    assert checkpoints.rounds_in(tmp_path) == [10, 3]
+    checkpoints.write(tmp_path, progress(10), OWNER)  # again
+    assert equal(checkpoints.read(tmp_path, 10, OWNER.experiment).progress([]).server, progress(10).server)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["round-00000003", "round-00000010"]
+
+
+def files(folder):
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("tried", [400, pytest.param(10**9, marks=pytest.mark.slow)], ids=["some", "all"])
+def test_any_flipped_bit_is_noticed(tmp_path, tried):
+    checkpoints.write(tmp_path, progress(), OWNER)
+    draw = random.Random(0)
+    for path in files(tmp_path):
+        whole = path.read_bytes()
+        every = len(whole) * 8
+        for bit in draw.sample(range(every), min(every, tried)):
+            damaged = bytearray(whole)
+            damaged[bit // 8] ^= 1 << bit % 8
+            path.write_bytes(damaged)
+            with pytest.raises(DamagedError):
+                checkpoints.read(tmp_path, 3, OWNER.experiment)
+        path.write_bytes(whole)
+    checkpoints.read(tmp_path, 3, OWNER.experiment)
+
+
+def test_any_missing_or_added_end_is_noticed(tmp_path):
+    checkpoints.write(tmp_path, progress(), OWNER)
+    for path in files(tmp_path):
+        whole = path.read_bytes()
+        for size in {*range(0, len(whole), 7), len(whole) - 1}:
+            path.write_bytes(whole[:size])
+            with pytest.raises(DamagedError):
+                checkpoints.read(tmp_path, 3, OWNER.experiment)
+        path.write_bytes(whole + b"\0")
+        with pytest.raises(DamagedError):
+            checkpoints.read(tmp_path, 3, OWNER.experiment)
+        path.unlink()
+        with pytest.raises(DamagedError, match=f"{path.name} is missing"):
+            checkpoints.read(tmp_path, 3, OWNER.experiment)
+        path.write_bytes(whole)
+
+
+def test_whose_it_is_and_which_version_wrote_it(tmp_path, monkeypatch):
+    checkpoints.write(tmp_path, progress(), OWNER)
+    with pytest.raises(DamagedError, match="belongs to another experiment"):
+        checkpoints.read(tmp_path, 3, "fedcba9876543210")
+    (tmp_path / "round-00000003").rename(tmp_path / "round-00000004")
+    with pytest.raises(DamagedError, match="says that it is of round 3"):
+        checkpoints.read(tmp_path, 4, OWNER.experiment)
+    monkeypatch.setattr(checkpoints, "FORMAT", 2)
+    checkpoints.write(tmp_path, progress(5), OWNER)
+    monkeypatch.setattr(checkpoints, "FORMAT", 1)
+    with pytest.raises(DamagedError, match="newer version"):
+        checkpoints.read(tmp_path, 5, OWNER.experiment)
+
+
+def in_a_child(job):
+    """The exit code of a process that does this."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(job())
+        finally:
+            os._exit(99)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_full_disk_loses_nothing(tmp_path):
+    """A process whose files may not grow further fails as on a full disk, in the middle of the tensors."""
+    checkpoints.write(tmp_path, progress(1), OWNER)
+
+    def job():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        try:
+            checkpoints.write(tmp_path, progress(2, rows=4000), OWNER)
+        except fl.InputError as error:
+            said = str(error)
+            assert os.strerror(errno.EFBIG) in said
+            assert "what is saved is of round 1; make room there and resume" in said
+            return 7
+        return 0
+
+    assert in_a_child(job) == 7
+    assert checkpoints.rounds_in(tmp_path) == [1]
+    assert equal(checkpoints.read(tmp_path, 1, OWNER.experiment).progress([]).server, progress(1).server)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["round-00000001"]
+
+
+def test_one_that_cannot_be_written_at_all_is_said(tmp_path):
+    (tmp_path / "checkpoint").write_text("a file in the place of the folder")
+    with pytest.raises(fl.InputError, match=r"cannot be written in .*; nothing is saved yet"):
+        checkpoints.write(tmp_path / "checkpoint", progress(), OWNER)
+
+
+def test_what_a_killed_process_left_is_cleared(tmp_path):
+    checkpoints.write(tmp_path, progress(1), OWNER)
+    for name in (".round-00000002.77", ".old-round-00000001.77"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "state.safetensors").write_bytes(b"half")
+    assert checkpoints.rounds_in(tmp_path) == [1]
+    checkpoints.write(tmp_path, progress(2), OWNER)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["round-00000001", "round-00000002"]
+
+
+def test_what_is_not_finite_is_no_place_to_go_on_from():
+    assert checkpoints.finite(progress())
+    bad = progress()
+    bad.server[0][1, 2] = torch.nan
+    assert not checkpoints.finite(bad)

@@ -1,0 +1,258 @@
+"""`fedlap export` and `fedlap predict`: the accuracy that a run states, and mistakes in one line."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import fedlap as fl
+from fedlap.experiment import Experiment
+from fedlap.personal import Personals
+
+SITES = ("north", "south", "7")
+
+
+def rows(seed, count, real=False):
+    """Three sites whose models differ; features of unlike sizes, and a useless column among them."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "note": rng.choice(["good", "bad"], count),
+            "salt": rng.normal(3e5, 1e4, count),
+            "site": np.resize(SITES, count),
+            "age": rng.normal(50, 12, count),
+            "dose": rng.integers(0, 9, count),
+        }
+    )
+    z = (frame.age - 50) / 12 * np.where(frame.site == "south", -1, 1) + (frame.dose - 4) / 3
+    z = z + (frame.salt - 3e5) / 3e4 + rng.normal(size=count) / 2
+    return frame.assign(outcome=z if real else np.select([z > 0.7, z > -0.7], ["ill", "so-so"], "well"))
+
+
+def trained(folder, scale="pooled", real=False, model=None, numbered=False):
+    """A run on one's own file of training rows and another of test rows, its models in its folder."""
+    for name, seed, count in (("my", 1, 150), ("held", 2, 93)):
+        made = rows(seed, count, real)
+        if numbered:
+            made["outcome"] = made.outcome.map({"ill": 3, "so-so": 5, "well": 9})
+        made.to_csv(folder / f"{name}.csv", index=False)
+    files = {"path": str(folder / "my.csv"), "test": str(folder / "held.csv")}
+    own = {"client": "site", "label": "outcome", "drop": ["note"], "scale": scale}
+    experiment = Experiment.of(
+        {
+            "data": {"name": "file", **files, **own}, "model": {"name": model or "linear"},
+            "algorithm": {"name": "fedu", "lr": 0.05}, "rounds": 30, "evaluate_every": 0,
+        }
+    )  # fmt: skip
+    result = experiment.run()
+    return result, kept(result, folder / "run")
+
+
+def kept(result, folder):
+    result.personals.save(folder / "models")
+    (folder / "experiment.toml").touch()
+    return str(folder)
+
+
+def column(text):
+    return [line[0] for line in csv.reader(io.StringIO(text))]
+
+
+@pytest.mark.parametrize("model", ["linear", "mlp"])
+@pytest.mark.parametrize("scale", ["pooled", "client"])
+def test_exported_models_reach_the_accuracy_of_the_run(call, tmp_path, scale, model):
+    result, run = trained(tmp_path, scale, model=model)
+    said, held = result.scores[-1].accuracy, pd.read_csv(tmp_path / "held.csv", dtype={"site": str})
+    assert 0.5 < said < 0.95
+    code, out, _ = call("predict", run, str(tmp_path / "held.csv"), "--by", "site", "--json", out=False)
+    all_at_once = json.loads(out)
+    assert (code, all_at_once["known"]) == (0, 93)
+    assert all_at_once["accuracy"] == said
+    assert all_at_once["loss"] == pytest.approx(result.scores[-1].loss, rel=1e-6)
+    right = 0
+    for site in SITES:
+        file, own = str(tmp_path / f"{site}.safetensors"), tmp_path / f"only-{site}.csv"
+        assert call("export", run, "--client", site, "--to", file, out=False)[0] == 0
+        mine = held[held.site == site]
+        mine.to_csv(own, index=False)
+        code, out, _ = call("predict", file, str(own), "--json", out=False)
+        made = json.loads(out)
+        assert made["answers"] == [
+            a for a, s in zip(all_at_once["answers"], held.site, strict=True) if s == site
+        ]
+        assert made["right"] == sum(a == b for a, b in zip(made["answers"], mine.outcome, strict=True))
+        right += made["right"]
+    assert right / len(held) == said
+
+
+@pytest.mark.parametrize("form", ["csv", "npz", "parquet"])
+def test_digits_by_the_places_of_their_columns(call, tmp_path, form):
+    digits = fl.data.load("digits", seed=1)
+    method = fl.FedU(fl.Graph.complete(digits.clients), lr=0.02)
+    result = fl.fit(method, digits, fl.models.linear(), rounds=6, evaluate_every=0)
+    run, right = kept(result, tmp_path / "run"), 0
+    for k, name in enumerate(digits.clients):
+        x, y = (values.numpy() for values in digits.test.client(k))
+        file = tmp_path / f"{name}.{form}"
+        if form == "npz":
+            np.savez(file, x=x, y=y)
+        else:
+            frame = pd.DataFrame(x.reshape(len(x), 64), columns=[f"pixel {n}" for n in range(64)])
+            frame.insert(20, "digit", y)
+            frame.to_csv(file, index=False) if form == "csv" else frame.to_parquet(file)
+        truth = () if form == "npz" else ("--label", "digit")
+        code, out, _ = call("predict", run, "--client", name, str(file), *truth, "--json", out=False)
+        assert code == 0
+        assert json.loads(out)["accuracy"] == float(
+            (result.predict(name, x) == torch.from_numpy(y)).double().mean()
+        )
+        right += json.loads(out)["right"]
+    assert right / len(digits.test.y) == result.scores[-1].accuracy
+
+
+def test_answers_are_a_table_and_columns_go_by_name(call, tmp_path):
+    result, run = trained(tmp_path)
+    frame = rows(5, 9)
+    frame[["dose", "age", "salt"]].to_csv(tmp_path / "new.csv", index=False)
+    code, out, err = call("predict", run, "--client", "north", str(tmp_path / "new.csv"), out=False)
+    assert (code, err) == (0, "")
+    wanted = result.personal("north").answers(frame[["salt", "age", "dose"]])
+    assert column(out) == ["answer", *wanted]
+    frame.to_parquet(tmp_path / "new.parquet")
+    words = ("predict", run, "--client", "north", str(tmp_path / "new.parquet"))
+    code, out, err = call(*words, out=False)
+    right = sum(a == b for a, b in zip(wanted, frame.outcome, strict=True))
+    assert column(out) == ["answer", *wanted]
+    assert err == f"accuracy {right / 9:.4%}, {right} of 9 rows\n"
+    code, out, err = call(*words, "--to", str(tmp_path / "deep" / "a.csv"), out=False)
+    assert column((tmp_path / "deep" / "a.csv").read_text()) == ["answer", *wanted]
+    assert f"{right} of 9 rows" in out
+    assert "9 answers in" in out
+
+
+def test_rows_without_a_truth_are_answered_and_not_counted(call, tmp_path):
+    _, run = trained(tmp_path)
+    frame = rows(5, 9)
+    frame.loc[3:, "outcome"] = ""
+    for first, known in ((0, 3), (3, 0)):
+        frame[first:].to_csv(tmp_path / "new.csv", index=False)
+        code, out, _ = call("predict", run, "--client", "7", str(tmp_path / "new.csv"), "--json", out=False)
+        made = json.loads(out)
+        assert (code, made["rows"], made["known"]) == (0, 9 - first, known)
+        assert ("accuracy" in made) == (known > 0)
+
+
+def test_labels_that_are_numbers_keep_their_names(call, tmp_path):
+    result, run = trained(tmp_path, numbered=True)
+    held = pd.read_csv(tmp_path / "held.csv")
+    for kind in (int, float, str):
+        held["outcome"] = held.outcome.astype(kind)
+        held.to_csv(tmp_path / "again.csv", index=False)
+        words = ("predict", run, "--by", "site", str(tmp_path / "again.csv"), "--json")
+        made = json.loads(call(*words, out=False)[1])
+        assert made["accuracy"] == result.scores[-1].accuracy
+        assert set(made["answers"]) <= {"3", "5", "9"}
+
+
+def test_a_regression_gives_values_and_its_loss(call, tmp_path):
+    result, run = trained(tmp_path, real=True)
+    code, out, _ = call("predict", run, "--by", "site", str(tmp_path / "held.csv"), "--json", out=False)
+    made = json.loads(out)
+    assert code == 0
+    assert made["loss"] == pytest.approx(result.scores[-1].loss, rel=1e-6)
+    assert "accuracy" not in made
+    code, out, err = call("predict", run, "--client", "7", str(tmp_path / "held.csv"), out=False)
+    frame = pd.read_csv(tmp_path / "held.csv")
+    values = [float(value) for value in column(out)[1:]]
+    assert values == result.predict("7", frame[["salt", "age", "dose"]].to_numpy()).flatten().tolist()
+    assert err.startswith("loss ")
+
+
+def test_an_export_is_two_files_that_say_what_they_are(call, tmp_path):
+    _, run = trained(tmp_path, "client")
+    code, out, _ = call("export", run, "--client", "7", "--to", str(tmp_path / "m.safetensors"), out=False)
+    assert code == 0
+    assert "client 7" in out
+    about = json.loads((tmp_path / "m.json").read_text())
+    assert about["client"] == "7"
+    assert about["architecture"] == {"name": "linear", "l2": 0.0}
+    assert about["labels"] == ["ill", "so-so", "well"]
+    assert about["features"] == ["salt", "age", "dose"]
+    assert (about["target"], about["scale"], about["inputs"]) == ("outcome", "client", [3])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run, an export of it, and files with mistakes."""
+    folder = tmp_path_factory.mktemp("mistakes")
+    result, _ = trained(folder)
+    result.personal("north").save(folder / "north.safetensors")
+    (folder / "empty").mkdir()
+    (folder / "early").mkdir()
+    (folder / "early" / "experiment.toml").touch()
+    frame = rows(5, 9)
+    frame.drop(columns="age").to_csv(folder / "less.csv", index=False)
+    frame[:0].to_csv(folder / "none.csv", index=False)
+    frame.assign(dose="much").to_csv(folder / "text.csv", index=False)
+    frame.assign(outcome="dead").to_csv(folder / "label.csv", index=False)
+    frame.assign(site="west").to_csv(folder / "west.csv", index=False)
+    np.savez(folder / "wide.npz", x=np.zeros((2, 4)))
+    np.savez(folder / "other.npz", z=np.zeros((2, 3)))
+    np.savez(folder / "short.npz", x=np.zeros((2, 3)), outcome=np.zeros(3))
+    arrays = fl.Federation.from_arrays({"a": (np.eye(3), [0, 1, 1])}, test_share=0)
+    net = fl.models.module(torch.nn.Linear(3, 2))
+    kept(fl.fit(fl.Local(), arrays, net, rounds=1), folder / "own")
+    kept(fl.fit(fl.Local(), arrays, fl.models.linear(), rounds=1), folder / "plain")
+    (folder / "bad" / "models").mkdir(parents=True)
+    (folder / "bad" / "models" / "about.json").write_text("{")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("export run --client nort", "unknown client 'nort'; did you mean 'north'?"),
+        ("export run", "--client"),
+        ("export run --client north --to m.bin", "ends in .safetensors; 'm.bin' does not"),
+        ("export run --client north --to held.csv/m.safetensors", "held.csv/m.safetensors cannot be written"),
+        ("export nothing --client 7", "there is no run 'nothing'"),
+        ("export empty --client 7", "'empty' is no run: there is no experiment.toml in it"),
+        ("export early --client 7", "the run 'early' has no models yet"),
+        ("export own --client a", "a module of your own"),
+        ("export bad --client a", "about.json is damaged"),
+        ("predict run held.csv", "a model for each client; choose one with --client (north, south, 7)"),
+        ("predict run held.csv --client 7 --by site", "--client and --by: give one"),
+        ("predict run held.csv --by siet", "unknown column of held.csv 'siet'; did you mean 'site'?"),
+        ("predict run west.csv --by site", "unknown client 'west'"),
+        ("predict run held.csv --client 7 --label outcom", "did you mean 'outcome'?"),
+        ("predict run less.csv --client 7", "less.csv has no column 'age', which the model was trained with"),
+        ("predict run none.csv --client 7", "none.csv has no rows"),
+        ("predict run text.csv --client 7", "row 1, column 'dose': 'much'"),
+        ("predict run label.csv --client 7", "row 1: the label 'dead' is not one of ill, so-so, well"),
+        ("predict run absent.csv --client 7", "'absent.csv' cannot be read"),
+        ("predict run run --client 7", "'run' is none of .csv, .parquet, .npz"),
+        ("predict run wide.npz --client 7", "it has shape (2, 4)"),
+        ("predict run other.npz --client 7", "unknown array of other.npz 'x'"),
+        ("predict run short.npz --client 7", "3 entries, and 2 rows"),
+        ("predict north.safetensors held.csv --client 7", "the model of client 'north' alone"),
+        ("predict absent.safetensors held.csv", "a model is two files, absent.safetensors and absent.json"),
+        ("predict plain held.csv --client a", "held.csv has 6 columns of features, the model takes 3"),
+        ("predict run held.csv --client 7 --to held.csv/a.csv", "held.csv/a.csv cannot be written"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line(call, folder, monkeypatch, words, message):
+    monkeypatch.chdir(folder)
+    code, out, err = call(*words.split(), out=False)
+    assert code == 2
+    assert out == ""
+    assert message in err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+
+
+def test_a_run_says_whose_models_it_has(folder):
+    assert Personals.load(folder / "run" / "models").clients == SITES

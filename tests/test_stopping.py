@@ -1,0 +1,96 @@
+"""Signals to a process that trains: the first lets the round end and saves, the second stops at once."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+TINY = ("--data", "synthetic", "--set", "data.clients=4", "--set", "data.rows=20")
+WORDS = ("run", *TINY, "--algorithm", "scaffold")
+MANY = ("--rounds", "1000000", "--set", "evaluate_every=3")
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """Start a process that trains, and wait until it does."""
+    started = []
+
+    def start(wanted, *words):
+        command = [sys.executable, "-m", "fedlap.cli", *words, "--out", str(tmp_path / "runs")]
+        running = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        started.append(running)
+        while not any(path.stat().st_size for path in (tmp_path / "runs").glob(f"*/{wanted}")):
+            assert running.poll() is None, running.communicate()
+            time.sleep(0.02)
+        return running
+
+    yield start
+    for running in started:
+        running.kill()
+        running.communicate()
+
+
+def rounds(folder):
+    """The lines of rounds.jsonl but for the times."""
+    return [{**json.loads(line), "seconds": 0} for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def saved(folder):
+    return max(int(path.name[-8:]) for path in (folder / "checkpoint").glob("round-*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_lets_the_round_end_and_saves(number, begun, call, tmp_path):
+    running = begun("rounds.jsonl", *WORDS, *MANY)
+    running.send_signal(number)
+    out, err = running.communicate(timeout=30)
+    assert (running.returncode, out) == (130, ""), err
+    assert "Traceback" not in err
+    assert "stopping after this round; once more stops at once" in err
+    (folder,) = (tmp_path / "runs").iterdir()
+    at = saved(folder)
+    assert err.splitlines()[-1] == f"stopped after round {at}, and saved; the same command goes on"
+    assert rounds(folder)[-1]["round"] in range(at - 2, at + 1)
+    assert (folder / "models" / "models.safetensors").exists()
+    same_as_unbroken(folder, at + 4, call, tmp_path)
+
+
+def test_a_second_signal_stops_at_once(begun, call, tmp_path):
+    """In the middle of a round that would take long; what was saved before is of use."""
+    long = ("--local-steps", "5000000", "--batch", "all", "--rounds", "3")
+    running = begun("experiment.toml", *WORDS, *long)
+    time.sleep(0.3)
+    running.send_signal(signal.SIGINT)
+    assert "stopping after this round" in running.stderr.readline()
+    time.sleep(0.2)  # nobody is quicker
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=30)
+    assert (running.returncode, out) == (130, ""), err
+    assert err == "error: interrupted\n"
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert rounds(folder) == []
+    (line,) = call("runs", "--json")[1].splitlines()
+    assert json.loads(line)["state"] == "unfinished"
+    assert "nothing saved yet" in call("show", str(folder))[2]
+
+
+def same_as_unbroken(folder, last, call, tmp_path):
+    """Go on to this round, and hold all against a run that was never stopped."""
+    words = ("--rounds", str(last), "--set", "evaluate_every=3")
+    assert call(*WORDS, *words)[0] == 0
+    assert call(*WORDS, *words, "--out", str(tmp_path / "other"), out=False)[0] == 0
+    other = tmp_path / "other" / folder.name
+    assert saved(folder) == saved(other) == last
+    assert rounds(folder) == rounds(other)
+    for name in ("models/models.safetensors", f"checkpoint/round-{last:08d}/state.safetensors"):
+        assert (folder / name).read_bytes() == (other / name).read_bytes()

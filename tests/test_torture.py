@@ -1,0 +1,123 @@
+"""Runs that are killed at random moments and go on each time end as if nothing had happened.
+
+A few kills here; `make torture` kills every run twenty times.
+"""
+
+import os
+import random
+import shutil
+import signal
+import time
+import traceback
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedlap.algorithms import ALGORITHMS
+from fedlap.errors import DivergedError
+from fedlap.experiment import Experiment
+from fedlap.keeping import Interval, Plan, Watch
+from fedlap.sweeps import prepared
+
+KILLS = int(os.environ.get("FEDLAP_KILLS", "3"))
+SEEDS = {"alone": [3], "stack": [3, 4, 5]}
+DATA = {"name": "synthetic", "clients": 8, "rows": 12, "test_rows": 6}
+SETTINGS = {"mocha": {"strength": 0.1}, "fedper": {}}
+WORKS = {"steps": {"local_steps": 2}, "epochs": {"local_epochs": 1}}
+
+
+def experiments(name, work, seeds, rounds):
+    sampled = name != "dfedu"  # peers are not sampled
+    return [
+        Experiment.of(
+            {
+                "data": DATA,
+                "graph": {"name": "known"},
+                "model": {"name": "mlp", "hidden": [6]} if name == "fedper" else {"name": "linear"},
+                "algorithm": {"name": name, **WORKS[work], **SETTINGS.get(name, {})},
+                "rounds": rounds,
+                "batch": 4,
+                "sample": 0.5 if sampled else 1.0,
+                "seed": seed,
+                "evaluate_every": 3,
+            }
+        )
+        for seed in seeds
+    ]
+
+
+def train(out, ready):
+    """All that is left, saved after every round."""
+    plan = Plan.of(out, ready)
+    for _, made in plan.trained(plan.stacks(), Watch(Interval(rounds=1))):
+        assert not isinstance(made, DivergedError)
+
+
+def started(job, *given):
+    """A process of its own that does this."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            job(*given)
+            code = 0
+        except BaseException:
+            traceback.print_exc()  # the test fails by the exit code
+        finally:
+            os._exit(code)
+    return child
+
+
+def ended(child, after=None):
+    """Its exit code; it is killed when so many seconds have passed."""
+    if after is not None:
+        time.sleep(after)
+        os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def kept(out):
+    """All that runs left but times: tensors bit by bit, and scores."""
+    found = {}
+    for path in sorted(out.rglob("*.safetensors")):
+        at = path.relative_to(out)
+        found.update({(str(at), name): tensor for name, tensor in load_file(path).items()})
+    lines = {}
+    for path in sorted(out.glob("*/rounds.jsonl")):
+        scores = [line.rpartition(b', "seconds": ')[0] for line in path.read_bytes().splitlines()]
+        assert all(scores)
+        lines[path.parent.name] = scores
+    return found, lines
+
+
+def torture(tmp_path, ready, kills, seed):
+    began = time.monotonic()
+    assert ended(started(train, tmp_path / "unbroken", ready)) == 0
+    lasted = time.monotonic() - began
+    draw, killed = random.Random(seed), 0
+    while killed < kills:
+        if ended(started(train, tmp_path / "broken", ready), draw.uniform(0, 1.5 * lasted / kills)) < 0:
+            killed += 1
+        else:  # it was done before; so that there are as many kills as asked for, from the beginning
+            shutil.rmtree(tmp_path / "broken")
+    assert ended(started(train, tmp_path / "broken", ready)) == 0
+    (one, lines), (other, also) = kept(tmp_path / "unbroken"), kept(tmp_path / "broken")
+    assert lines == also
+    assert all(len(each) == -(-ready[0].experiment.rounds // 3) for each in lines.values())
+    last = {key for key in one if f"round-{ready[0].experiment.rounds:08d}" in key[0] or "models" in key[0]}
+    assert len(last) >= 2 * len(ready)
+    assert all(torch.equal(one[key], other[key]) for key in last)
+
+
+@pytest.mark.parametrize("work", WORKS)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_killed_runs_end_as_unbroken_ones(tmp_path, name, work):
+    ready = list(prepared(experiments(name, work, SEEDS["alone"], rounds=10 + KILLS)))
+    torture(tmp_path, ready, KILLS, f"{name} {work}")
+
+
+@pytest.mark.parametrize("name", ["fedu", "scaffold"])
+def test_killed_stacks_end_as_unbroken_ones(tmp_path, name):
+    ready = list(prepared(experiments(name, "steps", SEEDS["stack"], rounds=10 + KILLS)))
+    torture(tmp_path, ready, KILLS, name)
