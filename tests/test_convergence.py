@@ -66,7 +66,7 @@ def test_fedu_converges_to_the_minimiser_of_j_in_first_order(problem):
     distances = []
     for step in (0.2, 0.1, 0.05):  # μ̃ = μR
         result = settled(
-            fl.FedU(graph, strength=ETA, lr=step / R, local_steps=R), federation, L2, int(90 / step), best
+            fl.FedU(graph, strength=ETA, lr=step / R, local_steps=R), federation, L2, int(45 / step), best
         )
         distances.append((result.models - best).norm().item())
         assert result.scores[-1].objective >= found.fun - 1e-12

@@ -1,11 +1,7 @@
 """Mistakes on the command line: one clear line, exit code 2, never a traceback."""
 
-import re
-import signal
 import subprocess
 import sys
-import tempfile
-import time
 
 import numpy as np
 import pytest
@@ -153,19 +149,6 @@ def test_an_out_folder_with_odd_characters(call, tmp_path):
     code, out, _ = call("run", *SHORT, "--out", str(odd), out=False)
     assert code == 0
     assert str(odd) in out.replace("\n", "")
-
-
-def test_ctrl_c_says_so():
-    command = [sys.executable, "-m", "fedlap.cli", "run", "--rounds", "1000000", "--out"]
-    with tempfile.TemporaryDirectory() as out:
-        running = subprocess.Popen([*command, out], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert "strength" in running.stderr.readline()  # it has begun
-        time.sleep(0.5)
-        running.send_signal(signal.SIGINT)
-        _, err = running.communicate(timeout=30)
-    assert running.returncode == 130
-    assert "stopping after this round; once more stops at once" in err
-    assert re.fullmatch(r"stopped after round \d+, and saved; the same command goes on", err.splitlines()[-1])
 
 
 def test_the_installed_command():

@@ -89,7 +89,7 @@ def test_the_optimum_of_j_is_known():
     best = np.linalg.solve(hessian, right)
     least = constant - right @ best / 2
     result = fl.fit(
-        fl.FedU(made.graph, strength=eta, lr=0.002),
+        fl.FedU(made.graph, strength=eta, lr=0.01, local_steps=1),
         made.federation,
         fl.models.linear(l2=L2),
         rounds=3000,

@@ -5,6 +5,7 @@ A few kills here; `make torture` kills every run twenty times.
 
 import os
 import random
+import resource
 import shutil
 import signal
 import time
@@ -14,13 +15,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import fedlap as fl
 from fedlap.algorithms import ALGORITHMS
 from fedlap.errors import DivergedError
 from fedlap.experiment import Experiment
 from fedlap.keeping import Interval, Plan, Watch
 from fedlap.sweeps import prepared
 
-KILLS = int(os.environ.get("FEDLAP_KILLS", "3"))
+KILLS = int(os.environ.get("FEDLAP_KILLS", "2"))
 SEEDS = {"alone": [3], "stack": [3, 4, 5]}
 DATA = {"name": "synthetic", "clients": 8, "rows": 12, "test_rows": 6}
 SETTINGS = {"mocha": {"strength": 0.1}, "fedper": {}}
@@ -102,6 +104,11 @@ def torture(tmp_path, ready, kills, seed):
         else:  # it was done before; so that there are as many kills as asked for, from the beginning
             shutil.rmtree(tmp_path / "broken")
     assert ended(started(train, tmp_path / "broken", ready)) == 0
+    compared(tmp_path, ready)
+
+
+def compared(tmp_path, ready):
+    """What both left is the same, to the last bit."""
     (one, lines), (other, also) = kept(tmp_path / "unbroken"), kept(tmp_path / "broken")
     assert lines == also
     assert all(len(each) == -(-ready[0].experiment.rounds // 3) for each in lines.values())
@@ -121,3 +128,32 @@ def test_killed_runs_end_as_unbroken_ones(tmp_path, name, work):
 def test_killed_stacks_end_as_unbroken_ones(tmp_path, name):
     ready = list(prepared(experiments(name, "steps", SEEDS["stack"], rounds=10 + KILLS)))
     torture(tmp_path, ready, KILLS, name)
+
+
+@pytest.mark.parametrize(
+    "name", ["rounds.jsonl", "checkpoint/*/state.safetensors"], ids=["line", "checkpoint"]
+)
+def test_a_full_disk_costs_no_more_than_what_was_not_saved(tmp_path, name):
+    """No file may grow to the size that this one had in the end, as if the disk were full by then."""
+    ready = list(prepared(experiments("fedu", "steps", SEEDS["alone"], rounds=30)))
+    assert ended(started(train, tmp_path / "unbroken", ready)) == 0
+    size = max(path.stat().st_size for path in tmp_path.glob(f"unbroken/*/{name}"))
+    reading, writing = os.pipe()
+
+    def within():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1, size - 1))
+        try:
+            train(tmp_path / "broken", ready)
+        except fl.InputError as error:
+            os.write(writing, str(error).encode())
+
+    assert ended(started(within)) == 0
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        said = file.read()
+    assert "cannot be written" in said
+    assert "File too large" in said
+    assert "make room there" in said
+    assert ended(started(train, tmp_path / "broken", ready)) == 0
+    compared(tmp_path, ready)

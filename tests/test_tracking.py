@@ -459,3 +459,37 @@ def test_the_readme_s_tracker_runs(tmp_path, monkeypatch, federation):
     exec(block, {"fl": fl, "federation": federation})
     scalars, _ = events(tmp_path / "runs" / "mine")
     assert [step for step, _ in scalars["accuracy"]] == list(range(1, 101))
+
+
+def test_a_run_of_the_command_line_is_tracked(call, tmp_path):
+    """Every scored round of every run, also of those that go on."""
+    words = ("compare", "--data", "synthetic", "--algorithms", "local,fedavg", "--seeds", "0,1", "--json")
+    assert call(*words, "--rounds", "2", "--track", "tensorboard")[0] == 0
+    code, _, err = call(*words, "--rounds", "4", "--track", "tensorboard, tensorboard")
+    assert code == 0, err
+    folders = [path.parent for path in (tmp_path / "runs").glob("*/experiment.toml")]
+    assert len(folders) == 4
+    for folder in folders:
+        lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+        scalars, _ = events(folder)
+        tag = next(name for name in scalars if name.endswith("objective"))
+        assert [step for step, _ in scalars[tag]] == [1, 2, 3, 4]
+        assert [value for _, value in scalars[tag]] == pytest.approx([line["objective"] for line in lines])
+
+
+def test_a_tracker_that_there_is_not_is_said_before_training(call, tmp_path):
+    code, _, err = call("run", "--data", "synthetic", "--rounds", "1", "--track", "tensorbord")
+    assert code == 2
+    assert err.splitlines()[-1] == "error: unknown tracker 'tensorbord'; did you mean 'tensorboard'?"
+    assert not list((tmp_path / "runs").glob("*/rounds.jsonl"))
+
+
+@pytest.mark.parametrize("name", ["rounds.csv", "rounds.parquet"])
+def test_the_scores_of_a_run_as_a_table(name, call, tmp_path):
+    answer = json.loads(call("run", "--data", "synthetic", "--rounds", "3", "--json")[1])
+    code, _, err = call("show", answer["folder"], "--to", str(tmp_path / name), out=False)
+    assert code == 0, err
+    read = pandas.read_csv if name.endswith("csv") else pandas.read_parquet
+    frame = read(tmp_path / name)
+    assert list(frame["round"]) == [1, 2, 3]
+    assert frame["objective"].iloc[-1] == answer["last"]["objective"]

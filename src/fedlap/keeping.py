@@ -1,11 +1,10 @@
 """Runs that are kept while they are trained, and go on from where they were stopped."""
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from io import BufferedWriter
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +104,7 @@ class Plan:
                 made = train_stack(ready, keeper.on_score, keeper.on_round)
                 keeper.close(made)
             yield from zip(places, made, strict=True)
-            if keeper.stopped:
+            if keeper.stopped and (keeper.unfinished or places is not together[-1]):
                 raise StoppedError(f"stopped after round {keeper.stopped}, and saved")
 
 
@@ -119,10 +118,15 @@ class Keeper:
     trackers: list[Tracker | None]
     stopped: int = 0  # the round after which, if it was asked for
     _owners: list[Owner] = field(default_factory=list)
-    _files: list[BufferedWriter] = field(default_factory=list)
+    _files: list[FileIO] = field(default_factory=list)
     _rounds: int = 0
     _last: tuple[int, float] = (0, 0.0)  # round and time of the last save
     _cost: float = 0.0  # seconds that it took
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether it was stopped before the last round."""
+        return 0 < self.stopped < self._rounds
 
     def open(self, ready: Sequence[Prepared], held: ExitStack) -> None:
         """Take hold of the folders, and begin anew or cut back to where training goes on."""
@@ -162,7 +166,7 @@ class Keeper:
     def close(self, made: Sequence[Result | DivergedError]) -> None:
         """Keep what came out; a run whose last round is saved has its models."""
         for run, tracker, each in zip(self.runs, self.trackers, made, strict=True):
-            outcome = "stopped" if self.stopped else "done"
+            outcome = "stopped" if self.unfinished else "done"
             if isinstance(each, DivergedError):
                 outcome = f"diverged: {each}"
                 run.fail(each)
@@ -182,8 +186,7 @@ class Keeper:
         began = time.monotonic()
         for run, file, owner, at in zip(self.runs, self._files, self._owners, progress, strict=True):
             if at is not None:
-                os.fsync(file.fileno())
-                run.save(at, owner)
+                run.save(file, at, owner)
                 self._last = at.round, time.monotonic()
         self._cost = time.monotonic() - began
 

@@ -1,6 +1,7 @@
 """The run folder: what was run, how far it is, and what came out."""
 
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -8,9 +9,10 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
-from io import BufferedWriter
+from io import FileIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -143,8 +145,10 @@ class Run:
 
     def changes(self, experiment: Experiment) -> list[str]:
         """What is not as it was when it was begun, and may change last digits."""
-        path = self.folder / ENVIRONMENT
-        before = json.loads(path.read_bytes()) if path.is_file() else {}
+        try:
+            before = json.loads((self.folder / ENVIRONMENT).read_bytes())
+        except (OSError, ValueError):
+            return [f"{self.name}: environment.json does not say any more where this run was begun"]
         now = environment(experiment.schedule.placed())
         return [
             f"{key} was {before[key]!r} and is {now[key]!r} now: last digits may differ from an unbroken run"
@@ -168,25 +172,31 @@ class Run:
         for name in (CHECKPOINTS, MODELS):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
-    def rounds_file(self) -> BufferedWriter:
+    def rounds_file(self) -> FileIO:
         """To append scores to."""
         try:
-            return (self.folder / ROUNDS).open("ab")
+            return FileIO(self.folder / ROUNDS, "a")
         except OSError as error:
             raise unwritable(self.folder / ROUNDS, error) from error
 
-    def append(self, file: BufferedWriter, score: Score) -> None:
+    def append(self, file: FileIO, score: Score) -> None:
         """One more line."""
+        line = memoryview(json.dumps(score.as_dict()).encode() + b"\n")
         try:
-            file.write(json.dumps(score.as_dict()).encode() + b"\n")
-            file.flush()
+            while line:
+                line = line[file.write(line) :]
         except OSError as error:
             raise unwritable(self.folder / ROUNDS, error) from error
 
-    def save(self, progress: Progress, owner: Owner) -> None:
-        """Keep where it is; a state that is no longer finite is left for the scores to find."""
-        if checkpoints.finite(progress):
-            checkpoints.write(self.folder / CHECKPOINTS, progress, owner)
+    def save(self, file: FileIO, progress: Progress, owner: Owner) -> None:
+        """Keep where it is, lines of scores first; what is not finite is left for the scores to find."""
+        if not checkpoints.finite(progress):
+            return
+        try:
+            os.fsync(file.fileno())
+        except OSError as error:
+            raise unwritable(self.folder / ROUNDS, error) from error
+        checkpoints.write(self.folder / CHECKPOINTS, progress, owner)
 
     def save_models(self, result: Result) -> None:
         """Keep the clients' models."""
@@ -248,6 +258,7 @@ def environment(device: torch.device) -> dict[str, Any]:
     }
 
 
+@cache
 def _commit() -> str | None:
     """Of the source that runs, where it is a checkout."""
     root = Path(__file__).parents[2]

@@ -213,14 +213,14 @@ class Stack:
 
     def shared(self, sizes: Sequence[int], order: Ids | None) -> Algorithm:
         """One method for a stack of so many clients of each run, with columns for settings that differ."""
+        methods = [member.algorithm for member in self.members]
+        return methods[0] if len(methods) == 1 else one_method(methods, partial(self._column, sizes, order))
 
-        def column(values: list[float]) -> Column:
-            numbers = torch.tensor(values, dtype=torch.float64)
-            placed = torch.repeat_interleave(numbers, torch.tensor(sizes)).unsqueeze(1)
-            placed = placed.to(self.clients.device, self.clients.dtype)
-            return Column(placed if order is None else placed[order])
-
-        return one_method([member.algorithm for member in self.members], column)
+    def _column(self, sizes: Sequence[int], order: Ids | None, values: Sequence[float]) -> Column:
+        numbers = torch.tensor(values, dtype=torch.float64)
+        placed = torch.repeat_interleave(numbers, torch.tensor(sizes)).unsqueeze(1)
+        placed = placed.to(self.clients.device, self.clients.dtype)
+        return Column(placed if order is None else placed[order])
 
 
 def _given(member: Member, kept: Kept, ids: Ids) -> tuple[State, State]:

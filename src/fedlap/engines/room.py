@@ -1,5 +1,7 @@
 """Rows that clients may write to while they work."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -27,16 +29,15 @@ class Room:
         taken = {tensor.untyped_storage().data_ptr() for tensor in leaves(kept)}
         self._blocks = [block for block in self._blocks if block.untyped_storage().data_ptr() not in taken]
         self._lent = 0
+        return mapped(partial(self._own, taken), states)
 
-        def own(leaf: Own | Tensor) -> Tensor:
-            if isinstance(leaf, Own):
-                shape = (len(leaf.ids), *leaf.table.shape[1:])
-                return torch.index_select(leaf.table, 0, leaf.ids, out=self._block(shape, leaf.table))
-            if leaf.is_contiguous() and leaf.untyped_storage().data_ptr() not in taken:
-                return leaf
-            return self._block(tuple(leaf.shape), leaf).copy_(leaf)
-
-        return mapped(own, states)
+    def _own(self, taken: set[int], leaf: Own | Tensor) -> Tensor:
+        if isinstance(leaf, Own):
+            shape = (len(leaf.ids), *leaf.table.shape[1:])
+            return torch.index_select(leaf.table, 0, leaf.ids, out=self._block(shape, leaf.table))
+        if leaf.is_contiguous() and leaf.untyped_storage().data_ptr() not in taken:
+            return leaf
+        return self._block(tuple(leaf.shape), leaf).copy_(leaf)
 
     def _block(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Memory that nobody else has."""

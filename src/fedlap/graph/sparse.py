@@ -90,13 +90,12 @@ class SparseWeights:
         place = torch.searchsorted(ordered, column).clamp_(max=chosen - 1)
         inside = real & (ordered[place] == column)
 
-        def summed(models: Tensor, at: Tensor, keep: Tensor, own: Tensor) -> Tensor:
-            return _some(models, line, at, value, keep, own, longest)
-
-        among = summed(w, order[place], inside, torch.arange(chosen, device=ids.device))
+        same = line, value, longest
+        among = _some(w, order[place], inside, torch.arange(chosen, device=ids.device), *same)
         if elsewhere is None:
-            return summed(w.new_ones(1, 1), torch.zeros_like(line), inside, torch.zeros_like(ids)), among
-        return lists.degree[ids], among + summed(elsewhere, column, real & ~inside, ids)
+            ones = w.new_ones(1, 1)
+            return _some(ones, torch.zeros_like(line), inside, torch.zeros_like(ids), *same), among
+        return lists.degree[ids], among + _some(elsewhere, column, real & ~inside, ids, *same)
 
     def _like(self, w: Tensor) -> Lists:
         """The lists where w is. The graph never changes, so a copy once placed stays right."""
@@ -158,11 +157,11 @@ def _sums(
 
 def _some(
     models: Float[Tensor, "some param"],
-    line: Int64[Tensor, "entry"],
     at: Int64[Tensor, "entry"],
-    value: Float[Tensor, "entry"],
     keep: Bool[Tensor, "entry"],
     own: Int64[Tensor, "line"],
+    line: Int64[Tensor, "entry"],
+    value: Float[Tensor, "entry"],
     longest: int,
 ) -> Float[Tensor, "line param"]:
     """The same over some of the entries.
