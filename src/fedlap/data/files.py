@@ -6,7 +6,7 @@ from typing import Final
 
 from fedlap.data.npz import of_npz
 from fedlap.errors import InputError
-from fedlap.files import checked_digest
+from fedlap.files import checked_digest, reason
 from fedlap.frames import Column, Frame, Origin, TaskName, of_frame
 from fedlap.tables import Table
 
@@ -108,7 +108,7 @@ def frame_of(path: str, client: str | None, label: str) -> Frame:
     except ImportError as error:
         raise InputError("data: reading Parquet needs pyarrow; run pip install 'fedlap[parquet]'") from error
     except (OSError, ValueError) as error:
-        raise InputError(f"data: {path!r} cannot be read ({' '.join(str(error).split())})") from error
+        raise InputError(f"data: {path!r} cannot be read ({reason(error)})") from error
     for place in (place for place, name in enumerate(names, 1) if not name.strip()):
         raise InputError(f"{path}: column {place} has no name; name it, or save the file without an index")
     for name in (name for name in names if names.count(name) > 1):

@@ -20,20 +20,21 @@ class Pace:
         self.places: list[int] = []
         self.scores: dict[int, Score] = {}
         self.began = self.told = time.perf_counter()
+        self.before = 0  # rounds that were done before
 
     def on_score(self, place: int, score: Score) -> None:
         """Take note of a run's score."""
         self.scores[place] = score
 
-    def on_round(self, places: Sequence[int]) -> None:
+    def on_round(self, places: Sequence[int], done: int) -> None:
         """Take note of a round; the first of a stack began when the stack before it ended."""
         if list(places) != self.places:
-            self.places, self.began = list(places), self.told
+            self.places, self.began, self.before = list(places), self.told, done - 1
         self.told = time.perf_counter()
 
     def state(self, done: int) -> str:
         """What is reached, and the pace."""
-        pace = done / max(1e-9, time.perf_counter() - self.began)
+        pace = (done - self.before) / max(1e-9, time.perf_counter() - self.began)
         return f"{self._reached()}{pace:.3g} rounds/s"
 
     def _reached(self) -> str:
@@ -61,7 +62,7 @@ def progress(
     if not console.is_terminal or console.is_dumb_terminal:
 
         def line(places: Sequence[int], done: int) -> None:
-            pace.on_round(places)
+            pace.on_round(places, done)
             all_ = rounds(places)
             if done % max(1, all_ // max(1, 5 // len(stacks))) == 0 or done == all_:
                 console.print(
@@ -84,7 +85,7 @@ def progress(
         def move(places: Sequence[int], done: int) -> None:
             if pace.places and list(places) != pace.places:
                 bar.reset(task, total=rounds(places), name=name(places), state="")
-            pace.on_round(places)
+            pace.on_round(places, done)
             bar.update(task, completed=done, state=pace.state(done))
 
         yield pace.on_score, move
