@@ -6,6 +6,7 @@ import re
 import struct
 import subprocess
 import sys
+import time
 import warnings
 from dataclasses import fields, replace
 from pathlib import Path
@@ -465,6 +466,7 @@ def test_a_run_of_the_command_line_is_tracked(call, tmp_path):
     """Every scored round of every run, also of those that go on."""
     words = ("compare", "--data", "synthetic", "--algorithms", "local,fedavg", "--seeds", "0,1", "--json")
     assert call(*words, "--rounds", "2", "--track", "tensorboard")[0] == 0
+    time.sleep(1.1)  # TensorBoard reads files in the order of the seconds that name them
     code, _, err = call(*words, "--rounds", "4", "--track", "tensorboard, tensorboard")
     assert code == 0, err
     folders = [path.parent for path in (tmp_path / "runs").glob("*/experiment.toml")]
