@@ -95,7 +95,7 @@ def test_the_first_of_equal_maxima_counts(image, zero, way):
 def test_descending(keep):
     network, W, x, slope = problem((2, 9, 11))
     expected = keep * W - 0.3 * network.gradient(W, x, slope)
-    network.descend(W, x, slope, 0.3, keep)
+    network.descent(W)(x, slope, 0.3, keep)
     close(W, expected, 1e-12)
 
 
@@ -106,7 +106,7 @@ def test_rows_of_a_larger_tensor_descend_in_place():
     rows = large[1::2, 1:-2]
     rows.copy_(W)
     close(network.scores(rows, x), network.scores(W, x), 1e-12)
-    network.descend(rows, x, slope, 0.3, 0.9)
+    network.descent(rows)(x, slope, 0.3, 0.9)
     close(large[1::2, 1:-2], expected, 1e-12)
     large[1::2, 1:-2] = 7.0
     assert (large == 7.0).all()

@@ -66,8 +66,7 @@ class AFL:
         """R mini-batch steps; the change of the model, and the loss of the one that was told, are sent."""
         loss = task.loss(told)
         w = told.clone()
-        for batch in task.batches():
-            w = task.descend(w, batch, self.lr)
+        w = task.descended(w, self.lr)
         return private, (w - told, loss)
 
     def merge(self, server: Kept, ids: Ids, ups: tuple[Stack, Float[Tensor, "client 1"]]) -> Kept:

@@ -78,6 +78,10 @@ class Task(Protocol):
         """Every training row once, in order, a block at a time and weighted by 1/n_k, with such numbers."""
         ...
 
+    def descended(self, w: Stack, lr: Number) -> Stack:
+        """`descend` through all of the round's mini-batches."""
+        ...
+
     def descend(self, w: Stack, batch: Batch, lr: Number) -> Stack:
         """w_k ← w_k − lr ∇F̃_k(w_k) for the clients of the batch, in place; the others keep w_k."""
         ...

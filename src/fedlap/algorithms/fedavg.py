@@ -55,8 +55,7 @@ class FedAvg:
 
     def local(self, private: None, w: Stack, task: Task) -> tuple[None, Counted]:
         """R mini-batch steps; the model and the number of rows are sent."""
-        for batch in task.batches():
-            w = task.descend(w, batch, self.lr)
+        w = task.descended(w, self.lr)
         return private, (w, task.count)
 
     def merge(self, w: One, ids: Ids, ups: Counted) -> One:

@@ -83,8 +83,7 @@ class FedPer:
     def local(self, h: Heads, b: Bases, task: Task) -> tuple[Heads, Counted]:
         """R mini-batch steps of both; the head is kept, the base is sent with the number of rows."""
         w = torch.cat([b, h], 1)
-        for batch in task.batches():
-            w = task.descend(w, batch, self.lr)
+        w = task.descended(w, self.lr)
         return w[:, b.shape[1] :].clone(), (w[:, : b.shape[1]].clone(), task.count)
 
     def merge(self, b: One, ids: Ids, ups: Counted) -> One:

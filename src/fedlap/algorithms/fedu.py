@@ -100,8 +100,7 @@ class FedU:
 
     def local(self, private: None, w: Stack, task: Task) -> tuple[None, Stack]:
         """R mini-batch steps."""
-        for batch in task.batches():
-            w = task.descend(w, batch, self.lr)
+        w = task.descended(w, self.lr)
         return private, w
 
     def merge(self, W: Everyone, ids: Ids, ups: Stack) -> Rows:
@@ -168,8 +167,7 @@ class DFedU:
 
     def local(self, w: Stack, heard: None, task: Task) -> tuple[Stack, Stack]:
         """R mini-batch steps; the model is kept, and sent to the neighbours."""
-        for batch in task.batches():
-            w = task.descend(w, batch, self.lr)
+        w = task.descended(w, self.lr)
         return w, w
 
     def hears(self, place: int) -> tuple[Int64[Tensor, "heard"], Float[Tensor, "heard"]]:

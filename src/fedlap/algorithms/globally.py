@@ -42,8 +42,7 @@ class Global:
 
     def local(self, w: Stack, down: None, task: Task) -> tuple[Stack, None]:
         """Mini-batch steps on the pooled rows."""
-        for batch in task.batches():
-            w = task.descend(w, batch, self.lr)
+        w = task.descended(w, self.lr)
         return w, None
 
     def merge(self, server: None, ids: Ids, ups: None) -> None:

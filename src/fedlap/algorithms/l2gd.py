@@ -96,8 +96,7 @@ class L2GD:
         mean, coins = told
         if mean is not None:
             return w - self.step * (w - mean), None
-        for batch in task.batches():
-            w = task.descend(w, batch, self.lr)
+        w = task.descended(w, self.lr)
         return w, w if bool(coins[0, 1]) else None
 
     def merge(self, server: Kept, ids: Ids, ups: Stack | None) -> Kept:

@@ -85,8 +85,7 @@ class NetworkLasso:
 
     def local(self, private: None, w: Stack, task: Task) -> tuple[None, Stack]:
         """R mini-batch steps."""
-        for batch in task.batches():
-            w = task.descend(w, batch, self.lr)
+        w = task.descended(w, self.lr)
         return private, w
 
     def merge(self, W: Everyone, ids: Ids, ups: Stack) -> Rows:

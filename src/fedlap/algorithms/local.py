@@ -39,8 +39,7 @@ class Local:
 
     def local(self, w: Stack, down: None, task: Task) -> tuple[Stack, None]:
         """R mini-batch steps."""
-        for batch in task.batches():
-            w = task.descend(w, batch, self.lr)
+        w = task.descended(w, self.lr)
         return w, None
 
     def merge(self, server: None, ids: Ids, ups: None) -> None:

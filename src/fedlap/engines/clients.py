@@ -121,7 +121,7 @@ class Clients:
         """What models see of these places of the store, which belong to the first of these clients."""
         x = part.store.index_select(0, stored.reshape(-1)).view(*stored.shape, *part.store.shape[1:])
         if self.scale.kind == "none" and x.dtype == self.dtype:
-            return x.to(self.device)
+            return x if x.device == self.device else x.to(self.device)
         return self.scale.apply(x.to(self.device), ids[: len(stored)], self.dtype)
 
     def blocks(

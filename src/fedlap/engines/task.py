@@ -85,6 +85,14 @@ class StackTask:
             yield batch, rows - self.cohort.first[: len(rows)].unsqueeze(1)
 
     def _drawn(self) -> Iterator[tuple[Batch, Int64[Tensor, "client batch"]]]:
+        for rows, read, label, weight, goal in self._steps():
+            made = LazyBatch(read, label, weight, goal)
+            for _ in range(self.plan.repeat):
+                yield made, rows
+            made.forget()
+
+    def _steps(self) -> Iterator[tuple[Tensor, Read, Tensor, Tensor, Tensor | None]]:
+        """Of each step the rows, how their features are read, labels, weights, and the goal of the loss."""
         plan, clients, train = self.plan, self.clients, self.clients.train
         every = plan.rows.flatten()
         stored = train.row.index_select(0, every).view(plan.rows.shape)
@@ -93,14 +101,11 @@ class StackTask:
         # Cut into steps once: each view that Python makes takes as long as a small product.
         steps = zip(plan.active, plan.rows.unbind(0), y.unbind(0), weight.unbind(0), strict=True)
         seen = (self._when_read if clients.device.type == "cpu" else self._together)(stored, y, weight)
-        for (active, *cut), (read, goal) in zip(steps, seen, strict=True):
-            if active < cut[0].shape[0]:
-                cut, goal = [each[:active] for each in cut], None if goal is None else goal[:active]
-            rows, label, w = cut
-            batch = LazyBatch(read, label, w, goal)
-            for _ in range(plan.repeat):
-                yield batch, rows
-            batch.forget()
+        for (active, rows, label, w), (read, goal) in zip(steps, seen, strict=True):
+            if active == rows.shape[0]:
+                yield rows, read, label, w, goal
+            else:
+                yield rows[:active], read, label[:active], w[:active], None if goal is None else goal[:active]
 
     def _when_read(self, stored: Tensor, y: Tensor, weight: Tensor) -> Iterator[tuple[Read, Tensor | None]]:
         """How the features of each step are read and, where it is worth while, the goal of its loss."""
@@ -109,8 +114,9 @@ class StackTask:
         goals: Sequence[Tensor | None] = [None] * len(active)
         if y.numel() * outputs <= GOALS:
             goals = loss.goal(y, weight, outputs).unbind(0)
+        ids = self.cohort.ids
         for most, some, goal in zip(active, stored.unbind(0), goals, strict=True):
-            yield partial(clients.features, train, self.cohort.ids, some[:most]), goal
+            yield partial(clients.features, train, ids, some if most == len(some) else some[:most]), goal
 
     def _together(self, stored: Tensor, y: Tensor, weight: Tensor) -> Iterator[tuple[Read, Tensor | None]]:
         """The same, with features and goals of several steps made at once."""
@@ -129,6 +135,19 @@ class StackTask:
         """A step at the clients of the batch, in place: the stack is the task's own."""
         active = len(batch.x)
         self.clients.model.descend(w[:active], batch, at_rows(lr, active))
+        return w
+
+    def descended(self, w: Stack, lr: Number) -> Stack:
+        """All steps of the round, in place, with as little between them as can be."""
+        before, model = -1, self.clients.model
+        for rows, read, label, weight, goal in self._steps():
+            if len(rows) != before:
+                before = len(rows)
+                descend, rate = model.descent(w[:before]), at_rows(lr, before)
+            batch = Batch(read(), label, weight, goal)
+            for _ in range(self.plan.repeat):
+                descend(batch, rate)
+            del batch  # so that the next is read into the same memory, which the cache holds
         return w
 
     def gradient(self, w: Some, batch: Batch) -> Stack:

@@ -17,7 +17,12 @@ def gradient(scores: Callable[[Tensor, Tensor], Tensor], W: Stack, x: Tensor, sl
 
 
 def descend(
-    scores: Callable[[Tensor, Tensor], Tensor], W: Stack, x: Tensor, slope: Slope, lr: float, keep: Keep
+    scores: Callable[[Tensor, Tensor], Tensor],
+    W: Stack,
+    x: Tensor,
+    slope: Slope,
+    lr: float = 1.0,
+    keep: Keep = 1.0,
 ) -> None:
     """W ← keep·W − lr·gradient, in place."""
     step = gradient(scores, W, x, slope)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from jaxtyping import Float
@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from fedlap.errors import InputError
 from fedlap.models.convolution import KERNEL, Images, Layer, Way, convolved, derivatives, way_for
-from fedlap.models.dense import subtract_product, threshold_backward
+from fedlap.models.dense import subtraction, threshold_backward
 from fedlap.models.layout import Shapes, assembled, check_l2, size_of, uniform_start, views
-from fedlap.models.model import Keep, Scores, Slope, Stack
+from fedlap.models.model import Descent, Keep, Scores, Slope, Stack
 
 FILTERS = (32, 64)
 HIDDEN = 512
@@ -69,16 +69,9 @@ class ConvolutionalNetwork:
         self._subtract(gradient, W, x, slope, -1.0, 1.0)
         return gradient
 
-    def descend(
-        self,
-        W: Stack,
-        x: Float[Tensor, "client batch *feature"],
-        slope: Slope,
-        lr: float = 1.0,
-        keep: Keep = 1.0,
-    ) -> None:
+    def descent(self, W: Stack) -> Descent:
         """W ← keep·W − lr·gradient, each layer where its weights are."""
-        self._subtract(W, W, x, slope, lr, keep)
+        return partial(self._subtract, W, W)
 
     def module(self, row: Float[Tensor, "param"]) -> nn.Module:
         """The same layers as an `nn.Sequential` that takes (batch, channel, height, width)."""
@@ -136,7 +129,9 @@ class ConvolutionalNetwork:
         hidden = torch.bmm(w3, features).add_(b3.unsqueeze(-1)).relu_()
         return features, hidden, torch.bmm(w4, hidden).add_(b4.unsqueeze(-1))
 
-    def _subtract(self, into: Stack, W: Stack, x: Tensor, slope: Slope, lr: float, keep: Keep) -> None:
+    def _subtract(
+        self, into: Stack, W: Stack, x: Tensor, slope: Slope, lr: float = 1.0, keep: Keep = 1.0
+    ) -> None:
         """into ← keep·into − lr·gradient at W. The two may be one: W is read before it is changed."""
         way, tensors, places = self._way(W.device), views(W, self.shapes), views(into, self.shapes)
         pieces = [
@@ -154,7 +149,7 @@ class ConvolutionalNetwork:
         for place, part in zip(places[:4], zip(*parts, strict=True), strict=True):
             place.sub_(torch.cat(part), alpha=lr)
         for at, d, h in ((4, above, features), (6, delta, hidden)):
-            subtract_product(places[at], d, h.mT, lr)
+            subtraction(places[at])(d, h.mT, lr)
             places[at + 1].sub_(d.sum(-1), alpha=lr)
 
     def _by_filters(

@@ -1,9 +1,9 @@
 """Linear models and multi-layer perceptrons, with gradients written by hand over the client axis."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 
 import torch
@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 from fedlap.errors import whole
 from fedlap.models.layout import Shapes, assembled, check_l2, size_of, uniform_start, views
-from fedlap.models.model import Keep, Scores, Slope, Stack
+from fedlap.models.model import Descent, Keep, Scores, Slope, Stack
 
-Layer = tuple[Tensor, Tensor]  # weight (client, out, in) and bias (client, out), views into the flat rows
+# Views into the flat rows: weight (client, out, in), bias (client, out) and the same as a column.
+Layer = tuple[Tensor, Tensor, Tensor]
+Subtraction = Callable[[Tensor, Tensor, float], None]  # of a product, times a number, from weights
 
 PRODUCT = 400_000  # values of a product that are made before they are used (1.6 MB in float32)
 
@@ -58,26 +60,32 @@ class DenseNetwork:
     def gradient(self, W: Stack, x: Float[Tensor, "client batch *feature"], slope: Slope) -> Stack:
         """Back-propagation, for every client at once."""
         gradient = torch.empty_like(W)
-        into = self._layers(gradient)
-        for place, _, delta, h in self._backward(self._layers(W), x, slope):
-            into[place][0].copy_(torch.bmm(delta, h.mT))
-            torch.sum(delta, -1, out=into[place][1])
+        seen, deltas = self._backward(self._layers(W), x, slope)
+        for (weight, bias, _), delta, h in zip(self._layers(gradient), deltas, seen, strict=True):
+            weight.copy_(torch.bmm(delta, h.mT))
+            torch.sum(delta, -1, out=bias)
         return gradient
 
-    def descend(
+    def descent(self, W: Stack) -> Descent:
+        """W ← keep·W − lr·gradient, each layer where its weights are."""
+        layers = self._layers(W)
+        return partial(self._descend, layers, [subtraction(weight) for weight, _, _ in layers])
+
+    def _descend(
         self,
-        W: Stack,
-        x: Float[Tensor, "client batch *feature"],
+        layers: list[Layer],
+        subtract: list[Subtraction],
+        x: Tensor,
         slope: Slope,
         lr: float = 1.0,
         keep: Keep = 1.0,
     ) -> None:
-        """W ← keep·W − lr·gradient, each layer where its weights are."""
-        for _, (weight, bias), delta, h in self._backward(self._layers(W), x, slope):
+        seen, deltas = self._backward(layers, x, slope)
+        for (weight, bias, _), minus, delta, h in zip(layers, subtract, deltas, seen, strict=True):
             if not isinstance(keep, float) or keep != 1.0:
                 weight.mul_(keep if isinstance(keep, float) else keep.unsqueeze(-1))
                 bias.mul_(keep)
-            subtract_product(weight, delta, h.mT, lr)
+            minus(delta, h.mT, lr)
             bias.sub_(delta.sum(-1), alpha=lr)
 
     def module(self, row: Float[Tensor, "param"]) -> nn.Module:
@@ -89,7 +97,7 @@ class DenseNetwork:
 
     def _layers(self, W: Stack) -> list[Layer]:
         tensors = views(W, self.shapes)
-        return list(zip(tensors[::2], tensors[1::2], strict=True))
+        return [(w, b, b.unsqueeze(-1)) for w, b in zip(tensors[::2], tensors[1::2], strict=True)]
 
     def _forward(self, layers: list[Layer], x: Tensor) -> list[Tensor]:
         """What enters each layer, and last the scores, samples along the last axis.
@@ -97,47 +105,46 @@ class DenseNetwork:
         Weights times samples, not the other way round: much faster where there are few outputs.
         """
         seen = [(x if x.dim() == 3 else x.flatten(2)).mT]
-        for place, (weight, bias) in enumerate(layers):
-            out = torch.bmm(weight, seen[-1]).add_(bias.unsqueeze(-1))
-            seen.append(out if place == len(layers) - 1 else out.relu_())
+        for weight, _, bias in layers[:-1]:
+            seen.append(torch.baddbmm(bias, weight, seen[-1]).relu_())
+        weight, _, bias = layers[-1]
+        seen.append(torch.baddbmm(bias, weight, seen[-1]))
         return seen
 
-    def _backward(
-        self, layers: list[Layer], x: Tensor, slope: Slope
-    ) -> Iterator[tuple[int, Layer, Tensor, Tensor]]:
-        """From the last layer: its place, its parameters, the derivative by its output, and its input.
-
-        The derivative handed down is taken before a layer is yielded, since the receiver may change it.
-        """
-        *inputs, scores = self._forward(layers, x)
-        delta = slope(scores.mT).mT
-        for place in reversed(range(len(layers))):
-            below = delta
-            if place:  # and nothing where ReLU was zero
-                below = threshold_backward(torch.bmm(layers[place][0].mT, delta), inputs[place], 0)
-            yield place, layers[place], delta, inputs[place]
-            delta = below
+    def _backward(self, layers: list[Layer], x: Tensor, slope: Slope) -> tuple[list[Tensor], list[Tensor]]:
+        """What enters each layer, and the derivative by what leaves it."""
+        *seen, scores = self._forward(layers, x)
+        deltas = [slope(scores.mT).mT]
+        for (weight, _, _), h in zip(layers[:0:-1], seen[:0:-1], strict=True):  # nothing where ReLU was zero
+            deltas.append(threshold_backward(torch.bmm(weight.mT, deltas[-1]), h, 0))
+        return seen, deltas[::-1]
 
 
-def subtract_product(
-    weight: Float[Tensor, "client out in"],
-    delta: Float[Tensor, "client out batch"],
-    h: Float[Tensor, "client batch in"],
-    lr: float,
-) -> None:
+def subtraction(weight: Float[Tensor, "client out in"]) -> Subtraction:
     """weight ← weight − lr·delta h, in place, in the fastest way for weights that lie in longer rows."""
-    if weight.device.type != "cpu" or torch.get_num_threads() == 1:
-        weight.baddbmm_(delta, h, alpha=-lr)
-        return
-    # On a CPU this goes client by client; with several threads it is faster to share out clients, equally
-    # many to each. What is subtracted stays small enough for the cache.
     threads = torch.get_num_threads()
+    # What is subtracted stays small enough for the cache.
     clients = max(1, PRODUCT // (weight.shape[1] * weight.shape[2] * threads)) * threads
-    if clients >= weight.shape[0]:
-        weight.sub_(torch.bmm(delta, h), alpha=lr)
-        return
-    for w, d, x in zip(weight.split(clients), delta.split(clients), h.split(clients), strict=True):
+    if weight.device.type == "cpu" and clients >= weight.shape[0]:
+        return partial(_subtract, weight)
+    if weight.device.type == "cpu" and threads > 1:
+        return partial(_subtract_parts, weight.split(clients), clients)
+    return partial(_accumulate, weight)
+
+
+def _subtract(weight: Tensor, delta: Tensor, h: Tensor, lr: float) -> None:
+    weight.sub_(torch.bmm(delta, h), alpha=lr)
+
+
+def _subtract_parts(weights: Sequence[Tensor], clients: int, delta: Tensor, h: Tensor, lr: float) -> None:
+    # On a CPU accumulating goes client by client; with several threads it is faster to share out clients,
+    # equally many to each.
+    for w, d, x in zip(weights, delta.split(clients), h.split(clients), strict=True):
         w.sub_(torch.bmm(d, x), alpha=lr)
+
+
+def _accumulate(weight: Tensor, delta: Tensor, h: Tensor, lr: float) -> None:
+    weight.baddbmm_(delta, h, alpha=-lr)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float, Num
@@ -13,10 +14,11 @@ Stack = Float[Tensor, "client param"]
 Scores = Float[Tensor, "client batch output"]
 Slope = Callable[[Tensor], Tensor]  # from scores to the derivative of the mean loss by them
 Rate = float | Float[Tensor, "client 1"]  # a step length, one for all or one for each
+Descent = Callable[..., None]
 Keep = float | Float[Tensor, "client 1"]  # what is left of parameters before a step
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Batch:
     """One mini-batch of every client of a stack.
 
@@ -64,15 +66,8 @@ class Network(Protocol):
         """The derivative by W of a loss whose derivative by the scores is `slope(scores)`."""
         ...
 
-    def descend(
-        self,
-        W: Stack,
-        x: Float[Tensor, "client batch *feature"],
-        slope: Slope,
-        lr: float = 1.0,
-        keep: Keep = 1.0,
-    ) -> None:
-        """W ← keep·W − lr·gradient, in place."""
+    def descent(self, W: Stack) -> Descent:
+        """Steps on this stack, in place: W ← keep·W − lr·gradient, from (x, slope, lr = 1, keep = 1)."""
         ...
 
     def module(self, row: Float[Tensor, "param"]) -> nn.Module:
@@ -131,11 +126,18 @@ class Model:
 
     def descend(self, W: Stack, batch: Batch, lr: Rate) -> None:
         """W ← W − lr ∇F̃(W), in place."""
+        self.descent(W)(batch, lr)
+
+    def descent(self, W: Stack) -> Descent:
+        """The same as a function of batch and lr, for many steps on one stack."""
+        return partial(self._descend, self.network.descent(W))
+
+    def _descend(self, descend: Descent, batch: Batch, lr: Rate) -> None:
         keep = 1.0 if self.l2 == 0 else 1.0 - lr * self.l2
         if isinstance(lr, Tensor):  # a gradient is linear in the slope
-            self.network.descend(W, batch.x, self._slope(batch, batch.weight * lr), keep=keep)
+            descend(batch.x, self._slope(batch, batch.weight * lr), keep=keep)
         else:
-            self.network.descend(W, batch.x, self._slope(batch, batch.weight), lr, keep)
+            descend(batch.x, self._slope(batch, batch.weight), lr, keep)
 
     def _slope(self, batch: Batch, weight: Float[Tensor, "client batch"]) -> Slope:
         goal = batch.goal

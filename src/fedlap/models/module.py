@@ -3,7 +3,7 @@
 import copy
 import math
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from jaxtyping import Float
@@ -13,7 +13,7 @@ from torch.func import functional_call, vmap
 from fedlap.errors import InputError
 from fedlap.models import autograd
 from fedlap.models.layout import Shapes, check_l2, fill, size_of, views
-from fedlap.models.model import Keep, Scores, Slope, Stack
+from fedlap.models.model import Descent, Scores, Slope, Stack
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,16 +73,9 @@ class ModuleNetwork:
         """By automatic differentiation."""
         return autograd.gradient(self.scores, W, x, slope)
 
-    def descend(
-        self,
-        W: Stack,
-        x: Float[Tensor, "client batch *feature"],
-        slope: Slope,
-        lr: float = 1.0,
-        keep: Keep = 1.0,
-    ) -> None:
+    def descent(self, W: Stack) -> Descent:
         """W ← keep·W − lr·gradient, in place."""
-        autograd.descend(self.scores, W, x, slope, lr, keep)
+        return partial(autograd.descend, self.scores, W)
 
     def module(self, row: Float[Tensor, "param"]) -> nn.Module:
         """A copy of the module, holding these parameters."""
