@@ -8,25 +8,23 @@ from types import FrameType
 
 from fedlap.cli import console
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# The signals, and what the second one does; also where a shell has set the process to ignore them.
+SIGNALS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
 
 @contextmanager
 def stop_on_signal() -> Iterator[Callable[[], bool]]:
-    """A function that says whether to stop; outside, and after the first signal, they do what they did."""
+    """A function that says whether to stop; outside, signals do what they did."""
     if threading.current_thread() is not threading.main_thread():  # signals are not for other threads
         yield lambda: False
         return
     asked = threading.Event()
     before = {number: signal.getsignal(number) for number in SIGNALS}
 
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
     def note(number: int, frame: FrameType | None) -> None:
         asked.set()
-        restore()
+        for each, handler in SIGNALS.items():
+            signal.signal(each, handler)
         console.remark("stopping after this round; once more stops at once")
 
     try:
@@ -34,4 +32,5 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
             signal.signal(number, note)
         yield asked.is_set
     finally:
-        restore()
+        for number, handler in before.items():
+            signal.signal(number, handler)
