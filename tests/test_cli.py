@@ -201,7 +201,7 @@ def test_all_are_those_that_can_be_run(call):
     code, out, err = call(*words, "--json")
     assert code == 0
     assert set(json.loads(out)["algorithms"]) == set(fl.ALGORITHMS) - {"dfedu"}
-    assert "note: dfedu is left out; DFedU: peers are not sampled" in err
+    assert "note: dfedu is left out; algorithm: DFedU: peers are not sampled" in err
 
 
 def test_algorithms_say_what_they_are_and_what_they_send(call):

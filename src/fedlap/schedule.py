@@ -166,5 +166,5 @@ def usable(name: str) -> torch.device:
         made.item()
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split("\n")[0].split())
-        raise InputError(f"device {name!r} cannot be used ({reason}); use cpu") from error
+        raise InputError(f"device = {name!r} cannot be used ({reason}); use cpu") from error
     return made.device  # with its number

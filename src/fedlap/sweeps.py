@@ -19,6 +19,7 @@ from fedlap.result import Result
 from fedlap.rounds import Moment
 from fedlap.schedule import sample_size
 from fedlap.scores import Score
+from fedlap.sections import located
 from fedlap.training import fit_all
 from fedlap.trials import Trial, kind, suited
 
@@ -55,8 +56,9 @@ def prepared(experiments: Sequence[Experiment]) -> Iterator[Prepared]:
             loaded[key] = experiment.load()
             contents[key] = content_of(loaded[key][0])
         algorithm, federation, architecture = experiment.build(loaded[key])
-        sample_size(algorithm, experiment.sample, len(federation.clients))
-        _, model = suited(algorithm, federation, architecture)
+        with located(algorithm=experiment.algorithm):
+            sample_size(algorithm, experiment.sample, len(federation.clients))
+            _, model = suited(algorithm, federation, architecture)
         yield Prepared(
             experiment.settled(algorithm, contents[key]),
             Trial(algorithm, federation, architecture, experiment.seed),
