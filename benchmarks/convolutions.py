@@ -16,6 +16,7 @@ import time
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -26,11 +27,11 @@ from torch.nn import functional
 sys.modules["fedlap"] = types.ModuleType("fedlap")
 sys.modules["fedlap"].__path__ = [str(Path(__file__).resolve().parent.parent / "src" / "fedlap")]
 
-from fedlap.models import Batch, CrossEntropy, Model, autograd  # noqa: E402
+from fedlap.models import Batch, CrossEntropy, Memory, Model, autograd  # noqa: E402
 from fedlap.models import convolutional as cnn  # noqa: E402
 from fedlap.models.convolution import Batched, Direct, Tiled, Way, Windows  # noqa: E402
 from fedlap.models.layout import views  # noqa: E402
-from fedlap.models.model import Keep, Slope  # noqa: E402
+from fedlap.models.model import InPlace, Slope  # noqa: E402
 
 LABELS, LR, STEPS = 10, 0.001, 5
 EVALUATED = 100  # rows of each client that are scored
@@ -59,9 +60,9 @@ class Grouped(cnn.ConvolutionalNetwork):
         """By autograd."""
         return autograd.gradient(self.scores, W, x, slope)
 
-    def descend(self, W: Tensor, x: Tensor, slope: Slope, lr: float = 1.0, keep: Keep = 1.0) -> None:
-        """W ← W − lr·gradient, in place: nothing decays here."""
-        W.sub_(self.gradient(W, x, slope), alpha=lr)
+    def hold(self, W: Tensor, steps: int = 1, memory: Memory | None = None, wide: bool = False) -> InPlace:
+        """As it is, with gradients by autograd."""
+        return InPlace(partial(autograd.descend, self.scores), W)
 
 
 @dataclass(frozen=True)

@@ -31,14 +31,14 @@ def problem(image, clients=CLIENTS, dtype=torch.float64):
     W = 0.05 * torch.randn(clients, network.size, generator=g, dtype=dtype)
     x = torch.randn(clients, BATCH, *image, generator=g, dtype=dtype)
     y = torch.randn(clients, BATCH, LABELS, generator=g, dtype=dtype)
-    return network, W, x, lambda scores: scores - y
+    return network, W, x, lambda scores: scores - y.mT
 
 
 def by_modules(network, W, x, slope):
     """Scores and gradient of ordinary modules, one a row."""
     modules = [network.module(row) for row in W]
     scores = torch.stack([module(images) for module, images in zip(modules, x, strict=True)])
-    scores.backward(slope(scores.detach()))
+    scores.backward(slope(scores.detach().mT).mT)
     rows = [torch.cat([p.grad.flatten() for p in module.parameters()]) for module in modules]
     return scores.detach(), torch.stack(rows)
 
@@ -63,7 +63,7 @@ def test_scores_and_gradient_are_those_of_modules(image):
 def by_autograd(network, W, x, slope):
     leaf = W.clone().requires_grad_()
     out = network.scores(leaf, x)
-    return torch.autograd.grad(out, leaf, slope(out.detach()))[0]
+    return torch.autograd.grad(out, leaf, slope(out.detach().mT).mT)[0]
 
 
 @every_image
@@ -95,7 +95,7 @@ def test_the_first_of_equal_maxima_counts(image, zero, way):
 def test_descending(keep):
     network, W, x, slope = problem((2, 9, 11))
     expected = keep * W - 0.3 * network.gradient(W, x, slope)
-    network.descent(W)(x, slope, 0.3, keep)
+    network.hold(W).first(len(W))(x, slope, 0.3, keep)
     close(W, expected, 1e-12)
 
 
@@ -106,7 +106,7 @@ def test_rows_of_a_larger_tensor_descend_in_place():
     rows = large[1::2, 1:-2]
     rows.copy_(W)
     close(network.scores(rows, x), network.scores(W, x), 1e-12)
-    network.descent(rows)(x, slope, 0.3, 0.9)
+    network.hold(rows).first(len(rows))(x, slope, 0.3, 0.9)
     close(large[1::2, 1:-2], expected, 1e-12)
     large[1::2, 1:-2] = 7.0
     assert (large == 7.0).all()
@@ -138,7 +138,7 @@ def test_scores_can_be_differentiated_twice():
     v = torch.randn(W.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     leaf = W.clone().requires_grad_()
     out = network.scores(leaf, x)
-    (gradient,) = torch.autograd.grad(slope(out).square().sum() / 2, leaf, create_graph=True)
+    (gradient,) = torch.autograd.grad(slope(out.mT).square().sum() / 2, leaf, create_graph=True)
     (product,) = torch.autograd.grad((gradient * v).sum(), leaf)
     h = 1e-6
     ahead, behind = (network.gradient(W + s * v, x, slope) for s in (h, -h))

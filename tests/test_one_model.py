@@ -153,7 +153,8 @@ def test_afl_is_its_paper(problem, sample, batch, work):
 def test_fedprox_without_the_term_is_fedavg(problem, sample, work):
     one = trained(fl.FedProx(0.0, lr=LR, **fields(work)), problem, sample=sample)
     other = trained(fl.FedAvg(lr=LR, **fields(work)), problem, sample=sample)
-    assert torch.equal(one.models, other.models)
+    # To rounding: FedAvg's many plain steps are summed where that is fastest.
+    assert distance(one.models, other.models) < 1e-14
 
 
 @every_work

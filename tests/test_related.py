@@ -256,8 +256,9 @@ def test_ditto_that_holds_nobody_back_is_local_beside_fedavg(federation, work, s
         trained(method, federation, sample=share)
         for method in (fl.Ditto(0.0, **fields(work)), fl.Local(**fields(work)), fl.FedAvg(**fields(work)))
     )
-    assert torch.equal(found.models, alone.models)
-    assert torch.equal(found.server, mean.server)
+    # To rounding: many plain steps are summed where that is fastest, Ditto's are not.
+    assert distance(found.models, alone.models) < 1e-14
+    assert distance(found.server, mean.server) < 1e-14
 
 
 def test_ditto_s_penalty_is_how_far_personal_models_are_from_w(federation):

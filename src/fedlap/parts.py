@@ -13,6 +13,7 @@ from scipy.sparse import csc_array
 from torch import Tensor
 
 from fedlap.errors import InputError
+from fedlap.models import Memory
 
 Scaling = Literal["none", "pooled", "client"]
 
@@ -183,17 +184,24 @@ class Scale:
         return Scale(self.kind, self.shift[list(places)], self.factor[list(places)])
 
     def apply(
-        self, x: Num[Tensor, "client batch *feature"], clients: Int64[Tensor, "client"], dtype: torch.dtype
+        self,
+        x: Num[Tensor, "client batch *feature"],
+        clients: Int64[Tensor, "client"],
+        dtype: torch.dtype,
+        memory: Memory | None = None,
     ) -> Float[Tensor, "client batch *feature"]:
-        """Raw features of these clients in the units that models see."""
+        """Raw features of these clients in the units that models see, in memory that is lent or in new."""
         if self.kind == "none":
-            return x.to(dtype)
+            return x.to(dtype) if memory is None else memory("seen", tuple(x.shape), dtype).copy_(x)
         # Bytes are exact in any precision; other values lose digits unless shifted before they are rounded.
         wide = dtype if x.dtype == torch.uint8 else torch.float64
         shift, factor = (
             (c.to(x.device)[clients] if self.kind == "client" else c.to(x.device)).unsqueeze(1).to(wide)
             for c in (self.shift, self.factor)
         )
+        if memory is not None:
+            seen = memory("wide", tuple(x.shape), wide).copy_(x).sub_(shift).mul_(factor)
+            return seen if wide == dtype else memory("seen", tuple(x.shape), dtype).copy_(seen)
         # In place on what was made here: one pass through memory less.
         seen = x.to(wide).sub_(shift) if x.dtype != wide else x - shift
         return seen.mul_(factor).to(dtype)

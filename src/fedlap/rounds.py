@@ -101,12 +101,14 @@ class Runs:
         work = work_of(members[0].algorithm, chosen)
         make, seeds = ENGINES[schedule.engine], [trial.seed for trial in trials]
 
-        def engine(federations: list[Federation]) -> Engine:
-            return make(Clients.of(federations, seeds, model, schedule.batch, device, dtype))
+        def clients(federations: list[Federation]) -> Clients:
+            return Clients.of(federations, seeds, model, schedule.batch, device, dtype)
 
         trainees = [member.trainees for member in members]
-        trainer = engine(trainees)
-        scorer = trainer if all(a is b for a, b in zip(trainees, homes, strict=True)) else engine(homes)
+        trained = clients(trainees)
+        trainer = make(trained.ready(work.steps(int(trained.train.count.max()), schedule.batch)))
+        same = all(a is b for a, b in zip(trainees, homes, strict=True))
+        scorer = trainer if same else make(clients(homes))
         kept = [_begun(t, m.algorithm, model, home, dtype) for t, m in zip(trials, members, strict=True)]
         return Runs(list(trials), schedule, model, Stack(members, trainer, work, home), scorer, kept)
 

@@ -99,9 +99,7 @@ class Stack:
     @cached_property
     def _steps(self) -> int:
         """The most steps of a round."""
-        if not self.work.epochs or self.clients.batch == "all":
-            return self.work.repeats
-        return self.work.repeats * -(-int(self.clients.train.count.max()) // self.clients.batch)
+        return self.work.steps(int(self.clients.train.count.max()), self.clients.batch)
 
     def turns(self, rounds: range) -> Iterator[Turn]:
         """Who works, round after round."""

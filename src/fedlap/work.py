@@ -41,6 +41,12 @@ class Work:
         repeats = whole(f"algorithm: {name}", DEFAULT_STEPS if repeats is None else repeats, 1)
         return Work(repeats, local_epochs is not None)
 
+    def steps(self, rows: int, batch: BatchSize) -> int:
+        """How many mini-batches a client with so many rows has in a round."""
+        if not self.epochs or batch == "all":
+            return self.repeats
+        return self.repeats * -(-rows // batch)
+
     def times(self, factor: int) -> "Work":
         """More steps; a pass stays a pass."""
         return self if self.epochs else Work(self.repeats * factor, False)

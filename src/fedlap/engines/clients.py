@@ -1,15 +1,16 @@
 """The clients of one run or of several, their rows where they are used, and how these are read."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Int64, Num
 from torch import Tensor
 
 from fedlap.federation import Federation
-from fedlap.models import CrossEntropy, Model
+from fedlap.models import CrossEntropy, DenseNetwork, Memory, Model, widened
 from fedlap.parts import Part, Scale
 from fedlap.randomness import Draws, keys_of
 from fedlap.scores import Tally
@@ -19,6 +20,25 @@ from fedlap.work import BatchSize, Cohort, Plan, Work, drawn, in_order
 # where the network is widest.
 BLOCK = 8_000_000
 BLOCK_CLIENTS = 256
+# From this many steps of a round on, a copy of features by which they are faster is worth its memory, up to
+# so many values (256 MB in float32).
+STEPS, WIDE = 8, 64_000_000
+
+
+class Lent:
+    """Memory that is lent again and again, one block under each name, as large as was ever asked for."""
+
+    def __init__(self) -> None:
+        """None so far."""
+        self._blocks: dict[tuple[str, torch.dtype], Tensor] = {}
+
+    def __call__(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A block of this shape, in which the last to have it has left something."""
+        size = math.prod(shape)
+        block = self._blocks.get((name, dtype))
+        if block is None or len(block) < size:
+            self._blocks[name, dtype] = block = torch.empty(size, dtype=dtype)
+        return block[:size].view(shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +58,7 @@ class Clients:
     batch: BatchSize
     device: torch.device
     dtype: torch.dtype
+    wide: Float[Tensor, "row wide"] | None = None  # training rows as steps on a CPU read them fastest
 
     @staticmethod
     def of(
@@ -64,11 +85,34 @@ class Clients:
             dtype,
         )
 
+    def ready(self, steps: int) -> "Clients":
+        """The same made ready for rounds of so many steps.
+
+        On a CPU many steps are faster on wide rows, if there is room for a copy.
+        """
+        network, train = self.model.network, self.train
+        if self.device.type != "cpu" or steps < STEPS or self.scale.kind != "none":
+            return self
+        if not isinstance(network, DenseNetwork):
+            return self
+        features = network.widths[0]
+        if train.store.dtype != self.dtype or len(train.row) * widened(features) > WIDE:
+            return self
+        wide = torch.zeros(len(train.row), widened(features), dtype=self.dtype)
+        wide[:, :features] = train.store.index_select(0, train.row).flatten(1)
+        wide[:, features] = 1
+        return replace(self, wide=wide)
+
     @cached_property
     def _placed(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Numbers for draws, first rows, counts and runs, where batches are used."""
         every = (self.digests, self.train.first, self.train.count, self.run)
         return tuple(each.to(self.device) for each in every)  # type: ignore[return-value]
+
+    @cached_property
+    def memory(self) -> Memory | None:
+        """On a CPU, memory for what a step makes and the next makes anew: new memory comes page by page."""
+        return Lent() if self.device.type == "cpu" else None
 
     def by_count(self, ids: Int64[Tensor, "client"]) -> Int64[Tensor, "client"]:
         """Those with most training rows first, so that clients at work are always the first of a stack."""
@@ -108,34 +152,65 @@ class Clients:
         )
 
     def take(
-        self, part: Part, ids: Int64[Tensor, "client"], rows: Int64[Tensor, "client batch"]
+        self,
+        part: Part,
+        ids: Int64[Tensor, "client"],
+        rows: Int64[Tensor, "client batch"],
+        memory: Memory | None = None,
     ) -> tuple[Float[Tensor, "client batch *feature"], Tensor]:
         """Features, in the units that models see, and labels of these rows."""
         at = rows.flatten().to(part.row.device)
         y = part.y.index_select(0, at).unflatten(0, rows.shape)
-        return self.features(part, ids, part.row.index_select(0, at).view(rows.shape)), y.to(self.device)
+        read = self.reader(part.store, ids, tuple(rows.shape), memory)
+        return read(part.row.index_select(0, at)), y.to(self.device)
 
     def features(
         self, part: Part, ids: Int64[Tensor, "_"], stored: Int64[Tensor, "client batch"]
     ) -> Float[Tensor, "client batch *feature"]:
         """What models see of these places of the store, which belong to the first of these clients."""
-        x = part.store.index_select(0, stored.reshape(-1)).view(*stored.shape, *part.store.shape[1:])
-        if self.scale.kind == "none" and x.dtype == self.dtype:
-            return x if x.device == self.device else x.to(self.device)
-        return self.scale.apply(x.to(self.device), ids[: len(stored)], self.dtype)
+        return self.reader(part.store, ids, tuple(stored.shape))(stored.reshape(-1))
+
+    def reader(
+        self,
+        store: Num[Tensor, "stored *feature"],
+        ids: Int64[Tensor, "_"],
+        shape: tuple[int, ...],
+        memory: Memory | None = None,
+    ) -> Callable[[Int64[Tensor, "_"]], Float[Tensor, "client batch *feature"]]:
+        """The same as a function of places, for one batch of this shape (client, batch) after another.
+
+        What is read into memory that is lent is lost with the next.
+        """
+        ids, shape = ids[: shape[0]], (*shape, *store.shape[1:])
+        rows = None if memory is None else memory("rows", shape, store.dtype).flatten(0, 1)
+        if self.scale.kind == "none" and store.dtype == self.dtype:
+            return partial(_read, store, self.device, rows, shape)
+        return partial(self._read_scaled, store, ids, rows, shape, memory)
+
+    def _read_scaled(
+        self,
+        store: Tensor,
+        ids: Tensor,
+        rows: Tensor | None,
+        shape: tuple[int, ...],
+        memory: Memory | None,
+        at: Tensor,
+    ) -> Tensor:
+        return self.scale.apply(_read(store, self.device, rows, shape, at), ids, self.dtype, memory)
 
     def blocks(
-        self, part: Part, cohort: Cohort
+        self, part: Part, cohort: Cohort, memory: Memory | None = None
     ) -> Iterator[tuple[Float[Tensor, "active row *feature"], Tensor, Bool[Tensor, "active row"]]]:
         """All rows of these clients, a block at a time: features, labels, and which are rows and not padding.
 
-        Later blocks may hold fewer clients, always the first.
+        Later blocks may hold fewer clients, always the first. What is read into memory that is lent is lost
+        with the next.
         """
         width = self.model.network.widest * len(cohort.most)
         rows = max(1, min(int(cohort.most.max()), BLOCK // width))
         plan = in_order(cohort.first, cohort.count, cohort.most, rows)
         for step, active in enumerate(plan.active):
-            x, y = self.take(part, cohort.ids[:active], plan.rows[step, :active])
+            x, y = self.take(part, cohort.ids[:active], plan.rows[step, :active], memory)
             yield x, y, plan.weight[step, :active] > 0
 
     def tally(self, W: Float[Tensor, "client param"], part: Part, ids: Int64[Tensor, "client"]) -> Tally:
@@ -143,7 +218,7 @@ class Clients:
         loss = torch.zeros(len(ids), dtype=torch.float64, device=self.device)
         hits = torch.zeros_like(loss)
         place = part.count[ids].argsort(descending=True, stable=True)
-        for some in place.split(BLOCK_CLIENTS):
+        for some in place.split(BLOCK_CLIENTS) if len(part.row) else ():
             at, own = some.to(self.device), ids[some].to(self.device)
             count = part.count[ids[some]]
             first = part.first[ids[some]].to(self.device)
@@ -155,10 +230,17 @@ class Clients:
     def _tally_block(
         self, W: Tensor, part: Part, cohort: Cohort, place: Tensor, loss: Tensor, hits: Tensor
     ) -> None:
-        for x, y, inside in self.blocks(part, cohort):
+        for x, y, inside in self.blocks(part, cohort, self.memory):
             active = len(x)
             scores = self.model.scores(W[:active], x)
             loss[place[:active]] += (self.model.loss_of.values(scores, y) * inside).double().sum(1)
             if not y.is_floating_point():
                 answers = scores.mT.max(-2).indices  # the first of equals, as argmax, in a tenth of the time
                 hits[place[:active]] += ((answers == y) & inside).double().sum(1)
+
+
+def _read(
+    store: Tensor, device: torch.device, rows: Tensor | None, shape: tuple[int, ...], at: Tensor
+) -> Tensor:
+    x = torch.index_select(store, 0, at, out=rows).view(shape)
+    return x if x.device == device else x.to(device)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedlap.algorithms.column import Number, at_rows
 from fedlap.engines.clients import Clients
-from fedlap.models import Batch
+from fedlap.models import Batch, Memory
 from fedlap.work import Cohort, Plan, Work
 
 Stack = Float[Tensor, "client param"]
@@ -85,38 +85,48 @@ class StackTask:
             yield batch, rows - self.cohort.first[: len(rows)].unsqueeze(1)
 
     def _drawn(self) -> Iterator[tuple[Batch, Int64[Tensor, "client batch"]]]:
-        for rows, read, label, weight, goal in self._steps():
+        for _, rows, read, label, weight, goal in self._steps():
             made = LazyBatch(read, label, weight, goal)
             for _ in range(self.plan.repeat):
                 yield made, rows
             made.forget()
 
-    def _steps(self) -> Iterator[tuple[Tensor, Read, Tensor, Tensor, Tensor | None]]:
-        """Of each step the rows, how their features are read, labels, weights, and the goal of the loss."""
+    def _steps(
+        self, memory: Memory | None = None, wide: Tensor | None = None
+    ) -> Iterator[tuple[int, Tensor, Read, Tensor, Tensor, Tensor | None]]:
+        """Of each step clients, rows, how features are read, labels, weights, and the goal of the loss."""
         plan, clients, train = self.plan, self.clients, self.clients.train
-        every = plan.rows.flatten()
-        stored = train.row.index_select(0, every).view(plan.rows.shape)
-        y = train.y.index_select(0, every).unflatten(0, plan.rows.shape)
+        at = plan.rows.flatten()
+        stored = train.row.index_select(0, at).view(plan.rows.shape)
+        y = train.y.index_select(0, at).unflatten(0, plan.rows.shape)
         weight = plan.weight.to(clients.dtype)
         # Cut into steps once: each view that Python makes takes as long as a small product.
         steps = zip(plan.active, plan.rows.unbind(0), y.unbind(0), weight.unbind(0), strict=True)
-        seen = (self._when_read if clients.device.type == "cpu" else self._together)(stored, y, weight)
-        for (active, rows, label, w), (read, goal) in zip(steps, seen, strict=True):
-            if active == rows.shape[0]:
-                yield rows, read, label, w, goal
+        if clients.device.type == "cpu":
+            at, store = (stored, train.store) if wide is None else (plan.rows, wide)
+            seen = self._when_read(at, store, y, weight, memory)
+        else:
+            seen = self._together(stored, y, weight)
+        every = plan.rows.shape[1]
+        for (n, rows, label, w), (read, goal) in zip(steps, seen, strict=True):
+            if n == every:
+                yield n, rows, read, label, w, goal
             else:
-                yield rows[:active], read, label[:active], w[:active], None if goal is None else goal[:active]
+                yield n, rows[:n], read, label[:n], w[:n], None if goal is None else goal[:n]
 
-    def _when_read(self, stored: Tensor, y: Tensor, weight: Tensor) -> Iterator[tuple[Read, Tensor | None]]:
+    def _when_read(
+        self, rows: Tensor, store: Tensor, y: Tensor, weight: Tensor, memory: Memory | None
+    ) -> Iterator[tuple[Read, Tensor | None]]:
         """How the features of each step are read and, where it is worth while, the goal of its loss."""
-        clients, train, active = self.clients, self.clients.train, self.plan.active
-        loss, outputs = clients.model.loss_of, clients.model.network.outputs
+        clients, (_, every, batch), before = self.clients, rows.shape, -1
+        loss, outputs, active = clients.model.loss_of, clients.model.network.outputs, self.plan.active
         goals: Sequence[Tensor | None] = [None] * len(active)
         if y.numel() * outputs <= GOALS:
             goals = loss.goal(y, weight, outputs).unbind(0)
-        ids = self.cohort.ids
-        for most, some, goal in zip(active, stored.unbind(0), goals, strict=True):
-            yield partial(clients.features, train, ids, some if most == len(some) else some[:most]), goal
+        for most, at, goal in zip(active, rows.flatten(1).unbind(0), goals, strict=True):
+            if most != before:
+                read, before = clients.reader(store, self.cohort.ids, (most, batch), memory), most
+            yield partial(read, at if most == every else at[: most * batch]), goal
 
     def _together(self, stored: Tensor, y: Tensor, weight: Tensor) -> Iterator[tuple[Read, Tensor | None]]:
         """The same, with features and goals of several steps made at once."""
@@ -139,15 +149,17 @@ class StackTask:
 
     def descended(self, w: Stack, lr: Number) -> Stack:
         """All steps of the round, in place, with as little between them as can be."""
-        before, model = -1, self.clients.model
-        for rows, read, label, weight, goal in self._steps():
-            if len(rows) != before:
-                before = len(rows)
-                descend, rate = model.descent(w[:before]), at_rows(lr, before)
+        clients, plan, before = self.clients, self.plan, -1
+        model, memory, again = clients.model, clients.memory, range(plan.repeat)
+        wide = clients.wide if len(w) > 1 else None
+        held = model.network.hold(w, len(plan.active) * plan.repeat, memory, wide is not None)
+        for active, _, read, label, weight, goal in self._steps(memory, wide):
+            if active != before:
+                before, descend, rate = active, held.first(active), at_rows(lr, active)
             batch = Batch(read(), label, weight, goal)
-            for _ in range(self.plan.repeat):
-                descend(batch, rate)
-            del batch  # so that the next is read into the same memory, which the cache holds
+            for _ in again:
+                model.step(descend, batch, rate)
+        held.give()
         return w
 
     def gradient(self, w: Some, batch: Batch) -> Stack:

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Final
 
 from fedlap.models.convolutional import cnn
-from fedlap.models.dense import linear, mlp
+from fedlap.models.dense import DenseNetwork, linear, mlp
 from fedlap.models.losses import CrossEntropy, Loss, SquaredError
-from fedlap.models.model import Architecture, Batch, Model, Network
+from fedlap.models.model import Architecture, Batch, Memory, Model, Network, widened
 from fedlap.models.module import module
 
 MODELS: Final[dict[str, Callable[..., Architecture]]] = {"linear": linear, "mlp": mlp, "cnn": cnn}
@@ -16,7 +16,9 @@ __all__ = [
     "Architecture",
     "Batch",
     "CrossEntropy",
+    "DenseNetwork",
     "Loss",
+    "Memory",
     "Model",
     "Network",
     "SquaredError",
@@ -24,4 +26,5 @@ __all__ = [
     "linear",
     "mlp",
     "module",
+    "widened",
 ]

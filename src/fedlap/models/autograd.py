@@ -13,7 +13,7 @@ def gradient(scores: Callable[[Tensor, Tensor], Tensor], W: Stack, x: Tensor, sl
     with torch.enable_grad():
         leaf = W.detach().requires_grad_()
         out = scores(leaf, x)
-    return torch.autograd.grad(out, leaf, grad_outputs=slope(out.detach()))[0]
+    return torch.autograd.grad(out, leaf, grad_outputs=slope(out.detach().mT).mT)[0]
 
 
 def descend(

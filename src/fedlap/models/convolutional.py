@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -13,7 +13,7 @@ from fedlap.errors import InputError
 from fedlap.models.convolution import KERNEL, Images, Layer, Way, convolved, derivatives, way_for
 from fedlap.models.dense import subtraction, threshold_backward
 from fedlap.models.layout import Shapes, assembled, check_l2, size_of, uniform_start, views
-from fedlap.models.model import Descent, Keep, Scores, Slope, Stack
+from fedlap.models.model import InPlace, Keep, Memory, Scores, Slope, Stack
 
 FILTERS = (32, 64)
 HIDDEN = 512
@@ -69,9 +69,9 @@ class ConvolutionalNetwork:
         self._subtract(gradient, W, x, slope, -1.0, 1.0)
         return gradient
 
-    def descent(self, W: Stack) -> Descent:
-        """W ← keep·W − lr·gradient, each layer where its weights are."""
-        return partial(self._subtract, W, W)
+    def hold(self, W: Stack, steps: int = 1, memory: Memory | None = None, wide: bool = False) -> InPlace:
+        """As it is."""
+        return InPlace(self._descend, W)
 
     def module(self, row: Float[Tensor, "param"]) -> nn.Module:
         """The same layers as an `nn.Sequential` that takes (batch, channel, height, width)."""
@@ -129,6 +129,10 @@ class ConvolutionalNetwork:
         hidden = torch.bmm(w3, features).add_(b3.unsqueeze(-1)).relu_()
         return features, hidden, torch.bmm(w4, hidden).add_(b4.unsqueeze(-1))
 
+    def _descend(self, W: Stack, x: Tensor, slope: Slope, lr: float = 1.0, keep: Keep = 1.0) -> None:
+        """W ← keep·W − lr·gradient, each layer where its weights are."""
+        self._subtract(W, W, x, slope, lr, keep)
+
     def _subtract(
         self, into: Stack, W: Stack, x: Tensor, slope: Slope, lr: float = 1.0, keep: Keep = 1.0
     ) -> None:
@@ -139,7 +143,7 @@ class ConvolutionalNetwork:
         ]
         out = torch.cat([second.out for _, (_, second) in pieces])
         features, hidden, scores = self._full(tensors, out)
-        delta = slope(scores.mT).mT
+        delta = slope(scores)
         above = threshold_backward(torch.bmm(tensors[6].mT, delta), hidden, 0)
         by_features = torch.bmm(tensors[4].mT, above).mT.unflatten(2, (FILTERS[1], *out.shape[2:4]))
         deltas = by_features.permute(0, 1, 3, 4, 2).contiguous().split(self._together(way, x))

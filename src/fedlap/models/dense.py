@@ -12,12 +12,16 @@ from torch import Tensor, nn
 
 from fedlap.errors import whole
 from fedlap.models.layout import Shapes, assembled, check_l2, size_of, uniform_start, views
-from fedlap.models.model import Descent, Keep, Scores, Slope, Stack
+from fedlap.models.model import Descent, Keep, Memory, Scores, Slope, Stack, widened
 
-# Views into the flat rows: weight (client, out, in), bias (client, out) and the same as a column.
-Layer = tuple[Tensor, Tensor, Tensor]
+# Weight (client, out, in) and bias (client, out, 1); none where what enters is wide: there the bias is among
+# the weights, the one of what enters.
+Layer = tuple[Tensor, Tensor | None]
 Subtraction = Callable[[Tensor, Tensor, float], None]  # of a product, times a number, from weights
 
+# Weights that lie together are changed by one product of all clients. To copy them there and back is worth it
+# for so many steps, if they are no more than so many values (200 MB in float32).
+STEPS, TOGETHER = 8, 50_000_000
 PRODUCT = 400_000  # values of a product that are made before they are used (1.6 MB in float32)
 
 threshold_backward = torch.ops.aten.threshold_backward
@@ -61,17 +65,31 @@ class DenseNetwork:
         """Back-propagation, for every client at once."""
         gradient = torch.empty_like(W)
         seen, deltas = self._backward(self._layers(W), x, slope)
-        for (weight, bias, _), delta, h in zip(self._layers(gradient), deltas, seen, strict=True):
+        for (weight, bias), delta, h in zip(self._layers(gradient), deltas, seen, strict=True):
             weight.copy_(torch.bmm(delta, h.mT))
-            torch.sum(delta, -1, out=bias)
+            if bias is not None:
+                bias.copy_(delta.sum(-1, keepdim=True))
         return gradient
 
-    def descent(self, W: Stack) -> Descent:
-        """W ← keep·W − lr·gradient, each layer where its weights are."""
-        layers = self._layers(W)
-        return partial(self._descend, layers, [subtraction(weight) for weight, _, _ in layers])
+    def hold(
+        self, W: Stack, steps: int = 1, memory: Memory | None = None, wide: bool = False
+    ) -> "HeldLayers":
+        """Layer by layer; in memory that is lent, the weights of each lie together."""
+        inside = views(W, self.shapes)
+        small = steps >= STEPS and len(W) > 1 and W.numel() <= TOGETHER
+        if memory is None or not (small or wide):
+            return HeldLayers(self, paired(inside), [])
+        apart = [memory(f"layer {place}", tuple(t.shape), t.dtype) for place, t in enumerate(inside)]
+        layers = paired(apart)
+        if wide:
+            features = self.widths[0]
+            first = memory("wide layer", (len(W), self.widths[1], widened(features)), W.dtype).zero_()
+            layers[0], apart[:2] = (first, None), [first[..., :features], first[..., features]]
+        for there, here in zip(inside, apart, strict=True):
+            here.copy_(there)
+        return HeldLayers(self, layers, list(zip(inside, apart, strict=True)))
 
-    def _descend(
+    def descend(
         self,
         layers: list[Layer],
         subtract: list[Subtraction],
@@ -80,13 +98,17 @@ class DenseNetwork:
         lr: float = 1.0,
         keep: Keep = 1.0,
     ) -> None:
+        """Weights ← keep·weights − lr·gradient, each layer where it is."""
         seen, deltas = self._backward(layers, x, slope)
-        for (weight, bias, _), minus, delta, h in zip(layers, subtract, deltas, seen, strict=True):
+        keep = keep if isinstance(keep, float) else keep.unsqueeze(-1)
+        for (weight, bias), minus, delta, h in zip(layers, subtract, deltas, seen, strict=True):
             if not isinstance(keep, float) or keep != 1.0:
-                weight.mul_(keep if isinstance(keep, float) else keep.unsqueeze(-1))
-                bias.mul_(keep)
+                weight.mul_(keep)
+                if bias is not None:
+                    bias.mul_(keep)
             minus(delta, h.mT, lr)
-            bias.sub_(delta.sum(-1), alpha=lr)
+            if bias is not None:
+                bias.sub_(delta.sum(-1, keepdim=True), alpha=lr)
 
     def module(self, row: Float[Tensor, "param"]) -> nn.Module:
         """`Flatten`, then `Linear` layers with `ReLU` between."""
@@ -96,8 +118,7 @@ class DenseNetwork:
         return assembled(layers[:-1], row)
 
     def _layers(self, W: Stack) -> list[Layer]:
-        tensors = views(W, self.shapes)
-        return [(w, b, b.unsqueeze(-1)) for w, b in zip(tensors[::2], tensors[1::2], strict=True)]
+        return paired(views(W, self.shapes))
 
     def _forward(self, layers: list[Layer], x: Tensor) -> list[Tensor]:
         """What enters each layer, and last the scores, samples along the last axis.
@@ -105,23 +126,53 @@ class DenseNetwork:
         Weights times samples, not the other way round: much faster where there are few outputs.
         """
         seen = [(x if x.dim() == 3 else x.flatten(2)).mT]
-        for weight, _, bias in layers[:-1]:
-            seen.append(torch.baddbmm(bias, weight, seen[-1]).relu_())
-        weight, _, bias = layers[-1]
-        seen.append(torch.baddbmm(bias, weight, seen[-1]))
+        for layer in layers[:-1]:
+            seen.append(_leaving(layer, seen[-1]).relu_())
+        seen.append(_leaving(layers[-1], seen[-1]))
         return seen
 
     def _backward(self, layers: list[Layer], x: Tensor, slope: Slope) -> tuple[list[Tensor], list[Tensor]]:
         """What enters each layer, and the derivative by what leaves it."""
         *seen, scores = self._forward(layers, x)
-        deltas = [slope(scores.mT).mT]
-        for (weight, _, _), h in zip(layers[:0:-1], seen[:0:-1], strict=True):  # nothing where ReLU was zero
+        deltas = [slope(scores)]
+        for (weight, _), h in zip(layers[:0:-1], seen[:0:-1], strict=True):  # nothing where ReLU was zero
             deltas.append(threshold_backward(torch.bmm(weight.mT, deltas[-1]), h, 0))
         return seen, deltas[::-1]
 
 
+@dataclass(frozen=True, eq=False)
+class HeldLayers:
+    """Weights and biases of a stack, where they are or apart; `copied` are those in the stack and apart."""
+
+    network: DenseNetwork
+    layers: list[Layer]
+    copied: list[tuple[Tensor, Tensor]]
+
+    def first(self, clients: int) -> Descent:
+        """Steps on the first so many."""
+        layers = [(w[:clients], None if b is None else b[:clients]) for w, b in self.layers]
+        return partial(self.network.descend, layers, [subtraction(weight) for weight, _ in layers])
+
+    def give(self) -> None:
+        """Write them into the stack where they are apart from it."""
+        for inside, apart in self.copied:
+            inside.copy_(apart)
+
+
+def paired(tensors: list[Tensor]) -> list[Layer]:
+    """Weights and biases in turn, as layers."""
+    return [(w, b.unsqueeze(-1)) for w, b in zip(tensors[::2], tensors[1::2], strict=True)]
+
+
+def _leaving(layer: Layer, h: Tensor) -> Tensor:
+    weight, bias = layer
+    return torch.bmm(weight, h) if bias is None else torch.baddbmm(bias, weight, h)
+
+
 def subtraction(weight: Float[Tensor, "client out in"]) -> Subtraction:
-    """weight ← weight − lr·delta h, in place, in the fastest way for weights that lie in longer rows."""
+    """weight ← weight − lr·delta h, in place, in the fastest way for weights that lie as these do."""
+    if weight.is_contiguous():
+        return partial(_accumulate, weight)
     threads = torch.get_num_threads()
     # What is subtracted stays small enough for the cache.
     clients = max(1, PRODUCT // (weight.shape[1] * weight.shape[2] * threads)) * threads

@@ -34,11 +34,11 @@ class Loss(Protocol):
 
     def slope_to(
         self,
-        scores: Float[Tensor, "client batch output"],
+        scores: Float[Tensor, "client output batch"],
         goal: Float[Tensor, "client output batch"],
         weight: Float[Tensor, "client batch"],
-    ) -> Float[Tensor, "client batch output"]:
-        """The weighted slope, in fewer operations."""
+    ) -> Float[Tensor, "client output batch"]:
+        """The weighted slope, in fewer operations, of scores with samples along the last axis."""
         ...
 
 
@@ -68,12 +68,12 @@ class CrossEntropy:
 
     def slope_to(
         self,
-        scores: Float[Tensor, "client batch output"],
+        scores: Float[Tensor, "client output batch"],
         goal: Float[Tensor, "client output batch"],
         weight: Float[Tensor, "client batch"],
-    ) -> Float[Tensor, "client batch output"]:
+    ) -> Float[Tensor, "client output batch"]:
         """softmax(scores) · weight + goal."""
-        return torch.addcmul(goal, torch.softmax(scores.mT, -2), weight.unsqueeze(-2)).mT
+        return torch.addcmul(goal, torch.softmax(scores, -2), weight.unsqueeze(-2))
 
 
 class SquaredError:
@@ -102,9 +102,9 @@ class SquaredError:
 
     def slope_to(
         self,
-        scores: Float[Tensor, "client batch output"],
+        scores: Float[Tensor, "client output batch"],
         goal: Float[Tensor, "client output batch"],
         weight: Float[Tensor, "client batch"],
-    ) -> Float[Tensor, "client batch output"]:
+    ) -> Float[Tensor, "client output batch"]:
         """Scores · weight + goal."""
-        return torch.addcmul(goal.mT, scores, weight.unsqueeze(-1))
+        return torch.addcmul(goal, scores, weight.unsqueeze(-2))

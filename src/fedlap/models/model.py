@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Float, Num
 from torch import Tensor, nn
 
@@ -12,9 +13,11 @@ from fedlap.models.losses import Loss
 
 Stack = Float[Tensor, "client param"]
 Scores = Float[Tensor, "client batch output"]
-Slope = Callable[[Tensor], Tensor]  # from scores to the derivative of the mean loss by them
+# From scores to the derivative of the mean loss by them, both with samples along the last axis.
+Slope = Callable[[Tensor], Tensor]
 Rate = float | Float[Tensor, "client 1"]  # a step length, one for all or one for each
-Descent = Callable[..., None]
+Descent = Callable[..., None]  # a step from (x, slope, lr = 1, keep = 1)
+Memory = Callable[[str, tuple[int, ...], torch.dtype], Tensor]  # lent under a name, for the next as well
 Keep = float | Float[Tensor, "client 1"]  # what is left of parameters before a step
 
 
@@ -30,6 +33,42 @@ class Batch:
     y: Num[Tensor, "client batch *output"]
     weight: Float[Tensor, "client batch"]
     goal: Float[Tensor, "client output batch"] | None = None
+
+
+WIDTH = 16  # numbers: rows of memory that begin a block of the cache are read faster
+
+
+def widened(features: int) -> int:
+    """How wide features are with a one behind them, in whole blocks."""
+    return -(-(features + 1) // WIDTH) * WIDTH
+
+
+@runtime_checkable
+class Held(Protocol):
+    """The models of a stack, held in whatever way steps on them are fastest."""
+
+    def first(self, clients: int) -> Descent:
+        """Steps on the first so many: w ← keep·w − lr·gradient."""
+        ...
+
+    def give(self) -> None:
+        """Write what the steps have made into the stack."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class InPlace:
+    """A stack whose rows steps change where they are."""
+
+    step: Callable[..., None]
+    W: Stack
+
+    def first(self, clients: int) -> Descent:
+        """Steps on the first so many."""
+        return partial(self.step, self.W[:clients])
+
+    def give(self) -> None:
+        """Nothing to do."""
 
 
 @runtime_checkable
@@ -66,8 +105,11 @@ class Network(Protocol):
         """The derivative by W of a loss whose derivative by the scores is `slope(scores)`."""
         ...
 
-    def descent(self, W: Stack) -> Descent:
-        """Steps on this stack, in place: W ← keep·W − lr·gradient, from (x, slope, lr = 1, keep = 1)."""
+    def hold(self, W: Stack, steps: int = 1, memory: Memory | None = None, wide: bool = False) -> Held:
+        """The stack made ready for so many steps, in memory that is lent where that is worth while.
+
+        Features are `wide` where a one and zeros lie behind them, up to a multiple of `WIDTH`.
+        """
         ...
 
     def module(self, row: Float[Tensor, "param"]) -> nn.Module:
@@ -126,13 +168,12 @@ class Model:
 
     def descend(self, W: Stack, batch: Batch, lr: Rate) -> None:
         """W ← W − lr ∇F̃(W), in place."""
-        self.descent(W)(batch, lr)
+        held = self.network.hold(W)
+        self.step(held.first(len(W)), batch, lr)
+        held.give()
 
-    def descent(self, W: Stack) -> Descent:
-        """The same as a function of batch and lr, for many steps on one stack."""
-        return partial(self._descend, self.network.descent(W))
-
-    def _descend(self, descend: Descent, batch: Batch, lr: Rate) -> None:
+    def step(self, descend: Descent, batch: Batch, lr: Rate) -> None:
+        """The same by a network's own step on the stack, for many of them."""
         keep = 1.0 if self.l2 == 0 else 1.0 - lr * self.l2
         if isinstance(lr, Tensor):  # a gradient is linear in the slope
             descend(batch.x, self._slope(batch, batch.weight * lr), keep=keep)
@@ -142,5 +183,5 @@ class Model:
     def _slope(self, batch: Batch, weight: Float[Tensor, "client batch"]) -> Slope:
         goal = batch.goal
         if goal is None or weight is not batch.weight:
-            return lambda scores: self.loss_of.slope(scores, batch.y).mul_(weight.unsqueeze(-1))
+            return lambda scores: self.loss_of.slope(scores.mT, batch.y).mul_(weight.unsqueeze(-1)).mT
         return lambda scores: self.loss_of.slope_to(scores, goal, weight)

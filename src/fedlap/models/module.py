@@ -13,7 +13,7 @@ from torch.func import functional_call, vmap
 from fedlap.errors import InputError
 from fedlap.models import autograd
 from fedlap.models.layout import Shapes, check_l2, fill, size_of, views
-from fedlap.models.model import Descent, Scores, Slope, Stack
+from fedlap.models.model import InPlace, Memory, Scores, Slope, Stack
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,9 +73,9 @@ class ModuleNetwork:
         """By automatic differentiation."""
         return autograd.gradient(self.scores, W, x, slope)
 
-    def descent(self, W: Stack) -> Descent:
-        """W ← keep·W − lr·gradient, in place."""
-        return partial(autograd.descend, self.scores, W)
+    def hold(self, W: Stack, steps: int = 1, memory: Memory | None = None, wide: bool = False) -> InPlace:
+        """As it is."""
+        return InPlace(partial(autograd.descend, self.scores), W)
 
     def module(self, row: Float[Tensor, "param"]) -> nn.Module:
         """A copy of the module, holding these parameters."""

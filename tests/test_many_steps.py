@@ -1,0 +1,111 @@
+"""Rounds of many steps on a CPU: models and rows are held where steps are fastest; nothing else changes."""
+
+import pytest
+import torch
+
+import fedlap as fl
+from fedlap.engines.clients import STEPS, Clients, Lent
+from fedlap.models import Batch, CrossEntropy, Model, widened
+
+MODELS = {"linear": fl.models.linear(l2=0.01), "mlp": fl.models.mlp((6, 5), l2=0.01)}
+every_model = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+
+
+def pictures(kind="real", sizes=(3, 40, 17, 33, 1)):
+    g = torch.Generator().manual_seed(3)
+    made = {}
+    for place, n in enumerate(sizes):
+        x = torch.randint(0, 256, (n, 4, 4), generator=g)
+        x = x.to(torch.uint8) if kind == "bytes" else x.double() / 100 - 1
+        made[f"k{place}"] = x, torch.randint(0, 3, (n,), generator=g)
+    return fl.Federation.from_arrays(made, test_share=0.0, labels=3)
+
+
+def clients(federation, architecture, batch=4):
+    model = Model(architecture.build(federation.inputs, federation.outputs), CrossEntropy())
+    resident = federation.resident(torch.device("cpu"), torch.float64)
+    return Clients.of([resident], [0], model, batch, torch.device("cpu"), torch.float64)
+
+
+@pytest.mark.parametrize("lent", [False, True])
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("each", [False, True], ids=["one lr", "an lr each"])
+@every_model
+def test_steps_on_held_layers_are_steps_on_rows(model, wide, lent, each):
+    """Also while fewer and fewer clients are at work, and where memory held something else before."""
+    g = torch.Generator().manual_seed(1)
+    built = Model(model.build((7,), 3), CrossEntropy(), model.l2)
+    W = 0.3 * torch.randn(4, built.size, generator=g, dtype=torch.float64)
+    expected, memory = W.clone(), Lent()
+    if lent:
+        for place in range(8):
+            memory(f"layer {place}", (1000,), torch.float64).fill_(torch.nan)
+        memory("wide layer", (1000,), torch.float64).fill_(torch.nan)
+    rates = torch.tensor([[0.1], [0.2], [0.3], [0.05]], dtype=torch.float64)
+    held = built.network.hold(W, STEPS, memory, wide)
+    before = W.clone()
+    for step in range(STEPS):
+        active = 4 - step // 3
+        x = torch.randn(active, 5, 7, generator=g, dtype=torch.float64)
+        y = torch.randint(0, 3, (active, 5), generator=g)
+        weight = torch.full((active, 5), 0.2, dtype=torch.float64)
+        rate = rates[:active] if each else 0.2
+        expected[:active] -= rate * built.gradient(expected[:active], Batch(x, y, weight))
+        if wide:
+            behind = torch.zeros(active, 5, widened(7) - 7, dtype=torch.float64)
+            behind[..., 0] = 1
+            x = torch.cat([x, behind], -1)
+        built.step(held.first(active), Batch(x, y, weight), rate)
+    assert torch.equal(W, before)  # until they are given
+    held.give()
+    assert (W - expected).abs().max() < 1e-13
+    assert (W - before).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("kind", ["real", "bytes"])
+@pytest.mark.parametrize("scale", ["none", "pooled", "client"])
+@pytest.mark.parametrize("work", [{"local_epochs": 2}, {"local_steps": STEPS}, {"local_steps": STEPS - 1}])
+@every_model
+def test_together_and_apart(model, kind, scale, work):
+    federation = pictures(kind).scaled(scale)
+    method = fl.FedU(fl.Graph.path(federation.clients), strength=0.05, lr=0.05, **work)
+    together, apart = (
+        fl.fit(method, federation, model, rounds=3, batch=4, dtype="float64", evaluate_every=0, engine=engine)
+        for engine in ("stacked", "one_by_one")
+    )
+    assert torch.isfinite(together.models).all()
+    assert (together.models - apart.models).abs().max() < 1e-11 * apart.models.abs().max()
+
+
+def test_rows_are_wide_where_they_are_read_often():
+    """Features, a one, and zeros, in the order of training rows; images stay bytes."""
+    federation = pictures().reordered(["k3", "k1", "k0", "k4", "k2"]).scaled("client")
+    some = clients(federation, fl.models.linear())
+    assert some.ready(STEPS - 1).wide is None
+    wide = some.ready(STEPS).wide
+    assert wide.shape == (94, 32)
+    assert torch.equal(wide[:, :16], some.train.x.flatten(1))
+    assert (wide[:, 16] == 1).all()
+    assert not wide[:, 17:].any()
+    assert clients(pictures("bytes").scaled("pooled"), fl.models.linear()).ready(STEPS).wide is None
+    assert clients(federation, fl.models.cnn()).ready(STEPS).wide is None
+
+
+def test_what_is_too_large_is_not_copied(monkeypatch):
+    monkeypatch.setattr("fedlap.engines.clients.WIDE", 94 * 32 - 1)
+    assert clients(pictures(), fl.models.linear()).ready(STEPS).wide is None
+    monkeypatch.setattr("fedlap.models.dense.TOGETHER", 4 * 24 - 1)
+    network = fl.models.linear().build((7,), 3)
+    W = torch.zeros(4, network.size)
+    assert network.hold(W, STEPS, Lent()).copied == []
+    monkeypatch.setattr("fedlap.models.dense.TOGETHER", 4 * 24)
+    assert len(network.hold(W, STEPS, Lent()).copied) == 2
+
+
+def test_lent_memory_is_lent_again():
+    memory = Lent()
+    first = memory("a", (2, 3), torch.float32)
+    assert memory("a", (5,), torch.float32).data_ptr() == first.data_ptr()
+    assert memory("b", (5,), torch.float32).data_ptr() != first.data_ptr()
+    assert memory("a", (5,), torch.float64).data_ptr() != first.data_ptr()
+    assert memory("a", (4, 5), torch.float32).shape == (4, 5)
