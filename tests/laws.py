@@ -23,6 +23,19 @@ METHODS = {
         lambda graph, **work: fl.FedU(graph, strength=0.3, lr=LR, neighbours="sampled", **work), True
     ),
     "dfedu": Method(lambda graph, **work: fl.DFedU(graph, strength=0.3, lr=LR, **work), False),
+    "fedu-implicit": Method(
+        lambda graph, **work: fl.FedU(graph, strength=30.0, lr=LR, mixing="implicit", **work), True
+    ),
+    "dfedu-implicit": Method(
+        lambda graph, **work: fl.DFedU(graph, strength=30.0, lr=LR, mixing="implicit", exchanges=3, **work),
+        False,
+    ),
+    "fedu-learned": Method(
+        lambda graph, **work: fl.FedULearned(
+            graph, strength=0.3, lr=LR, nearest=2, warmup=2, every=2, **work
+        ),
+        True,
+    ),
     "local": Method(lambda graph, **work: fl.Local(lr=LR, **work), True),
     "global": Method(lambda graph, **work: fl.Global(lr=LR, **work), True),
     "fedavg": Method(lambda graph, **work: fl.FedAvg(lr=LR, **work), True),

@@ -1,13 +1,30 @@
-"""Graphs from files."""
+"""Graphs from files, to files, and by way of NetworkX."""
 
+import networkx
 import numpy as np
 import pytest
+import scipy.io
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import coo_array, csc_array, csr_array, save_npz
 
 import fedlap as fl
 from conftest import random_weights
-from fedlap.graph import from_file
+from fedlap.graph import Graph, from_file, from_networkx, to_file, to_networkx
+from fedlap.graph.weights import SparseWeights
 
 ABC = ("a", "b", "c")
+law = settings(max_examples=40, deadline=None, derandomize=True)
+kinds = pytest.mark.parametrize("kind", ["csv", "npz", "mtx"])
+# Names of all sorts, but for blanks around them, which .csv files do not keep.
+clients = st.lists(
+    st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=4).filter(
+        lambda name: name == name.strip() and name[0] != "\ufeff"
+    ),
+    min_size=2,
+    max_size=8,
+    unique=True,
+)
 
 
 def matrix_of(graph):
@@ -43,7 +60,10 @@ def test_a_matrix_from_a_file(tmp_path):
         ("e.csv", b"a,b\nb,a\n", "given twice"),
         ("e.csv", b"\xff\xfe\x00", "cannot be read"),
         ("m.npy", b"not numpy", "cannot be read"),
-        ("m.txt", b"a,b\n", "neither a .csv file of edges nor a .npy file"),
+        ("m.npz", b"not numpy", "cannot be read"),
+        ("m.mtx", b"not a matrix", "cannot be read"),
+        ("m.mtx", b"%%MatrixMarket matrix coordinate real general\n2 2 1\n5 1 1.0\n", "cannot be read"),
+        ("m.txt", b"a,b\n", "neither a .csv file of edges nor a .npz, .mtx or .npy file"),
     ],
 )
 def test_files_that_cannot_be(tmp_path, name, content, message):
@@ -76,3 +96,146 @@ def test_files_that_are_not_there(tmp_path):
     for path in (tmp_path / "none.csv", tmp_path):
         with pytest.raises(fl.InputError, match="there is no file"):
             from_file(ABC, str(path))
+
+
+@kinds
+@law
+@given(clients, st.integers(0, 1000), st.sampled_from([0.0, 0.2, 1.0]))
+def test_there_and_back(tmp_path_factory, kind, names, seed, density):
+    """The same weights to the last bit, and clients without edges too."""
+    file = tmp_path_factory.mktemp("graph") / f"graph.{kind}"
+    graph = Graph.from_matrix(random_weights(names, seed, density), names)
+    to_file(graph, file)
+    again = from_file(tuple(names), str(file))
+    assert again.clients == tuple(names)
+    assert np.array_equal(matrix_of(again), matrix_of(graph))
+    if kind == "csv":  # everybody is named, if in another order
+        alone = from_file(None, str(file))
+        assert np.array_equal(matrix_of(alone.aligned(names)), matrix_of(graph))
+    if kind == "npz":
+        assert from_file(None, str(file)).clients == graph.clients
+        turned = from_file(names[::-1], str(file))
+        assert np.array_equal(matrix_of(turned), matrix_of(graph)[::-1, ::-1])
+
+
+@kinds
+def test_a_large_graph_there_and_back(tmp_path, kind):
+    names = tuple(f"client {k}" for k in range(2_500))
+    graph, file = fl.graph.erdos_renyi(names, 0.004), tmp_path / f"graph.{kind}"
+    to_file(graph, file)
+    again = from_file(names, str(file))
+    assert isinstance(again.weights, SparseWeights)
+    assert (again.weights.matrix() != graph.weights.matrix()).nnz == 0
+
+
+@kinds
+def test_a_graph_without_names(tmp_path, kind):
+    graph, file = Graph.from_matrix(random_weights(ABC)), tmp_path / f"graph.{kind}"
+    to_file(graph, file)
+    again = from_file(None, str(file))
+    assert (sorted(again.clients) == ["0", "1", "2"]) if kind == "csv" else (again.clients is None)
+    assert np.array_equal(matrix_of(from_file(("0", "1", "2"), str(file))), matrix_of(graph))
+
+
+def test_what_is_written_others_read(tmp_path):
+    graph = Graph.from_edges([("b", "a", 0.5)], ABC)
+    for kind in ("csv", "npz", "mtx"):
+        to_file(graph, tmp_path / f"graph.{kind}")
+    assert (tmp_path / "graph.csv").read_text(encoding="utf-8") == "a,b,0.5\na,c,0.0\n"
+    assert np.array_equal(scipy.sparse.load_npz(tmp_path / "graph.npz").toarray(), matrix_of(graph))
+    assert np.array_equal(scipy.io.mmread(tmp_path / "graph.mtx").toarray(), matrix_of(graph))
+    with np.load(tmp_path / "graph.npz") as arrays:
+        assert arrays["clients"].tolist() == list(ABC)
+
+
+@pytest.mark.parametrize("kind", [csr_array, csc_array, coo_array])
+def test_what_others_write_is_read(tmp_path, kind):
+    a = random_weights(ABC)
+    save_npz(tmp_path / "m.npz", kind(a))
+    for symmetry in ("general", "symmetric"):
+        scipy.io.mmwrite(tmp_path / "m.mtx", kind(a), symmetry=symmetry)
+        scipy.io.mmwrite(tmp_path / "dense.mtx", a, symmetry=symmetry)
+        for name in ("m.npz", "m.mtx", "dense.mtx"):
+            graph = from_file(ABC, str(tmp_path / name))
+            assert graph.clients == ABC
+            assert np.array_equal(matrix_of(graph), a)
+
+
+def test_a_sparse_file_with_a_place_outside(tmp_path):
+    file = tmp_path / "m.npz"
+    broken = {"format": b"csr", "shape": (2, 2), "data": [1.0, 1.0], "indptr": [0, 1, 2]}
+    for indices in ([1, 70_000_000], [1, -5]):
+        np.savez(file, indices=indices, **broken)
+        with pytest.raises(fl.InputError, match="cannot be read") as error:
+            from_file(("a", "b"), str(file))
+        assert "\n" not in str(error.value)
+    np.savez(file, weights=np.eye(2))
+    with pytest.raises(fl.InputError, match="cannot be read"):
+        from_file(("a", "b"), str(file))
+
+
+def test_names_in_a_file_must_be_the_clients(tmp_path):
+    to_file(Graph.path(ABC), tmp_path / "g.npz")
+    with pytest.raises(fl.InputError, match=r"client 'd' of the data is not in the graph.*\(in .*g.npz\)"):
+        from_file(("a", "b", "d"), str(tmp_path / "g.npz"))
+
+
+@pytest.mark.parametrize(
+    ("graph", "name", "message"),
+    [
+        (Graph.star(ABC, server=True), "g.csv", "a server's vertex cannot be kept in a file"),
+        (Graph.path(ABC), "g.txt", "cannot be written to .*, but to .csv, .npz, .mtx"),
+        (Graph.path((" a", "b")), "g.csv", "client ' a' begins or ends with a blank"),
+        (Graph.complete([str(k) for k in range(10_000)]), "g.npz", "it joins about 5e.07 pairs"),
+    ],
+    ids=["server", "kind", "blank", "size"],
+)
+def test_what_cannot_be_written(tmp_path, graph, name, message):
+    with pytest.raises(fl.InputError, match=message):
+        to_file(graph, tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+@law
+@given(clients, st.integers(0, 1000), st.sampled_from([0.0, 0.2, 1.0]))
+def test_networkx_and_back(names, seed, density):
+    graph = Graph.from_matrix(random_weights(names, seed, density), names)
+    network = to_networkx(graph)
+    assert list(network) == list(names)
+    assert np.array_equal(networkx.to_numpy_array(network), matrix_of(graph))
+    again = from_networkx(network)
+    assert again.clients == graph.clients
+    assert np.array_equal(matrix_of(again), matrix_of(graph))
+    turned = from_networkx(network, names[::-1])
+    assert np.array_equal(matrix_of(turned), matrix_of(graph)[::-1, ::-1])
+
+
+def test_networks_of_networkx():
+    karate = from_networkx(networkx.karate_club_graph())
+    assert (karate.size, karate.edges, karate.components) == (34, 78, 1)
+    # Others know its eigenvalues too.
+    values = networkx.laplacian_spectrum(networkx.karate_club_graph())
+    assert (karate.lambda2, karate.rho) == pytest.approx((values[1], values[-1]))
+    ring = from_networkx(networkx.cycle_graph(6), [str(k) for k in range(6)])
+    assert np.array_equal(matrix_of(ring), matrix_of(Graph.ring("012345")))
+    assert from_networkx(networkx.path_graph(["a", "b"]), ABC).components == 2
+    star = to_networkx(Graph.star(ABC, server=True))
+    assert dict(star["server"]) == {name: {"weight": 1.0} for name in ABC}
+    assert list(to_networkx(Graph.from_matrix(random_weights(ABC)))) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        (networkx.DiGraph([("a", "b")]), "the network is directed"),
+        (networkx.Graph([("a", "a")]), "client 'a' is joined to itself"),
+        (networkx.MultiGraph([("a", "b"), ("b", "a")]), "given twice"),
+        (networkx.Graph([("a", "bb")]), "unknown client in the network 'bb'"),
+        (networkx.Graph([("a", "b", {"weight": -1.0})]), "weight -1.0; weights must be finite"),
+        (networkx.Graph([(1, "1")]), "the same name as text"),
+    ],
+    ids=["directed", "loop", "twice", "stranger", "negative", "name"],
+)
+def test_networks_that_cannot_be(network, message):
+    with pytest.raises(fl.InputError, match=message):
+        from_networkx(network, ("a", "b", "1"))

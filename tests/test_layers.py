@@ -14,7 +14,8 @@ ORDER = [
     "errors", "files", "randomness", "models", "parts", "partition",
     "arrays", "tables", "frames", "federation", "work", "graph", "algorithms",
     "data", "scores", "engines", "personal", "result", "schedule", "trials", "members", "stack", "rounds",
-    "training", "sections", "experiment", "contents", "sweeps", "checkpoints", "runs", "tracking", "keeping",
+    "training", "theory", "memory", "tuning", "sections", "experiment", "contents", "sweeps", "checkpoints",
+    "runs", "tracking", "keeping",
     "report", "cli",
 ]  # fmt: skip
 

@@ -53,7 +53,12 @@ def kept(folder):
         return experiment, scores, file.get_tensor("models")
 
 
-@pytest.mark.parametrize("case", CASES)
+LATER = ("global, sampled", "perfedavg", "scaffold", "l2gd", "lasso", "models", "partitions")
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow if case in LATER else ()) for case in CASES]
+)
 def test_a_sweep_is_separate_runs(case, call, tmp_path):
     words = CASES[case]
     code, out, err = call("sweep", *words, *(() if "rounds" in str(words) else ("--rounds", "2")),

@@ -36,7 +36,7 @@ def compared(task, graph, algorithms, seeds=SEEDS):
     }
 
 
-@pytest.fixture(scope="module", params=["classification", "regression"])
+@pytest.fixture(scope="module", params=["classification", pytest.param("regression", marks=pytest.mark.slow)])
 def measured(request, tmp_path_factory):
     names = shuffled(fl.data.synthetic(rows=1, test_rows=0).graph, 0)
     edges = tmp_path_factory.mktemp("graph") / "wrong.csv"

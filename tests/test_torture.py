@@ -117,7 +117,7 @@ def compared(tmp_path, ready):
     assert all(torch.equal(one[key], other[key]) for key in last)
 
 
-@pytest.mark.parametrize("work", WORKS)
+@pytest.mark.parametrize("work", ["steps", pytest.param("epochs", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_killed_runs_end_as_unbroken_ones(tmp_path, name, work):
     ready = list(prepared(experiments(name, work, SEEDS["alone"], rounds=10 + KILLS)))

@@ -12,6 +12,7 @@ from fedlap.algorithms import (
     FedPer,
     FedProx,
     FedU,
+    FedULearned,
     Global,
     Local,
     Mocha,
@@ -26,6 +27,7 @@ from fedlap.graph import Graph
 from fedlap.result import Result
 from fedlap.scores import Score
 from fedlap.training import fit
+from fedlap.tuning import tune
 
 __version__ = "0.1.0"
 
@@ -42,6 +44,7 @@ __all__ = [
     "FedPer",
     "FedProx",
     "FedU",
+    "FedULearned",
     "Federation",
     "Global",
     "Graph",
@@ -58,4 +61,5 @@ __all__ = [
     "fit",
     "models",
     "partition",
+    "tune",
 ]

@@ -15,7 +15,7 @@ from fedlap.data import SOURCES, TEST_SHARE, load_with_graph
 from fedlap.errors import InputError, whole
 from fedlap.federation import Federation
 from fedlap.files import digest_of
-from fedlap.graph import GRAPHS, Graph
+from fedlap.graph import GIVEN, GRAPHS, Graph, built
 from fedlap.models import MODELS, Architecture
 from fedlap.partition import NATURAL, PARTITIONS
 from fedlap.parts import Scaling
@@ -53,6 +53,7 @@ class Experiment(BaseModel):
     data: Section = {"name": "digits"}
     partition: Section = {}
     scarce: Section | None = None
+    fold: Section | None = None
     model: Section = {"name": "linear"}
     algorithm: Section = {"name": "fedu"}
     graph: Section = {"name": "complete"}
@@ -123,12 +124,14 @@ class Experiment(BaseModel):
             section = vars(own) | section
         return completed("partition", name, PARTITIONS.get(name, lambda: None), section)
 
-    @field_validator("scarce")
+    @field_validator("scarce", "fold")
     @classmethod
-    def _scarce(cls, section: Section | None) -> Section | None:
+    def _thinner(cls, section: Section | None, info: ValidationInfo) -> Section | None:
         if section is None:
             return None
-        made = completed("scarce", "scarce", Federation.scarce, section, leave=("self", "seed"))
+        name = str(info.field_name)
+        makers: dict[str, Callable[..., Federation]] = {"scarce": Federation.scarce, "fold": Federation.fold}
+        made = completed(name, name, makers[name], section, leave=("self", "seed"))
         return {key: value for key, value in made.items() if key != "name"}
 
     @field_validator("model")
@@ -156,8 +159,8 @@ class Experiment(BaseModel):
         if not section:
             return section
         name = known_name("graph", "graph", section, [*GRAPHS, KNOWN_GRAPH])
-        made = completed("graph", name, GRAPHS.get(name, lambda: None), section, leave=("clients",))
-        if name == "file" and not made["sha256"]:
+        made = completed("graph", name, GRAPHS.get(name, lambda: None), section, leave=GIVEN)
+        if made.get("path") and not made["sha256"]:
             made["sha256"] = digest_of("graph", made["path"])
         return made
 
@@ -177,12 +180,21 @@ class Experiment(BaseModel):
         return str(Path(self.data["path"]).stem if "path" in self.data else self.data["name"])
 
     def load(self) -> tuple[Federation, Graph | None]:
-        """The federation, and its graph where one comes with it."""
+        """The federation, or the fold of it that is held out, and its graph where one comes with it."""
         name, settings = parted(self.partition)
         check_data(self.data, self.partition)
         with located(data=self.data, partition=self.partition, scarce=self.scarce):
             partition = None if name == NATURAL else PARTITIONS[name](**settings)
-            return load_with_graph(**self.data, partition=partition, scarce=self.scarce, seed=self.seed)
+            loaded = load_with_graph(**self.data, partition=partition, scarce=self.scarce, seed=self.seed)
+        return self.folded(loaded)
+
+    def folded(self, loaded: tuple[Federation, Graph | None]) -> tuple[Federation, Graph | None]:
+        """The same data with this experiment's fold held out, where it has one."""
+        if self.fold is None:
+            return loaded
+        federation, graph = loaded
+        with located(fold=self.fold):
+            return federation.fold(**self.fold, seed=self.seed), graph
 
     def build(
         self, loaded: tuple[Federation, Graph | None] | None = None
@@ -193,7 +205,7 @@ class Experiment(BaseModel):
         make = ALGORITHMS[name]
         if takes_graph(name):
             with located(graph=self.graph):
-                settings["graph"] = self._built_graph(federation, known)
+                settings["graph"] = self.built_graph(federation, known)
         with located(algorithm=self.algorithm):
             algorithm = make(**settings)
         model_name, model_settings = parted(self.model)
@@ -232,10 +244,11 @@ class Experiment(BaseModel):
         settings = {field.name: getattr(self, field.name) for field in fields(Schedule)}
         return fit(*self.build(), seed=self.seed, **settings, on_score=on_score, on_round=on_round)
 
-    def _built_graph(self, federation: Federation, known: Graph | None) -> Graph:
+    def built_graph(self, federation: Federation, known: Graph | None) -> Graph:
+        """The graph of a federation, which may have come with one."""
         name, settings = parted(self.graph)
         if name != KNOWN_GRAPH:
-            return GRAPHS[name](federation.clients, **settings)
+            return built(name, federation, self.seed, **settings)
         if known is None:
             raise InputError(f"graph: no graph comes with {self.title!r}; use one of {', '.join(GRAPHS)}")
         return known

@@ -15,7 +15,7 @@ from fedlap.arrays import Given, check_names, held_out, smallest
 from fedlap.errors import DataWarning, InputError, real, whole
 from fedlap.frames import of_frame
 from fedlap.models import CrossEntropy, Loss, SquaredError
-from fedlap.parts import UNSCALED, Part, Scale, Scaling
+from fedlap.parts import UNSCALED, Part, Scale, Scaling, spans
 from fedlap.randomness import digests, draws
 from fedlap.tables import Table, of_arrays, of_dataset, of_partitions
 
@@ -207,6 +207,31 @@ class Federation:
         test = self._thinned(self.test, places, keep, seed, 2) if cut_test else self.test
         made = replace(self, train=train, test=test)
         return made.scaled(self.scale.kind)
+
+    def fold(self, number: int, held_out: int, seed: int = 0) -> "Federation":
+        """The same federation with one of `number` folds of its training rows to test on, not to train on.
+
+        Each client's training rows are cut at random, by `seed` and the client's name, into folds whose sizes
+        differ by one at most; its own test rows are left out. With fewer rows than folds a client has none to
+        test on in some of them; one row alone is never held out, since there would be none to train on.
+        """
+        whole("fold: number", number, 2)
+        if whole("fold: held_out", held_out, 0) >= number:
+            raise InputError(
+                f"fold: held_out = {held_out}; of {number} folds it must be one of 0 to {number - 1}"
+            )
+        count, stream = self.train.count, draws(seed, "fold")
+        place = torch.empty_like(self.train.row)
+        order = self.train.first.repeat_interleave(count) + stream.permutations(self.digests, 1, count)
+        # Clients begin at different folds, so that small ones do not all leave the same ones empty.
+        begin = stream.keys(self.digests) % number
+        place[order] = spans(begin, count) % number
+        held = (place == held_out) & (count > 1).repeat_interleave(count)
+        if not bool(held.any()):
+            raise InputError(
+                f"fold: of {number} folds number {held_out} is empty; take fewer folds, or more rows"
+            )
+        return replace(self, train=self.train.kept(~held), test=self.train.kept(held)).scaled(self.scale.kind)
 
     def remarks(self) -> list[str]:
         """What is not wrong but may surprise: clients with one label only, or without test rows."""

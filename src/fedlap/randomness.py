@@ -19,7 +19,7 @@ from torch import Tensor
 from fedlap.errors import whole
 
 Purpose = Literal[
-    "start", "sample", "batches", "split", "partition", "scarce", "data", "coin", "heterogeneity"
+    "start", "sample", "batches", "split", "partition", "scarce", "fold", "data", "coin", "heterogeneity"
 ]
 
 _LOW = 0xFFFFFFFF  # the lower 32 bits of a 64-bit word

@@ -1,19 +1,16 @@
 """Many experiments, as few stacks of runs as can be."""
 
 import json
-import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import torch
-
+from fedlap import memory
 from fedlap.contents import content_of
 from fedlap.errors import DivergedError
 from fedlap.experiment import Experiment
 from fedlap.federation import Federation
 from fedlap.graph import Graph
+from fedlap.memory import Sized
 from fedlap.models import Model
 from fedlap.result import Result
 from fedlap.rounds import Moment
@@ -21,10 +18,7 @@ from fedlap.schedule import sample_size
 from fedlap.scores import Score
 from fedlap.sections import located
 from fedlap.training import fit_all
-from fedlap.trials import Trial, kind, suited
-
-# The share of free memory that a stack of runs may take.
-USABLE = 0.5
+from fedlap.trials import Trial, suited
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,29 +35,43 @@ class Prepared:
         return self.trial.federation
 
 
-def prepared(experiments: Sequence[Experiment]) -> Iterator[Prepared]:
-    """Experiments made ready, each where its turn comes; what cannot be run is refused.
+class Loader:
+    """Makes experiments ready; data that several have in common are loaded once."""
 
-    Data that several have in common are loaded once.
-    """
-    loaded: dict[str, tuple[Federation, Graph | None]] = {}
-    contents: dict[str, str] = {}
-    for experiment in experiments:
-        key = json.dumps(
-            [experiment.data, experiment.partition, experiment.scarce, experiment.seed], default=str
-        )
-        if key not in loaded:
-            loaded[key] = experiment.load()
-            contents[key] = content_of(loaded[key][0])
-        algorithm, federation, architecture = experiment.build(loaded[key])
+    def __init__(self) -> None:
+        """Nothing is loaded yet."""
+        self._loaded: dict[str, tuple[Federation, Graph | None]] = {}
+        self._contents: dict[str, str] = {}
+
+    def load(self, experiment: Experiment) -> tuple[Federation, Graph | None]:
+        """Its data, of which folds are cut where they are."""
+        key = _data(experiment)
+        if key not in self._loaded:
+            whole = experiment.model_copy(update={"fold": None})
+            cut = experiment.fold is not None
+            self._loaded[key] = experiment.folded(self.load(whole)) if cut else experiment.load()
+        return self._loaded[key]
+
+    def ready(self, experiment: Experiment) -> Prepared:
+        """With everything chosen; what cannot be run is refused."""
+        loaded, key = self.load(experiment), _data(experiment)
+        if key not in self._contents:
+            self._contents[key] = content_of(loaded[0])
+        algorithm, federation, architecture = experiment.build(loaded)
         with located(algorithm=experiment.algorithm):
             sample_size(algorithm, experiment.sample, len(federation.clients))
             _, model = suited(algorithm, federation, architecture)
-        yield Prepared(
-            experiment.settled(algorithm, contents[key]),
+        return Prepared(
+            experiment.settled(algorithm, self._contents[key]),
             Trial(algorithm, federation, architecture, experiment.seed),
             model,
         )
+
+
+def prepared(experiments: Sequence[Experiment]) -> Iterator[Prepared]:
+    """Experiments made ready, each where its turn comes; what cannot be run is refused."""
+    loader = Loader()
+    yield from map(loader.ready, experiments)
 
 
 def train_stack(
@@ -77,40 +85,10 @@ def train_stack(
 
 def stacks(ready: Sequence[Prepared]) -> list[list[int]]:
     """The places of those that are trained together, in the order of their first."""
-    alike: dict[Any, list[int]] = {}
-    for place, each in enumerate(ready):
-        alike.setdefault(_kind(place, each), []).append(place)
-    made = []
-    for places in alike.values():
-        most = max(1, int(_free(ready[places[0]]) * USABLE) // max(_bytes(ready[place]) for place in places))
-        # As even as can be: five runs of which four fit become three and two.
-        number = math.ceil(len(places) / most)
-        size = math.ceil(len(places) / number)
-        made += [places[begin : begin + size] for begin in range(0, len(places), size)]
-    return made
+    return memory.stacks([Sized(each.trial, each.model, each.experiment.schedule) for each in ready])
 
 
-def _kind(place: int, ready: Prepared) -> Any:
-    """What runs of one stack have in common; those of a method that is not steady share it with nobody."""
-    schedule = ready.experiment.schedule
-    return (kind(ready.trial), schedule) if schedule.engine == "stacked" else place
-
-
-def _bytes(ready: Prepared) -> int:
-    """About what a run takes: its data, models, what is made of them in a round, and the mini-batches."""
-    experiment, federation, model = ready.experiment, ready.federation, ready.model
-    rows = sum(len(part.row) for part in (federation.train, federation.test))
-    values = math.prod(federation.inputs)
-    working = math.ceil(experiment.sample * len(federation.clients))
-    batch = int(federation.train.count.max()) if experiment.batch == "all" else experiment.batch
-    size = torch.finfo(experiment.schedule.real).bits // 8
-    models = 4 * len(federation.clients) + 6 * working
-    return size * (rows * values + models * model.size + 4 * working * batch * model.network.widest)
-
-
-def _free(ready: Prepared) -> int:
-    """Bytes of memory that are free where runs are computed."""
-    device = ready.experiment.schedule.placed()
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+def _data(experiment: Experiment) -> str:
+    """What fixes an experiment's data."""
+    fields = ("data", "partition", "scarce", "fold", "seed")
+    return json.dumps([getattr(experiment, field) for field in fields], default=str)

@@ -99,7 +99,7 @@ def diverged(
     if not bad:
         return None
     advice = f"lower lr (now {algorithm.lr:g}), or scale the features"
-    if isinstance(algorithm, Coupled) and algorithm.coupling.product > 2:
+    if isinstance(algorithm, Coupled) and not algorithm.coupling.stable:
         product = f"{algorithm.coupling.formula} = {algorithm.coupling.product:.4g}"
         advice = f"lower strength: {product}, and mixing is stable up to 2"
     return DivergedError(

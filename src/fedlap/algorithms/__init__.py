@@ -29,6 +29,7 @@ from fedlap.algorithms.fedu import DFedU, FedU
 from fedlap.algorithms.globally import Global
 from fedlap.algorithms.l2gd import L2GD
 from fedlap.algorithms.lasso import NetworkLasso
+from fedlap.algorithms.learned import FedULearned
 from fedlap.algorithms.local import Local
 from fedlap.algorithms.mocha import Mocha
 from fedlap.algorithms.perfedavg import PerFedAvg
@@ -38,6 +39,7 @@ from fedlap.algorithms.scaffold import Scaffold
 ALGORITHMS: Final[dict[str, type[Algorithm]]] = {
     "fedu": FedU,
     "dfedu": DFedU,
+    "fedu-learned": FedULearned,
     "local": Local,
     "global": Global,
     "fedavg": FedAvg,
@@ -69,6 +71,7 @@ __all__ = [
     "FedPer",
     "FedProx",
     "FedU",
+    "FedULearned",
     "Global",
     "Grouping",
     "Local",

@@ -162,18 +162,30 @@ class PeerAlgorithm(Algorithm, Protocol):
         """The neighbours whose models a client receives, and their weights."""
         ...
 
+    @property
+    def exchanges(self) -> int:
+        """How often, in a round, every client sends to its neighbours."""
+        ...
+
     def messages(self) -> int:
         """Models sent in a round, over all clients."""
         ...
 
     def mix(
-        self, own: Stack, heard: Float[Tensor, "client heard param"], weights: Float[Tensor, "client heard"]
-    ) -> Stack:
-        """A peer's next model, from its own and those it heard."""
+        self,
+        exchange: int,
+        own: tuple[Stack, ...],
+        heard: Float[Tensor, "client heard param"],
+        weights: Float[Tensor, "client heard"],
+    ) -> tuple[Stack, ...]:
+        """What a peer has after the first, second, … exchange, from what it had and heard.
+
+        It begins with its model alone; the first of what it has is sent, and at last its next model.
+        """
         ...
 
     def mix_all(self, W: Stack) -> Stack:
-        """`mix` at every client at once."""
+        """All exchanges of a round, at every client at once."""
         ...
 
 

@@ -1,10 +1,12 @@
 """How strongly a graph pulls models together, and how strongly it may."""
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 from fedlap.errors import InputError, real
 from fedlap.graph import Graph
+
+Mixing = Literal["explicit", "implicit"]
 
 
 @dataclass(frozen=True)
@@ -16,6 +18,7 @@ class Coupling:
     lr: float
     repeats: int
     smoothing: float = 1.0  # the pull of a neighbour is its distance over this, or less
+    mixing: Mixing = "explicit"  # a step against the pull, or to where the pull afterwards leads back from
 
     @property
     def eta(self) -> float:
@@ -44,15 +47,34 @@ class Coupling:
         """μRηρ; mixing is stable up to 2."""
         return self.unit * self.eta
 
+    @property
+    def stable(self) -> bool:
+        """Whether mixing alone makes no disagreement grow."""
+        return self.mixing == "implicit" or self.product <= 2 * (1 + 1e-12)
+
     def check(self, name: str, allow_unstable: bool) -> None:
         """Refuse a negative strength, and one past the limit of stability unless that is wanted."""
         real(f"{name}: strength", self.eta, zero=True)
-        if self.product > 2 * (1 + 1e-12) and not allow_unstable:
+        if self.mixing not in get_args(Mixing):
+            raise InputError(f"{name}: mixing = {self.mixing!r}; it must be {' or '.join(get_args(Mixing))}")
+        if not self.stable and not allow_unstable:
+            other = "mixing = implicit or " if self.smoothing == 1 else ""
             raise InputError(
                 f"{name}: strength = {self.eta:g} is too large: {self.formula} = {self.lr:g}·{self.repeats}·"
                 f"{self.eta:g}·{self.graph.rho:g}{'' if self.smoothing == 1 else f'/{self.smoothing:g}'} = "
                 f"{self.product:.4g} > 2 and mixing would not settle; take a strength of at most "
-                f"{2 / self.unit:.4g}, or set allow_unstable"
+                f"{2 / self.unit:.4g}, or set {other}allow_unstable"
+            )
+
+    def check_sampling(self, name: str, degree: float, sampled: int, clients: int) -> None:
+        """Refuse a strength by which mixing with all neighbours takes back more than local steps gain."""
+        lost = self.step * degree * (1 - sampled / clients)
+        if self.mixing == "explicit" and lost >= 1:
+            raise InputError(
+                f"{name}: strength = {self.eta:g} is too large for {sampled} of {clients} clients a "
+                f"round: lr·R·strength·degree·(1 − S/N) = {lost:.4g}, and from 1 on mixing takes back more "
+                f"than local steps gain; take a strength well below {self.eta / lost:.4g}, sample "
+                "more clients, use mixing = implicit or neighbours = sampled, or set allow_unstable"
             )
 
 

@@ -14,10 +14,11 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from fedlap.algorithms.algorithm import Everyone, Ids, Kind, Own, Rows, Stack, Steadiness, Task, check_work
-from fedlap.algorithms.coupling import Coupling
-from fedlap.errors import InputError
+from fedlap.algorithms.coupling import Coupling, Mixing
+from fedlap.errors import InputError, whole
 from fedlap.federation import Federation
 from fedlap.graph import Graph
+from fedlap.graph.mixing import advanced, chebyshev, implicit, iterated
 from fedlap.models import Model
 from fedlap.work import Work
 
@@ -41,6 +42,8 @@ class FedU:
     local_epochs: … R passes over the client's rows.
     neighbours: sum over "all" neighbours, the unsampled at their last model (Algorithm 1), or over those
         "sampled" in this round (the text beside it).
+    mixing: "explicit", as above, or "implicit": the w⁺ with w⁺_k = w_k − μRη Σ_ℓ a_kℓ (w⁺_k − w⁺_ℓ), by which
+        disagreement never grows, for any strength.
     allow_unstable: take a strength with μRηρ > 2, which the mixing alone makes diverge, or one with which,
         under sampling, it takes back more than local steps gain.
     """
@@ -51,6 +54,7 @@ class FedU:
     local_steps: int | None = None
     local_epochs: int | None = None
     neighbours: Literal["all", "sampled"] = "all"
+    mixing: Mixing = "explicit"
     allow_unstable: bool = False
 
     kind: ClassVar[Kind] = "multi-task"
@@ -73,22 +77,16 @@ class FedU:
         Of its own local step a sampled client keeps the share 1 − μRηd, d its degree, and gets the share μRηd
         of its neighbours', of whom only S/N have made any. Where μRηd(1 − S/N) ≥ 1 training goes uphill.
         """
-        like = torch.zeros(1, dtype=torch.float64)
-        degree = float(self.graph.weights.degrees(like)[:clients].max())
-        lost = self.coupling.step * degree * (1 - sampled / clients)
-        if self.neighbours == "all" and lost >= 1 and not self.allow_unstable:
-            raise InputError(
-                f"fedu: strength = {self.coupling.eta:g} is too large for {sampled} of {clients} clients a "
-                f"round: lr·R·strength·degree·(1 − S/N) = {lost:.4g}, and from 1 on mixing takes back more "
-                f"than local steps gain; take a strength well below {self.coupling.eta / lost:.4g}, sample "
-                "more clients, use neighbours = sampled, or set allow_unstable"
-            )
+        if self.neighbours == "all" and not self.allow_unstable:
+            like = torch.zeros(1, dtype=torch.float64)
+            degree = float(self.graph.weights.degrees(like)[:clients].max())
+            self.coupling.check_sampling("fedu", degree, sampled, clients)
 
     @property
     def coupling(self) -> Coupling:
         """The mixing of a round."""
         repeats = Work.of(self.local_steps, self.local_epochs).repeats
-        return Coupling(self.graph, self.strength, self.lr, repeats)
+        return Coupling(self.graph, self.strength, self.lr, repeats, mixing=self.mixing)
 
     def begin(self, start: Stack) -> tuple[Tensor, None]:
         """The server keeps every model; its own vertex, if any, begins at their mean."""
@@ -104,10 +102,12 @@ class FedU:
         return private, w
 
     def merge(self, W: Everyone, ids: Ids, ups: Stack) -> Rows:
-        """A step along −η L W, at the sampled clients."""
+        """A step along −η L W, at the sampled clients, with W before it or after it."""
         if self.graph.server:
             ids, ups = torch.cat([ids, ids.new_full((1,), len(W) - 1)]), torch.cat([ups, W[-1:]])
         elsewhere = W if self.neighbours == "all" else None
+        if self.mixing == "implicit":
+            return Rows(ids, implicit(self.graph, ups, self.coupling.step, ids, elsewhere))
         return Rows(ids, self.graph.mix_(ups, self.coupling.step, ids, elsewhere))
 
     def penalty(self, W: Everyone, private: None) -> Float[Tensor, ""]:
@@ -126,11 +126,16 @@ class DFedU:
     w_k ← w_k − μ ∇F̃_k(w_k)                    R times, at every client k
     w_k ← w_k − μRη Σ_ℓ a_kℓ (w_k − w_ℓ)        at every client k, from what its neighbours sent
 
+    With implicit mixing w ← p(L) w instead, a polynomial of as many degrees as there are exchanges, near
+    1/(1 + μRηλ) and never above 1: disagreement never grows, for any strength.
+
     graph: whose models should be alike, a_kℓ; clients talk where a_kℓ > 0.
     strength: η, how much; by default min(0.01, 1/(μRρ)), with ρ the largest eigenvalue of the Laplacian.
     lr: μ, the length of a local step.
     local_steps: R mini-batch steps a round (5 where neither is given), or …
     local_epochs: … R passes over the client's rows.
+    mixing: "explicit", as above, or "implicit".
+    exchanges: how often neighbours send to each other in a round; with implicit mixing.
     allow_unstable: take a strength with μRηρ > 2, which the mixing alone makes diverge.
     """
 
@@ -139,6 +144,8 @@ class DFedU:
     lr: float = 0.03
     local_steps: int | None = None
     local_epochs: int | None = None
+    mixing: Mixing = "explicit"
+    exchanges: int = 1
     allow_unstable: bool = False
 
     kind: ClassVar[Kind] = "multi-task"
@@ -148,6 +155,10 @@ class DFedU:
     def __post_init__(self) -> None:
         if self.graph.server:
             raise InputError("dfedu: the graph has a server vertex and dFedU has no server; use fedu")
+        if whole("dfedu: exchanges", self.exchanges, 1) > 1 and self.mixing == "explicit":
+            raise InputError(
+                f"dfedu: exchanges = {self.exchanges}; Algorithm 2 has one a round, set mixing = implicit"
+            )
         check_work("dfedu", self.lr, self.local_steps, self.local_epochs)
         self.coupling.check("dfedu", self.allow_unstable)
 
@@ -159,7 +170,7 @@ class DFedU:
     def coupling(self) -> Coupling:
         """The mixing of a round."""
         repeats = Work.of(self.local_steps, self.local_epochs).repeats
-        return Coupling(self.graph, self.strength, self.lr, repeats)
+        return Coupling(self.graph, self.strength, self.lr, repeats, mixing=self.mixing)
 
     def begin(self, start: Stack) -> tuple[None, Tensor]:
         """Each client keeps its own model; there is no server."""
@@ -176,19 +187,35 @@ class DFedU:
         return torch.from_numpy(places).long(), torch.from_numpy(weights)
 
     def messages(self) -> int:
-        """Every client sends to each of its neighbours."""
-        return 2 * self.graph.edges
+        """Every client sends to each of its neighbours, once an exchange."""
+        return 2 * self.graph.edges * self.exchanges
 
     def mix(
-        self, own: Stack, heard: Float[Tensor, "client heard param"], weights: Float[Tensor, "client heard"]
-    ) -> Stack:
-        """A step towards the neighbours that were heard."""
-        pull = (weights.unsqueeze(-1) * (own.unsqueeze(1) - heard)).sum(1)
-        return own - self.coupling.step * pull
+        self,
+        exchange: int,
+        own: tuple[Stack, ...],
+        heard: Float[Tensor, "client heard param"],
+        weights: Float[Tensor, "client heard"],
+    ) -> tuple[Stack, ...]:
+        """A step towards the neighbours that were heard; an implicit one remembers the last and the first."""
+        w, *before = own
+        pull = self.coupling.step * (weights.unsqueeze(-1) * (w.unsqueeze(1) - heard)).sum(1)
+        if self.mixing == "explicit":
+            return (w - pull,)
+        along, first = before or (torch.zeros_like(w), w)
+        return *advanced(self._steps[exchange], w, along, first, pull), first
 
     def mix_all(self, W: Stack) -> Stack:
-        """The same step at every client, as one product with the Laplacian."""
-        return self.graph.mix_(W.clone(), self.coupling.step)
+        """The same steps at every client, each as one product with the Laplacian."""
+        step = self.coupling.step
+        if self.mixing == "explicit":
+            return self.graph.mix_(W.clone(), step)
+        return iterated(self._steps, W, W, lambda w: step * self.graph.laplacian_times(w))
+
+    @property
+    def _steps(self) -> list[tuple[float, float]]:
+        """Lengths of the steps of an implicit mixing."""
+        return chebyshev(self.coupling.product, self.exchanges)
 
     def penalty(self, server: None, W: Stack) -> Float[Tensor, ""]:
         """(η/2) tr(WᵀLW)."""

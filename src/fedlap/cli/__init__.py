@@ -8,12 +8,16 @@ import typer
 from fedlap import __version__
 from fedlap.cli import console
 from fedlap.cli.data import describe, get, show
+from fedlap.cli.graph import describe as describe_graph
+from fedlap.cli.graph import draw, learn, make
 from fedlap.cli.kept import resume, runs
 from fedlap.cli.kept import show as show_run
 from fedlap.cli.methods import algorithms, cite
 from fedlap.cli.personal import export, predict
 from fedlap.cli.sweep import sweep
+from fedlap.cli.theory import theory
 from fedlap.cli.training import compare, run
+from fedlap.cli.tune import tune
 from fedlap.errors import InputError
 from fedlap.keeping import StoppedError
 
@@ -27,17 +31,25 @@ data_app = typer.Typer(help="Data sets: list, get, describe.", rich_markup_mode=
 app.command()(run)
 app.command()(compare)
 app.command()(sweep)
+app.command()(tune)
 app.command()(runs)
 app.command("show")(show_run)
 app.command()(resume)
 app.command()(export)
 app.command()(predict)
+app.command()(theory)
 app.command()(algorithms)
 app.command()(cite)
 data_app.command("list")(show)
 data_app.command()(get)
 data_app.command()(describe)
 app.add_typer(data_app, name="data")
+graph_app = typer.Typer(help="Graphs of clients: make, describe, learn, draw.", rich_markup_mode=None)
+graph_app.command()(make)
+graph_app.command("describe")(describe_graph)
+graph_app.command()(learn)
+graph_app.command()(draw)
+app.add_typer(graph_app, name="graph")
 
 INTERRUPTED = 130
 
@@ -54,8 +66,8 @@ def _top(
 
 
 @data_app.callback(invoke_without_command=True)
+@graph_app.callback(invoke_without_command=True)
 def _help_alone(context: typer.Context) -> None:
-    """Data sets: list, get, describe."""
     if context.invoked_subcommand is None:
         print(context.get_help())
 

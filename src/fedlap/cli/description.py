@@ -10,6 +10,7 @@ from fedlap.data import SOURCES
 from fedlap.errors import InputError, unknown
 from fedlap.experiment import Experiment
 from fedlap.graph import GRAPHS
+from fedlap.graph.files import READ
 from fedlap.sections import settings_of
 
 FIELDS = ("rounds", "sample", "device", "seed")  # of an experiment, as they are given
@@ -41,7 +42,7 @@ def description(given: dict[str, Any]) -> dict[str, Any]:
 
 def graph_section(name: str) -> dict[str, Any]:
     """A graph by its name or by its file."""
-    by_file = name not in GRAPHS and Path(name).suffix.lower() in (".csv", ".npy")
+    by_file = name not in GRAPHS and Path(name).suffix.lower() in READ
     return {"name": "file", "path": name} if by_file else {"name": name}
 
 
@@ -86,9 +87,8 @@ def put(description: dict[str, Any], path: str, value: Any, given: str) -> None:
             raise InputError(f"{given}: write scarce=true or scarce=false, or one of its fields")
         description["scarce"] = {} if value else None
         return
-    if section == "partition" or (section == "scarce" and description.get(section) is None):
-        description.setdefault(section, {})
-        description[section] = description[section] or {}
+    if section in ("partition", "scarce", "fold"):
+        description[section] = description.get(section) or {}
     if not dot:
         if isinstance(description.get(section), dict) and not isinstance(value, dict):
             description[section]["name"] = value

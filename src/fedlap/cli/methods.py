@@ -38,7 +38,7 @@ def algorithms(
     console.result(f"up, down: what a client at work sends and is sent in a round, {model} on {data}\n")
     for known, make in ALGORITHMS.items():
         up, down = _bytes(known, data, model)
-        console.result(f"{known:<12}{make.kind:<12}up {up:<10}down {down}")
+        console.result(f"{known:<14}{make.kind:<12}up {up:<10}down {down}")
         over = ["over a --graph"] if takes_graph(known) else []
         for text in (first_line(make), ", ".join(settings(make, "graph") + over)):
             console.out.print(Padding(Text(text), (0, 0, 0, 4)))
@@ -82,7 +82,7 @@ def cite(
 def _used(folder: Path) -> tuple[list[str], list[str]]:
     """The algorithms and the data of a run, a comparison or a sweep."""
     try:
-        for several in (folder / "comparison.json", folder / "sweep.json"):
+        for several in (folder / name for name in ("comparison.json", "sweep.json", "tune.json")):
             if several.is_file():
                 about: dict[str, Any] = json.loads(several.read_text())
                 return list(about["algorithms"]), [about["source"]]

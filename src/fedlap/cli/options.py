@@ -69,7 +69,7 @@ TRAINING: Options = {
             str,
             typer.Option(
                 help=f"Graph: {', '.join(n for n in GRAPHS if n != 'file')}, {KNOWN_GRAPH} (the data's own), "
-                "or a file of edges (.csv) or weights (.npy).",
+                "or a file of edges (.csv) or weights (.npz, .mtx, .npy).",
             ),
         ],
         "complete",

@@ -1,5 +1,6 @@
 """The command that varies settings: sweep."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -40,10 +41,10 @@ def sweep(
 ) -> None:
     """Train with several values of any field, in all combinations."""
     use_threads(given["threads"])
-    numbers, common = seed_numbers(seeds), _common(algorithm, given)
+    numbers, common = seed_numbers(seeds), common_to_all("sweep", algorithm, given)
     (name,) = algorithm_names(str(common["algorithm"]["name"]))
     tried = combinations(vary or [], name)
-    asked = _asked(tried, common, numbers[0])
+    asked = asked_of("sweep", tried, common, numbers[0])
     prepare(given["out"])
     # Seed by seed, so that what cannot be run is found before much data are loaded.
     ready = _ready(tried * len(numbers), [_at(each, seed) for seed in numbers for each in asked.values()])
@@ -65,13 +66,13 @@ def sweep(
     finish(made, folder / "sweep.json", "Table and picture", given["json"])
 
 
-def _common(algorithm: str, given: dict[str, Any]) -> dict[str, Any]:
+def common_to_all(command: str, algorithm: str, given: dict[str, Any]) -> dict[str, Any]:
     """What all runs have in common."""
     common = description(given)
     common["algorithm"] = {"name": algorithm, **algorithm_settings(given)}
     for assignment in given["set"] or []:
         if parsed(assignment)[0] == "seed":
-            raise InputError(f"--set {assignment}: sweep takes this from --seeds")
+            raise InputError(f"--set {assignment}: {command} takes this from --seeds")
         assign(common, assignment)
     return common
 
@@ -80,7 +81,9 @@ def _at(experiment: Experiment, seed: int) -> Experiment:
     return experiment.model_copy(update={"seed": seed})
 
 
-def _asked(tried: list[Combination], common: dict[str, Any], seed: int) -> dict[str, Experiment]:
+def asked_of(
+    command: str, tried: Sequence[Combination], common: dict[str, Any], seed: int
+) -> dict[str, Experiment]:
     """The experiment of each combination; two that are the same show that a field is not used."""
     asked: dict[str, Experiment] = {}
     for each in tried:
@@ -88,8 +91,8 @@ def _asked(tried: list[Combination], common: dict[str, Any], seed: int) -> dict[
         for label, other in asked.items():
             if made == other:
                 raise InputError(
-                    f"sweep: {label} and {each.label} are the same run, since {made.algorithm['name']} does "
-                    "not use what differs; vary another field"
+                    f"{command}: {label} and {each.label} are the same run, since {made.algorithm['name']} "
+                    "does not use what differs; vary another field"
                 )
         asked[each.label] = made
     return asked
@@ -103,9 +106,14 @@ def _ready(tried: list[Combination], planned: list[Experiment]) -> list[Prepared
             ready.append(each)
     except InputError as error:
         raise tried[len(ready)].refused(error) from None
+    check_scores("sweep", ready)
+    return ready
+
+
+def check_scores(command: str, ready: Sequence[Prepared]) -> None:
+    """Refuse runs that cannot be ranked."""
     if len({each.federation.labels is None for each in ready}) > 1:
         raise InputError(
-            "sweep: some of these runs are scored by accuracy and some by loss, so that none is best; "
-            "sweep each task by itself"
+            f"{command}: some of these runs are scored by accuracy and some by loss, so that none is best; "
+            f"{command} each task by itself"
         )
-    return ready

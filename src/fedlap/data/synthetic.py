@@ -4,11 +4,13 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float64, Int64, Num
+from scipy.sparse import csr_array
 from torch import Tensor
 
-from fedlap.errors import real, unknown, whole
+from fedlap.errors import InputError, real, unknown, whole
 from fedlap.federation import Federation
 from fedlap.graph import Graph
 from fedlap.graph.weights import DENSE_UP_TO
@@ -38,11 +40,12 @@ def synthetic(
     smoothness: float = 10.0,
     size: float = 4.0,
     noise: float = 1.0,
+    clusters: int = 0,
     seed: int = 0,
 ) -> Synthetic:
-    """Linear clients around a ring: neighbours alike, opposite ones strangers.
+    """Linear clients around a ring, neighbours alike and opposite ones strangers; or in clusters.
 
-    The true models are Gaussian on the ring with precision (I + smoothness·L)², scaled so that a weight has
+    The true models are Gaussian on the graph with precision (I + smoothness·L)², scaled so that a weight has
     standard deviation `size`/√features. Client k has between rows/2 and 3·rows/2 training rows.
 
     task: labels drawn from a client's softmax, or targets x·w + noise.
@@ -51,9 +54,10 @@ def synthetic(
     labels: classes (ignored for regression, which has one target).
     rows: mean number of training rows of a client.
     test_rows: test rows of each client.
-    smoothness: how slowly models change along the ring.
+    smoothness: how slowly models change along edges.
     size: how large the true models are.
     noise: standard deviation of the noise on targets (ignored for classification).
+    clusters: 0 for a ring, or so many groups of which all members are joined, and no others.
     seed: of everything.
     """
     if task not in ("classification", "regression"):
@@ -70,12 +74,15 @@ def synthetic(
         whole(f"synthetic: {name}", value, least[name])
     for name, amount in {"smoothness": smoothness, "size": size, "noise": noise}.items():
         real(f"synthetic: {name}", amount, zero=True)
+    if not 0 <= whole("synthetic: clusters", clusters, 0) <= clients:
+        raise InputError(f"synthetic: clusters = {clusters}; there are {clients} clients, take no more")
     names = tuple(str(k) for k in range(clients))
-    graph = Graph.ring(names)
+    member = torch.arange(clients) * clusters // clients
+    graph = _joined(names, member) if clusters else Graph.ring(names)
     classes = labels if task == "classification" else None
     outputs = classes or 1
     z = draws(seed, "data").normal(0, 0, clients * (features + 1) * outputs).view(clients, -1)
-    W = _smooth(z, graph, smoothness)
+    W = _alike(z, member, smoothness) if clusters else _smooth(z, graph, smoothness)
     W *= size / features**0.5
     own, at = draws(seed, "data", 1), digests(names)
     share = own.uniforms(at, 0, 1).flatten().tolist()
@@ -121,6 +128,30 @@ def _rows(
     # The largest of scores plus Gumbel noise is a draw from their softmax.
     gumbel = -(-own.uniforms(at, 2, total * outputs).log()).log().view_as(scores)
     return x.flatten(0, 1), (scores + gumbel).argmax(2).flatten()
+
+
+def _joined(names: tuple[str, ...], member: Int64[Tensor, "client"]) -> Graph:
+    """All members of each cluster joined to each other."""
+    groups = torch.arange(len(member)).split(member.bincount().tolist())
+    pairs = torch.cat([torch.combinations(own) for own in groups])
+    ones = np.ones(2 * len(pairs))
+    ends = torch.cat([pairs, pairs.flip(1)]).T.numpy()
+    return Graph.from_matrix(csr_array((ones, (ends[0], ends[1])), shape=(len(names),) * 2), names)
+
+
+def _alike(
+    z: Float64[Tensor, "client param"], member: Int64[Tensor, "client"], smoothness: float
+) -> Float64[Tensor, "client param"]:
+    """(I + smoothness·L)⁻¹ z where all of a cluster are joined: what differs from its mean is made smaller.
+
+    Scaled back to unit variance.
+    """
+    count = member.bincount()
+    sums = torch.zeros(len(count), z.shape[1], dtype=z.dtype).index_add_(0, member, z)
+    size = count.double().unsqueeze(1)[member]
+    mean = sums[member] / size
+    less = 1 / (1 + smoothness * size)
+    return (mean + less * (z - mean)) / (1 / size + less.square() * (1 - 1 / size)).sqrt()
 
 
 def _smooth(

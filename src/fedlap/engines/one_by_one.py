@@ -33,12 +33,15 @@ class OneByOne:
         self, algorithm: PeerAlgorithm, W: Float[Tensor, "client param"]
     ) -> Float[Tensor, "client param"]:
         """Each peer by itself, from the models of its neighbours alone."""
-        mixed = []
-        for place in range(len(W)):
-            near, weights = algorithm.hears(place)
-            heard = W[near.to(W.device)].unsqueeze(0)
-            mixed.append(algorithm.mix(W[place : place + 1], heard, weights.to(W).unsqueeze(0)))
-        return torch.cat(mixed)
+        hears = [algorithm.hears(place) for place in range(len(W))]
+        own: list[tuple[Tensor, ...]] = [(W[place : place + 1],) for place in range(len(W))]
+        for exchange in range(algorithm.exchanges):
+            sent = torch.cat([each[0] for each in own])
+            own = [
+                algorithm.mix(exchange, each, sent[near.to(W.device)].unsqueeze(0), a.to(W).unsqueeze(0))
+                for each, (near, a) in zip(own, hears, strict=True)
+            ]
+        return torch.cat([each[0] for each in own])
 
     def score(self, W: Float[Tensor, "client param"]) -> tuple[Tally, Tally]:
         """A loop over clients."""

@@ -1,46 +1,109 @@
-"""Graphs from files."""
+"""Graphs from files and to files."""
 
 import csv
+import io
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from scipy.io import mmread, mmwrite
+from scipy.sparse import coo_array, load_npz, save_npz
 
 from fedlap.errors import InputError
-from fedlap.files import checked_digest
-from fedlap.graph.checks import Edge
+from fedlap.files import checked_digest, write_file
+from fedlap.graph.builders import check_edges
+from fedlap.graph.checks import checked_names
 from fedlap.graph.graph import Graph
 
+READ = (".csv", ".npz", ".mtx", ".npy")  # how the names of files end that graphs are read from
+WRITTEN = (".csv", ".npz", ".mtx")
+NAMES = "clients"  # the array of a .npz file that names them
 
-def from_file(clients: Sequence[str], path: str, sha256: str = "") -> Graph:
-    """A graph of these clients: edges `client,client[,weight]` in a .csv file, or a matrix in a .npy file.
+Columns = tuple[list[str], list[str], list[float]]  # two clients and the weight between them
 
-    With `sha256`, only from a file with that content.
+
+def from_file(clients: Sequence[str] | None, path: str, sha256: str = "") -> Graph:
+    """A graph of these clients, from a file of edges or of a matrix.
+
+    .csv: lines `client,client[,weight]`, each pair once; weight 0 names clients without joining them
+    .npz: a sparse matrix (`scipy.sparse.save_npz`); an array `clients` beside it may name its rows
+    .mtx: a matrix in the Matrix Market's format
+    .npy: a matrix
+
+    Rows of a matrix without names follow the order of `clients`; without `clients`, they are whom the file
+    names. With `sha256`, only from a file with that content.
     """
     file = Path(path)
     if not file.is_file():
         raise InputError(f"graph: there is no file {path!r}")
     checked_digest("graph", path, sha256)
     try:
-        if file.suffix.lower() == ".npy":
-            with file.open("rb") as content:
-                return Graph.from_matrix(np.load(content, allow_pickle=False), clients)
-        if file.suffix.lower() == ".csv":
-            return Graph.from_edges(_edges(file), clients)
+        return _read(file, clients)
     except InputError as error:
         raise InputError(f"{error} (in {path})") from error
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"graph: {path!r} cannot be read: {error}") from error
-    raise InputError(f"graph: {path!r} is neither a .csv file of edges nor a .npy file with a matrix")
+    except (OSError, ValueError, EOFError, OverflowError, KeyError, csv.Error, zipfile.BadZipFile) as error:
+        told = " ".join(str(error).split())
+        raise InputError(f"graph: {path!r} cannot be read: {told}") from error
 
 
-def _edges(file: Path) -> list[Edge]:
-    edges: list[Edge] = []
+def to_file(graph: Graph, path: str | Path) -> None:
+    """Write a graph such that `from_file` reads the same weights.
+
+    .csv: edges by name, where a client without any has one of weight 0 (so a single client leaves nothing)
+    .npz: a sparse matrix and an array of names, in order
+    .mtx: a matrix alone, without names
+    """
+    file = Path(path)
+    if graph.server:
+        raise InputError("graph: a server's vertex cannot be kept in a file; make a star with server = true")
+    check_edges("it", graph.edges)
+    matrix = coo_array(graph.weights.matrix())
+    content = io.BytesIO()
+    if file.suffix.lower() == ".csv":
+        content.write(_lines(graph, matrix).encode("utf-8", "surrogatepass"))
+    elif file.suffix.lower() == ".npz":
+        save_npz(content, matrix.tocsr())
+        if graph.clients is not None:
+            with zipfile.ZipFile(content, "a") as archive, archive.open(f"{NAMES}.npy", "w") as names:
+                np.save(names, np.array(graph.clients))
+    elif file.suffix.lower() == ".mtx":
+        mmwrite(content, matrix, symmetry="symmetric")
+    else:
+        raise InputError(f"graph: it cannot be written to {str(path)!r}, but to {', '.join(WRITTEN)}")
+    write_file(file, content.getvalue())
+
+
+def _read(file: Path, clients: Sequence[str] | None) -> Graph:
+    kind = file.suffix.lower()
+    if kind == ".csv":
+        return _joined(_columns(file), clients)
+    if kind == ".mtx":
+        return Graph.from_matrix(mmread(file, spmatrix=False), clients)
+    if kind not in READ:
+        raise InputError(
+            "graph: it is neither a .csv file of edges nor a .npz, .mtx or .npy file of a matrix"
+        )
+    with file.open("rb") as content:
+        if kind == ".npy":
+            return Graph.from_matrix(np.load(content, allow_pickle=False), clients)
+        matrix = load_npz(content)
+        if matrix.format in ("csr", "csc", "bsr"):
+            matrix.check_format(full_check=True)  # a place outside would be read where nothing is
+        content.seek(0)
+        with np.load(content, allow_pickle=False) as arrays:
+            names = [str(name) for name in np.atleast_1d(arrays[NAMES])] if NAMES in arrays else None
+    if names is None or clients is None:
+        return Graph.from_matrix(matrix, clients if names is None else names)
+    return Graph.from_matrix(matrix, names).aligned(clients)
+
+
+def _columns(file: Path) -> Columns:
+    """Both ends and the weight of each line."""
+    begin, end, weight = [], [], []
     with file.open(newline="", encoding="utf-8-sig") as lines:
-        for number, line in enumerate(csv.reader(lines), 1):
-            cells = [cell.strip() for cell in line]
-            if not any(cells):
+        for number, cells in enumerate(csv.reader(lines), 1):
+            if not "".join(cells).strip():
                 continue
             if len(cells) not in (2, 3):
                 raise InputError(
@@ -48,9 +111,53 @@ def _edges(file: Path) -> list[Edge]:
                     "write client,client or client,client,weight"
                 )
             try:
-                edges.append((cells[0], cells[1], float(cells[2]) if len(cells) == 3 else 1.0))
+                weight.append(float(cells[2]) if len(cells) == 3 else 1.0)
             except ValueError as error:
                 raise InputError(
-                    f"graph: line {number} has the weight {cells[2]!r}; it must be a number"
+                    f"graph: line {number} has the weight {cells[2].strip()!r}; it must be a number"
                 ) from error
-    return edges
+            begin.append(cells[0].strip())
+            end.append(cells[1].strip())
+    return begin, end, weight
+
+
+def _joined(columns: Columns, clients: Sequence[str] | None) -> Graph:
+    """All edges at once; only where something is wrong one after another, to say what."""
+    begin, end, weight = columns
+    listed = dict.fromkeys(name for pair in zip(begin, end, strict=True) for name in pair)
+    names = checked_names(listed if clients is None else clients)
+    size, at = len(names), {name: place for place, name in enumerate(names)}
+    ends = np.array([[at.get(name, -1) for name in column] for column in (begin, end)], dtype=np.int64)
+    values = np.array(weight)
+    low, high = ends.min(0), ends.max(0)
+    once = len(np.unique(low * size + high)) == len(values)
+    sound = (low >= 0) & (low < high) & (values >= 0) & (values < np.inf)
+    if not (once and sound.all()):
+        return Graph.from_edges(zip(begin, end, weight, strict=True), names)
+    half = coo_array((values, (low, high)), shape=(size, size)).tocsr()
+    return Graph.from_matrix(half + half.T, names)
+
+
+def _lines(graph: Graph, matrix: coo_array) -> str:
+    """Each pair once, and a pair of weight 0 for everybody who is in none."""
+    names = graph.clients or tuple(str(place) for place in range(graph.size))
+    for name in names:
+        if name != name.strip():
+            raise InputError(
+                f"graph: client {name!r} begins or ends with a blank, which a .csv file loses; use .npz"
+            )
+    upper = matrix.row < matrix.col
+    alone = np.setdiff1d(np.arange(graph.size), matrix.row) if graph.size > 1 else np.array([], dtype=int)
+    pairs = np.unique(np.stack([np.minimum(alone, alone == 0), np.maximum(alone, alone == 0)]), axis=1)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows(
+        (names[k], names[other], weight)
+        for k, other, weight in zip(
+            [*matrix.row[upper].tolist(), *pairs[0].tolist()],
+            [*matrix.col[upper].tolist(), *pairs[1].tolist()],
+            [*matrix.data[upper].tolist(), *[0.0] * pairs.shape[1]],
+            strict=True,
+        )
+    )
+    return text.getvalue()

@@ -1,5 +1,9 @@
 """Eigenvalues and components of a graph's Laplacian."""
 
+import math
+import sys
+from typing import Literal
+
 import numpy as np
 from jaxtyping import Float64
 from scipy.linalg import eigh_tridiagonal, eigvalsh
@@ -11,6 +15,7 @@ from fedlap.graph.weights import DENSE_UP_TO, CompleteWeights, Weights
 
 TOLERANCE = 1e-5
 EXACT_UP_TO = 300  # vertices; above it iterating is faster than a full decomposition
+STEPS = 2_000  # towards λ₂; past it another way is faster
 RESTARTS = 1_000_000  # of the iteration, over the number of vertices; past it another way is faster
 
 
@@ -33,32 +38,43 @@ def largest(weights: Weights) -> float:
     try:
         return float(eigsh(L, v0=_start(weights), return_eigenvectors=False, **settings)[0])
     except ArpackNoConvergence:
-        return _lanczos(L, _start(weights))
+        return _lanczos(L, _start(weights), "largest", sys.maxsize)
 
 
-def _lanczos(L: csr_array, v: Float64[np.ndarray, "vertex"]) -> float:
-    """The largest eigenvalue, as above, where many others are close to it.
+def _lanczos(
+    L: csr_array, v: Float64[np.ndarray, "vertex"], end: Literal["largest", "second"], most: int
+) -> float:
+    """The largest eigenvalue, or the smallest but for that of 1; or NaN after so many steps.
 
-    No restarts, which would forget what tells them apart, and no basis is kept: rounding then finds some
-    eigenvalues twice, but none that are not there.
+    No restarts, which would forget what tells eigenvalues apart that are close, and no basis is kept:
+    rounding then finds some of them twice, but none that are not there.
     """
+    v = v - v.mean() if end == "second" else v
     v, before = v / np.linalg.norm(v), np.zeros_like(v)
     diagonal, beside = [], [0.0]
-    while True:
+    for step in range(most):
         u = L @ v - beside[-1] * before
         diagonal.append(float(u @ v))
         u -= diagonal[-1] * v
+        if end == "second":
+            u -= u.mean()  # what rounding brings back of 1
         beside.append(float(np.linalg.norm(u)))
-        last = len(diagonal) - 1
-        if last % 25 == 24 or beside[-1] <= 1e-14 * diagonal[-1]:
-            value, vector = eigh_tridiagonal(diagonal, beside[1:-1], select="i", select_range=(last, last))
-            if beside[-1] * abs(vector[-1, 0]) <= TOLERANCE * value[0]:  # as far as it can be wrong
+        ended = beside[-1] <= 1e-14 * diagonal[-1]
+        if step % 25 == 24 or ended:
+            at = step if end == "largest" else 0
+            value, vector = eigh_tridiagonal(diagonal, beside[1:-1], select="i", select_range=(at, at))
+            if beside[-1] * abs(vector[-1, 0]) <= TOLERANCE * value[0] or ended:  # as far as it can be wrong
                 return float(value[0])
         v, before = u / beside[-1], v
+    return math.nan
 
 
 def second_smallest(weights: Weights) -> float:
-    """λ₂, positive where the graph is connected."""
+    """λ₂, positive where the graph is connected; for large graphs from above, to about TOLERANCE.
+
+    Where many eigenvalues are close to it, as in rings and grids, steps are many, but then the graph has
+    narrow places and L is factorised with little fill; of other graphs the factors would not fit memory.
+    """
     if isinstance(weights, CompleteWeights):
         return largest(weights)
     if components(weights) > 1 or weights.size == 1:
@@ -66,7 +82,11 @@ def second_smallest(weights: Weights) -> float:
     L = laplacian(weights)
     if weights.size <= DENSE_UP_TO:
         return float(eigvalsh(L.toarray())[1])
-    shift = -1e-6 * largest(weights)  # just below zero, where L has an eigenvalue
+    # Squares, so that no cluster of neighbours in order has a sum near zero and stays unseen.
+    found = _lanczos(L, np.cos(np.arange(weights.size) ** 2.0), "second", STEPS)
+    if not math.isnan(found):
+        return found
+    shift = -1e-6 * L.diagonal().max()  # just below zero, where L has an eigenvalue
     return float(max(eigsh(L, k=2, sigma=shift, v0=_start(weights), return_eigenvectors=False)))
 
 

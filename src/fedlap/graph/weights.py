@@ -1,6 +1,7 @@
 """Three forms of a symmetric weight matrix A, each with the cheapest way to sum over neighbours."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -98,6 +99,9 @@ class DenseWeights:
 
     array: Float[Tensor, "vertex vertex"]
     _placed: dict[tuple[torch.device, torch.dtype], Tensor] = field(default_factory=dict, repr=False)
+    _waves_placed: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = field(
+        default_factory=dict, repr=False
+    )
 
     @property
     def size(self) -> int:
@@ -134,6 +138,20 @@ class DenseWeights:
         if elsewhere is None or len(ids) == self.size:
             return among.sum(1, keepdim=True), among @ w
         return rows.sum(1, keepdim=True), rows @ elsewhere + among @ (w - elsewhere[ids])
+
+    @cached_property
+    def _waves(self) -> tuple[Tensor, Tensor]:
+        a = self.array.cpu().double()
+        values, vectors = torch.linalg.eigh(torch.diag(a.sum(1)) - a)
+        return values.clamp_min(0).unsqueeze(1), vectors
+
+    def waves(self, like: Tensor) -> tuple[Float[Tensor, "vertex 1"], Float[Tensor, "vertex vertex"]]:
+        """Eigenvalues and eigenvectors of L, where `like` is."""
+        place = (like.device, like.dtype)
+        if place not in self._waves_placed:
+            values, vectors = self._waves
+            self._waves_placed[place] = values.to(like), vectors.to(like)
+        return self._waves_placed[place]
 
     def _like(self, w: Tensor) -> Tensor:
         """A where w is. The array never changes, so a copy once placed stays right."""

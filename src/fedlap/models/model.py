@@ -164,7 +164,7 @@ class Model:
     def gradient(self, W: Stack, batch: Batch) -> Stack:
         """∇F̃_k of each client on its batch."""
         gradient = self.network.gradient(W, batch.x, self._slope(batch, batch.weight))
-        return gradient.add_(W, alpha=self.l2) if self.l2 else gradient
+        return gradient.add_(self.l2 * W) if self.l2 else gradient
 
     def descend(self, W: Stack, batch: Batch, lr: Rate) -> None:
         """W ← W − lr ∇F̃(W), in place."""

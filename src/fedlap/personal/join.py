@@ -101,12 +101,17 @@ def _mean(
 
 
 def _step(algorithm: Algorithm, length: float, weights: Float[Tensor, "neighbour 1"]) -> float:
-    """μRη where the method pulls neighbours together, 0 elsewhere; refused where that would not settle."""
+    """μRη where the method pulls neighbours together, 0 elsewhere; refused where that would not settle.
+
+    Implicit mixing is a shorter step along the same pull: w + s Σ a_ℓ (w_ℓ − w⁺) = w⁺.
+    """
     if not isinstance(algorithm, Coupled):
         return 0.0
     coupling = algorithm.coupling
     step = length * coupling.eta
     product = step * float(weights.sum()) / coupling.smoothing
+    if coupling.mixing == "implicit":
+        return step / (1 + product)
     if product > 2:
         raise InputError(
             f"join: the neighbours' weights sum to {float(weights.sum()):g}, with which lr·R·strength·Σ = "

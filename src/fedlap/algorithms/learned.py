@@ -1,0 +1,148 @@
+"""FedU on a graph that the server learns from the models it keeps."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from fedlap.algorithms.algorithm import (
+    Everyone,
+    Ids,
+    Kind,
+    One,
+    Own,
+    Rows,
+    Stack,
+    Steadiness,
+    Task,
+    check_work,
+)
+from fedlap.algorithms.coupling import Coupling, Mixing
+from fedlap.algorithms.fedu import CITATION
+from fedlap.errors import InputError, whole
+from fedlap.federation import Federation
+from fedlap.graph import Graph
+from fedlap.graph.learning import check_size, learned_weights
+from fedlap.graph.mixing import by_factors
+from fedlap.graph.weights import DenseWeights
+from fedlap.models import Model
+from fedlap.work import Work
+
+# Every client's model, the weights of the graph, how many rounds are done, and the mean of all starts.
+Kept = tuple[Everyone, Float[Tensor, "vertex vertex"], Int64[Tensor, "1"], One]
+
+
+@dataclass(frozen=True)
+class FedULearned:
+    """FedU (T. Dinh et al. 2022) on a graph that its server learns from the models that it keeps anyway.
+
+    It begins on a given graph. After `warmup` rounds a graph learned from all clients' models takes its
+    place, scaled to the same ρ, so that the strength means the same; and again every so many rounds.
+
+    graph: what is known before, such as nothing (complete).
+    strength: η, how much neighbours are pulled together; by default min(0.01, 1/(μRρ)).
+    lr: μ, the length of a local step.
+    local_steps: R mini-batch steps a round (5 where neither is given), or …
+    local_epochs: … R passes over the client's rows.
+    learner: "kernel" joins those whose models are near, by a Gaussian of their distance; "smooth" finds the
+        weights on which models are smoothest (Kalofolias 2016); "cosine" joins those that have gone the same
+        way.
+    nearest: about how many neighbours a client gets.
+    warmup: rounds before a graph is learned.
+    every: rounds until it is learned again; 0 keeps the first.
+    mixing: "explicit" or "implicit", as in FedU.
+    allow_unstable: take a strength with μRηρ > 2, which the mixing alone makes diverge.
+    """
+
+    graph: Graph
+    strength: float | None = None
+    lr: float = 0.03
+    local_steps: int | None = None
+    local_epochs: int | None = None
+    learner: Literal["kernel", "smooth", "cosine"] = "kernel"
+    nearest: int = 5
+    warmup: int = 10
+    every: int = 10
+    mixing: Mixing = "explicit"
+    allow_unstable: bool = False
+
+    kind: ClassVar[Kind] = "multi-task"
+    steady: ClassVar[Steadiness] = "local"
+    citation: ClassVar[str] = CITATION
+
+    def __post_init__(self) -> None:
+        if self.graph.server:
+            raise InputError("fedu-learned: the graph has a server vertex, whose edges none learns; use fedu")
+        whole("fedu-learned: nearest", self.nearest, 1)
+        whole("fedu-learned: warmup", self.warmup, 1)
+        whole("fedu-learned: every", self.every, 0)
+        check_work("fedu-learned", self.lr, self.local_steps, self.local_epochs)
+        self.coupling.check("fedu-learned", self.allow_unstable)
+
+    def suited(self, federation: Federation, model: Model) -> "FedULearned":
+        """The same method with its graph in the federation's order of clients."""
+        check_size(len(federation.clients))
+        return replace(self, graph=self.graph.aligned(federation.clients))
+
+    def check_sampling(self, sampled: int, clients: int) -> None:
+        """Refuse a strength that takes back more than the sampled clients have gained, as FedU does."""
+        if not self.allow_unstable:
+            degree = (1 - 1 / clients) * self.graph.rho  # no graph has one above
+            self.coupling.check_sampling("fedu-learned", degree, sampled, clients)
+
+    @property
+    def coupling(self) -> Coupling:
+        """The mixing of a round."""
+        repeats = Work.of(self.local_steps, self.local_epochs).repeats
+        return Coupling(self.graph, self.strength, self.lr, repeats, mixing=self.mixing)
+
+    def begin(self, start: Stack) -> tuple[Kept, None]:
+        """The server keeps every model, and the graph."""
+        a = torch.from_numpy(self.graph.weights.matrix().toarray()).to(start)
+        done = torch.zeros(1, dtype=torch.int64, device=start.device)
+        return (start.clone(), a, done, start.mean(0, keepdim=True)), None
+
+    def send(self, kept: Kept, ids: Ids) -> Own:
+        """Each sampled client is told its own model."""
+        return Own(kept[0], ids)
+
+    def local(self, private: None, w: Stack, task: Task) -> tuple[None, Stack]:
+        """R mini-batch steps."""
+        w = task.descended(w, self.lr)
+        return private, w
+
+    def merge(self, kept: Kept, ids: Ids, ups: Stack) -> tuple[Rows, Tensor, Tensor, Tensor]:
+        """A graph is learned where it is time; then a step along −η L W, at the sampled clients."""
+        W, a, done, start = kept
+        done = done + 1
+        if self._learns(int(done)):
+            a = self._learned(W.index_copy(0, ids, ups), start)
+        weights, step = DenseWeights(a), self.coupling.step
+        if self.mixing == "implicit":
+            mixed = by_factors(weights, ups, step, ids, W)
+        else:
+            mixed = Graph(None, weights).mix_(ups, step, ids, W)
+        return Rows(ids, mixed), a, done, start
+
+    def _learns(self, done: int) -> bool:
+        past = done - self.warmup
+        return past == 0 or (past > 0 and self.every > 0 and past % self.every == 0)
+
+    def _learned(self, W: Everyone, start: One) -> Float[Tensor, "vertex vertex"]:
+        """Weights with the ρ of the graph at the beginning."""
+        found = learned_weights(W, self.learner, self.nearest, start[0])
+        return torch.from_numpy(found * (self.graph.rho / len(W))).to(W)
+
+    def learned(self, kept: Kept) -> Graph:
+        """The graph that the server has come to."""
+        return Graph.from_matrix(kept[1], self.graph.clients)
+
+    def penalty(self, kept: Kept, private: None) -> Float[Tensor, ""]:
+        """(η/2) tr(WᵀLW)."""
+        return self.coupling.eta / 2 * Graph(None, DenseWeights(kept[1])).smoothness(kept[0])
+
+    def personal(self, kept: Kept, private: None, clients: int) -> Stack:
+        """Each client's own model."""
+        return kept[0]

@@ -1,0 +1,319 @@
+"""`fedlap graph make|describe|learn|draw`: files, numbers and pictures, and mistakes in one line."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+from matplotlib import image
+from scipy.spatial.distance import pdist
+
+import fedlap as fl
+from fedlap.graph.files import from_file
+from fedlap.graph.learning import learned
+from fedlap.report.graph_picture import CATEGORIES, Colours, draw_graph
+from fedlap.report.layout import layout
+from fedlap.runs import Run
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Runs: two finished ones, one that has just begun, one of real targets; and files."""
+    from fedlap.cli.training import run_one
+    from fedlap.experiment import Experiment
+
+    folder = tmp_path_factory.mktemp("graphs")
+    given = {
+        "again": False,
+        "track": None,
+        "save_rounds": None,
+        "save_seconds": 30.0,
+        "json": True,
+        "out": folder,
+    }
+    small = {"name": "synthetic", "clients": 12, "rows": 60}
+    asked = {
+        "true": {"data": small, "graph": {"name": "known"}, "algorithm": {"name": "fedu", "strength": 0.3}},
+        "local": {"data": {"name": "digits"}, "algorithm": {"name": "local", "lr": 0.1, "local_epochs": 2}},
+        "real": {"data": {**small, "task": "regression"}, "algorithm": {"name": "local"}},
+        "learned": {"data": small, "algorithm": {"name": "fedu-learned", "warmup": 5, "nearest": 2}},
+    }
+    for name, described in asked.items():
+        run_one(Experiment.of({**described, "rounds": 40, "evaluate_every": 0}), given)
+        (made,) = folder.glob("*-*-*")
+        made.rename(folder / name)
+    (folder / "begun").mkdir()
+    (folder / "begun" / "experiment.toml").write_bytes((folder / "true" / "experiment.toml").read_bytes())
+    (folder / "empty").mkdir()
+    (folder / "parts.csv").write_text("a,b,0.5\nb,c,2\nd,e,1\nf,a,0\n")
+    (folder / "text.csv").write_text("a,b,heavy\n")
+    return folder
+
+
+@pytest.fixture
+def graph(call, folder, monkeypatch, capsys):
+    """Run `fedlap graph …` in that folder; what it prints, or the object of --json."""
+    capsys.readouterr()  # what the runs have printed
+    monkeypatch.chdir(folder)
+
+    def run(*words):
+        code, out, err = call("graph", *" ".join(words).split(), out=False)
+        assert (code, err) == (0, "")
+        return json.loads(out) if "--json" in " ".join(words) else out
+
+    return run
+
+
+@pytest.mark.parametrize("ending", ["csv", "npz", "mtx"])
+def test_a_graph_is_made_as_a_run_would_use_it(graph, folder, ending):
+    out = graph(
+        f"make ring.{ending} --data synthetic --graph ring --set data.clients=9 --set graph.weight=0.5"
+    )
+    assert f"written    ring.{ending}" in out
+    clients = [str(k) for k in range(9)]
+    made = from_file(clients, str(folder / f"ring.{ending}")).weights.matrix().toarray()
+    assert np.array_equal(made, fl.Graph.ring(clients, 0.5).weights.matrix().toarray())
+    said = graph(f"describe ring.{ending} --json")
+    assert (said["clients"], said["edges"], said["weights"]) == (9, 9, [0.5, 0.5])
+
+
+def test_a_seed_and_the_data_make_the_graph(graph, folder):
+    for seed in (0, 1):
+        graph(f"make near-{seed}.csv --data digits --graph nearest --set graph.neighbours=3 --seed {seed}")
+    one, other = ((folder / f"near-{seed}.csv").read_text() for seed in (0, 1))
+    assert one != other
+    about = graph("describe --data digits --graph nearest --set graph.neighbours=3 --seed 1 --json")
+    same = graph("describe near-1.csv --json")
+    for fact in ("clients", "edges", "components", "neighbours", "weights", "lambda2", "rho"):
+        assert about[fact] == pytest.approx(same[fact])
+
+
+def test_describe_gives_strengths_without_training(graph):
+    said = graph("describe --data digits --graph ring --lr 0.1 --local-epochs 4 --strength 0.7 --json")[
+        "mixing"
+    ]
+    assert (said["lr"], said["repeats"]) == (0.1, 4)
+    assert said["largest_stable_strength"] == pytest.approx(2 / (0.1 * 4 * 4))
+    assert said["default_strength"] == 0.01
+    largest = said["largest_stable_strength"]
+    strengths = [each["strength"] for each in said["strengths"]]
+    wanted = sorted([0.7, 0.01, *(share * largest for share in (0.01, 0.03, 0.1, 0.3, 1))])
+    assert strengths == pytest.approx(wanted)
+    assert said["strengths"][-1]["explicit_rounds_to_halve"] is None
+    rounds = [each["implicit_rounds_to_halve"] for each in said["strengths"]]
+    assert rounds == sorted(rounds, reverse=True)  # the stronger, the faster
+
+
+def test_describe_in_words(graph):
+    out = graph("describe --data digits --strength 0.3")
+    for words in (
+        "clients    20",
+        "190, 100 % of all pairs",
+        "ρ          20",
+        "stable up to 0.6667",
+        "as given",
+    ):
+        assert words in out
+    assert "R = 5 local steps" in out
+    parts = graph("describe parts.csv")
+    assert "no: 3 components, of 3, 2, 1 clients" in parts
+    assert "1 without any neighbour: f" in parts
+    assert "0.5 to 2" in parts
+    assert "strength" not in graph("describe --data digits --graph empty")
+
+
+def test_a_run_says_its_graph_its_settings_and_its_models(graph, folder):
+    said = graph("describe true --json")
+    assert said["edges"] == 12
+    assert 0.3 in [each["strength"] for each in said["mixing"]["strengths"]]
+    personals = fl.personal.Personals.load(folder / "true" / "models")
+    known = fl.Graph.ring(personals.clients)
+    assert said["models"]["smoothness"] == pytest.approx(float(known.smoothness(personals.models)))
+    assert said["models"]["smoothness"] < 0.5 * said["models"]["by_chance"]
+    assert said["models"]["all_apart"] == pytest.approx(
+        np.sqrt(np.mean(pdist(personals.models) ** 2)), rel=1e-5
+    )
+    assert "random orders" in graph("describe true")
+    assert "models" not in graph("describe begun --json")
+
+
+def test_another_graph_for_the_clients_of_a_run(graph):
+    said = graph("describe local --graph ring --set graph.weight=3 --json")
+    assert (said["edges"], said["weights"]) == (20, [3, 3])
+    assert (said["mixing"]["lr"], said["mixing"]["repeats"]) == (0.1, 2)  # as that run had them
+    graph("make of-local.csv --data digits --graph ring --set graph.weight=3")
+    beside = graph("describe of-local.csv --models local --json")
+    assert beside["models"] == pytest.approx(said["models"])
+    assert graph("describe --data digits --graph ring --models local --json")["models"]["smoothness"] > 0
+
+
+@pytest.mark.parametrize("method", ["kernel", "smooth", "cosine"])
+def test_learn_finds_the_ring_that_models_are_smooth_on(graph, folder, method):
+    said = graph(f"learn true {method}.npz --method {method} --neighbours 2 --json")
+    assert said["by_chance"] == pytest.approx(12 / 66)
+    assert said["average_precision"] > 0.6
+    personals = fl.personal.Personals.load(folder / "true" / "models")
+    start = personals.network.start(0).to(personals.models)
+    wanted = learned(personals.models, personals.clients, method, 2, start).weights.matrix().toarray()
+    assert np.array_equal(from_file(None, str(folder / f"{method}.npz")).weights.matrix().toarray(), wanted)
+    out = graph(f"learn true {method}.csv --method {method} --neighbours 2")
+    assert f"average precision {said['average_precision']:.3f}" in out
+    assert f"written    {method}.csv" in out
+
+
+def test_learn_finds_the_ring_from_models_that_have_never_seen_it(graph):
+    assert graph("learn real ring-again.csv --neighbours 2 --json")["average_precision"] > 0.8
+
+
+def test_learn_where_no_graph_is_known(graph):
+    assert "average_precision" not in graph("learn local of-digits.csv --json")
+    fit = graph("describe of-digits.csv --models local --json")["models"]
+    assert fit["smoothness"] < 0.7 * fit["by_chance"]
+
+
+def test_draw_is_a_picture_and_the_same_every_time(graph, folder):
+    assert graph("draw true one.png") == "picture    one.png\n"
+    graph("draw true two.png")
+    one, two = ((folder / name).read_bytes() for name in ("one.png", "two.png"))
+    assert one[:8] == PNG
+    assert one == two
+    for words in (
+        "parts.csv", "local --graph ring", "of.csv --models local", "--data digits --colour label",
+        "--data synthetic --graph known --colour rows", "true --colour component",
+    ):  # fmt: skip
+        if words.startswith("of.csv"):
+            graph("make of.csv --data digits --graph path")
+        graph(f"draw {words} other.png")
+        other = (folder / "other.png").read_bytes()
+        assert other[:8] == PNG
+        assert other != one
+
+
+def test_a_drawn_run_is_coloured_by_the_accuracy_that_it_states(graph, folder, monkeypatch):
+    seen = []
+    monkeypatch.setattr("fedlap.cli.graph.draw_graph", lambda *given: seen.append(given) or PNG)
+    graph("draw local --graph ring a.png")
+    graph("draw real --graph ring a.png")
+    (_, _, shown, rows), (_, _, other, _) = seen
+    federation, score = Run(folder / "local").experiment.load()[0], Run(folder / "local").scores()[-1]
+    assert shown.what == "test accuracy %"
+    assert shown.values.mean() / 100 == pytest.approx(score.accuracy_mean)
+    count = federation.test.count.numpy()
+    assert (shown.values * count).sum() / count.sum() / 100 == pytest.approx(score.accuracy)
+    assert np.array_equal(rows, federation.train.count.numpy())
+    assert other.what == "training rows"  # real targets have no accuracy
+
+
+def numbered(size):
+    return [str(k) for k in range(size)]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        fl.Graph.complete("a"),
+        fl.Graph.complete("ab"),
+        fl.Graph.empty("abc"),
+        fl.Graph.star("abcd", server=True),
+        fl.Graph.ring([f"hospital of $ome long name {k}" for k in range(40)]),
+        fl.Graph.complete(numbered(120)),
+        fl.Graph.ring(numbered(700)),
+        fl.Graph.path(numbered(2_100)),
+    ],
+    ids=lambda graph: f"{graph.size} vertices, {graph.edges} edges",
+)
+def test_every_kind_of_graph_is_drawn(made):
+    drawn = draw_graph("any", made, None)
+    assert image.imread(io.BytesIO(drawn)).std() > 0
+    at = layout(made.weights.matrix())
+    assert np.isfinite(at).all()
+    assert len(np.unique(at.round(6), axis=0)) == made.size  # nobody is hidden behind another
+
+
+def test_neighbours_are_drawn_near_each_other_and_components_apart():
+    inside = [(f"{c}{k}", f"{c}{n}") for c in "abc" for k in range(6) for n in range(k)]
+    made = fl.Graph.from_edges([*inside, ("a0", "b0")])
+    at = layout(made.weights.matrix())
+    place = {name: at[k] for k, name in enumerate(made.clients)}
+
+    def apart(one, other):
+        return [np.linalg.norm(place[f"{one}{k}"] - place[f"{other}{n}"]) for k in range(6) for n in range(6)]
+
+    near = np.mean([np.linalg.norm(place[a] - place[b]) for a, b in inside])
+    assert near < 0.5 * np.mean(apart("a", "b"))
+    assert near < 0.5 * np.mean(apart("a", "c"))
+    assert min(apart("c", "a") + apart("c", "b")) > 0.3
+
+
+def test_many_kinds_keep_the_most_common_ones():
+    kinds = np.array([k for k in range(14) for _ in range(1 + (k in (2, 13)))])
+    made = Colours.by_kind("label", kinds, [f"label {k}" for k in range(15)])
+    assert len(made.kinds) == len(CATEGORIES) + 1
+    assert {"label 2", "label 13"} < set(made.kinds)
+    assert made.kinds[-1] == "4 more"
+    for kind, value in zip(kinds, made.values, strict=True):
+        assert made.kinds[int(value)] in (f"label {kind}", "4 more")
+    few = Colours.by_kind("label", np.array([4, 0, 4]), list("uvwxyz"))
+    assert (few.kinds, few.values.tolist()) == (("u", "y"), [1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("describe", "name a file with a graph, the folder of a run, or --data with --graph"),
+        ("describe absent", "there is no file and no run 'absent'"),
+        ("describe absent.csv", "there is no file 'absent.csv'"),
+        ("describe text.csv", "text.csv"),
+        ("describe empty", "'empty' is not the folder of a run"),
+        ("describe local", "'local' trained local, which uses no graph; name one with --graph"),
+        ("describe parts.csv --data digits", "give one; the graph of a file for the clients of data is"),
+        ("describe parts.csv --graph ring", "is a graph already; leave out --graph and --set"),
+        ("describe parts.csv --models begun", "the run 'begun' has no models yet"),
+        ("describe parts.csv --models absent", "there is no file and no run 'absent'"),
+        ("describe parts.csv --models local", "(in parts.csv)"),
+        ("describe parts.csv --lr 0", "lr = 0.0; it must be a finite number, above zero"),
+        ("describe parts.csv --strength -1", "strength = -1.0; it must be a finite number, zero or more"),
+        ("describe parts.csv --local-steps 2 --local-epochs 2", "are both given"),
+        ("describe --data digits --graph rong", "unknown graph 'rong'; did you mean"),
+        ("describe --data digits --graph known", "no graph comes with 'digits'"),
+        ("describe --data digits --set rounds=3", "--set rounds=3: only graph, data, partition, scarce"),
+        ("describe true --set data.rows=3", "--set data.rows=3: of a run only the graph can be another"),
+        ("describe --data digits --graph star --set graph.server=true --models local", "server's vertex"),
+        ("learn absent a.csv", "there is no file and no run 'absent'"),
+        ("learn begun a.csv", "the run 'begun' has no models yet; let it finish"),
+        ("learn true a.csv --method kernal", "unknown way to learn a graph 'kernal'; did you mean 'kernel'?"),
+        ("learn true a.txt", "a.txt"),
+        ("learn true a.csv --neighbours 0", "neighbours"),
+        ("make ring.txt --graph ring", "ring.txt"),
+        ("make parts.csv/ring.csv --graph ring", "cannot be written"),
+        ("make", "out"),
+        ("draw", "PICTURE"),
+        ("draw true", "draw: name a file or a run (unless there is --data), and then the .png to write"),
+        ("draw true parts.csv a.png", "draw: name a file or a run"),
+        ("draw true a.png --colour size", "unknown colour 'size'; known: accuracy, component, label, rows"),
+        ("draw parts.csv a.png --colour accuracy", "--colour accuracy: a graph alone does not say this"),
+        ("draw begun a.png --colour accuracy", "--colour accuracy: there are no models; name a finished run"),
+        ("draw --data digits a.png --colour accuracy", "--colour accuracy: there are no models"),
+        ("draw real a.png --graph ring --colour label", "--colour label: targets are real numbers"),
+        ("draw --data synthetic --set data.clients=3000 a.png", "which makes no picture"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line(call, folder, monkeypatch, capsys, words, message):
+    capsys.readouterr()
+    monkeypatch.chdir(folder)
+    code, out, err = call("graph", *words.split(), out=False)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+
+
+def test_the_graph_of_a_run_that_learns_one_is_the_one_that_it_came_to(graph, folder):
+    run = Run.open(folder / "learned")
+    kept = run.progress(run.checkpoints()[0][0]).server[1].numpy()
+    found = graph("describe learned --json")
+    assert found["edges"] == np.count_nonzero(kept) // 2 < 12 * 11 // 2
+    assert "learned in 40 rounds on synthetic" in graph("describe learned")
+    assert "complete on synthetic" in graph("describe learned --graph complete")

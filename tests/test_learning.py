@@ -1,0 +1,247 @@
+"""Graphs learned from models: what they always are, what they find, and what training on them is worth."""
+
+import numpy as np
+import pytest
+import torch
+
+import fedlap as fl
+from fedlap.graph import learning
+from fedlap.graph.learning import LEARNERS, learned, log_degrees, squared_distances
+
+every_learner = pytest.mark.parametrize("method", LEARNERS)
+N, NEAR = 24, 4
+
+
+def models(clients=N, clusters=4, spread=0.5, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    group = torch.arange(clients) % clusters
+    centre = torch.randn(clusters, 15, generator=g)
+    return centre[group] + spread * torch.randn(clients, 15, generator=g), group
+
+
+def matrix(graph):
+    return graph.weights.matrix().toarray()
+
+
+def average_precision(true, found):
+    """The area under the precision–recall curve of edges, the heaviest first."""
+    pairs = np.triu_indices(len(true), 1)
+    right = true[pairs][np.argsort(-found[pairs], kind="stable")] > 0
+    return (np.cumsum(right) / np.arange(1, len(right) + 1))[right].mean()
+
+
+@every_learner
+def test_what_a_learned_graph_always_is(method):
+    a = matrix(learned(models()[0], method=method, neighbours=NEAR))
+    assert np.array_equal(a, a.T)
+    assert (a >= 0).all()
+    assert not a.diagonal().any()
+    assert (a.sum(1) > 0).all()
+    assert np.linalg.eigvalsh(np.diag(a.sum(1)) - a)[-1] == pytest.approx(N)
+    if method != "smooth":
+        assert (np.count_nonzero(a, 1) >= NEAR).all()
+    assert NEAR * 0.6 < np.count_nonzero(a, 1).mean() < NEAR * 2
+
+
+@every_learner
+def test_it_depends_on_no_order_of_clients_nor_on_units(method):
+    W = models()[0]
+    order = torch.randperm(N, generator=torch.Generator().manual_seed(3))
+    a = matrix(learned(W, method=method, neighbours=NEAR))
+    start = W.mean(0)
+    assert matrix(learned(W[order], method=method, neighbours=NEAR)) == pytest.approx(
+        a[order][:, order], abs=1e-4
+    )
+    moved = matrix(learned(start + 7 * (W - start), method=method, neighbours=NEAR))
+    assert moved == pytest.approx(a, abs=1e-4)
+
+
+@every_learner
+def test_clusters_are_found(method):
+    W, group = models()
+    true = (group[:, None] == group[None]).numpy() & ~np.eye(N, dtype=bool)
+    assert average_precision(true, matrix(learned(W, method=method, neighbours=5))) > 0.9
+
+
+def test_the_kernel_by_hand():
+    """On a line at 0, 1, 3, 7 with one neighbour: edges 01, 12, 23, each exp(−d²/(s_k s_ℓ))."""
+    a = learning.kernel(torch.tensor([[0.0], [1.0], [3.0], [7.0]]), 1)
+    expected = np.zeros((4, 4))
+    for k, l, value in ((0, 1, -1 / 1), (1, 2, -4 / (1 * 2)), (2, 3, -16 / (2 * 4))):  # noqa: E741
+        expected[k, l] = expected[l, k] = np.exp(value)
+    assert a == pytest.approx(expected)
+
+
+def test_the_cosine_by_hand():
+    W = torch.tensor([[1.0, 0.0], [2.0, 2.0], [0.0, 3.0], [-1.0, -1.0]]) + 5
+    a = learning.cosine(W, 3, torch.tensor([5.0, 5.0]))
+    assert a[0, 1] == pytest.approx(np.sqrt(0.5))
+    assert a[0, 2] == a[0, 3] == a[1, 3] == 0
+    assert a[1, 2] == pytest.approx(np.sqrt(0.5))
+
+
+@pytest.mark.parametrize("neighbours", [1, 2, 4, 8, 16])
+def test_smooth_weights_are_optimal(neighbours):
+    """2z + 2w − 1/d_k − 1/d_ℓ is zero on edges and not negative elsewhere: the problem is convex."""
+    z = squared_distances(models()[0])
+    z *= learning._scale_for(z, neighbours)
+    elsewhere = ~np.eye(N, dtype=bool)
+    a = log_degrees(z, elsewhere)
+    degree = 1 / a.sum(1)
+    slope = 2 * z + 2 * a - degree[:, None] - degree[None]
+    scale = degree.max()
+    assert np.abs(slope[a > 0]).max() < 1e-3 * scale
+    assert slope[(a == 0) & elsewhere].min(initial=0.0) > -1e-3 * scale
+
+
+def test_of_many_clients_near_pairs_are_enough(monkeypatch):
+    W = models(60, 6)[0]
+    a = matrix(learned(W, method="smooth", neighbours=NEAR))
+    monkeypatch.setattr(learning, "EVERY", 10)
+    assert matrix(learned(W, method="smooth", neighbours=NEAR)) == pytest.approx(a, abs=1e-3)
+
+
+def test_distances_are_exact_far_from_the_origin():
+    W = models()[0].double() + 1e6
+    expected = torch.cdist(W, W, compute_mode="donot_use_mm_for_euclid_dist").square().numpy()
+    assert squared_distances(W) == pytest.approx(expected, rel=1e-6, abs=1e-8)
+
+
+@every_learner
+@pytest.mark.parametrize("clients", [1, 2, 3])
+def test_few_clients(method, clients):
+    graph = learned(models(clients, 1)[0], method=method, neighbours=5)
+    assert graph.size == clients
+    assert graph.edges <= clients * (clients - 1) // 2
+
+
+@every_learner
+def test_equal_models(method):
+    """Nothing tells them apart: a graph all the same, and no division by zero."""
+    a = matrix(learned(torch.ones(6, 3), method=method, neighbours=2))
+    assert np.isfinite(a).all()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "call"),
+    [
+        ("unknown way to learn a graph 'near'", lambda W: learned(W, method="near")),
+        ("neighbours = 0", lambda W: learned(W, neighbours=0)),
+        ("not finite", lambda W: learned(W * torch.nan)),
+        ("too many to compare pair by pair", lambda W: learned(W[:1].expand(4001, -1))),
+    ],
+)
+def test_mistakes(wrong, call):
+    with pytest.raises(fl.InputError, match=wrong):
+        call(models()[0])
+
+
+# Training on a learned graph.
+
+WORK = {"lr": 0.03, "local_epochs": 2}
+
+
+def fitted(method, federation, rounds, **more):
+    return fl.fit(method, federation, fl.models.linear(l2=0.001), rounds=rounds, evaluate_every=0, **more)
+
+
+@pytest.mark.parametrize("mixing", ["explicit", "implicit"])
+@pytest.mark.parametrize("sample", [1.0, 0.5])
+def test_it_is_fedu_on_one_graph_and_then_on_another(mixing, sample):
+    """Before the graph is learned on the one given; from then on, on the one that it has come to."""
+    federation = fl.data.synthetic(clients=8, clusters=2, seed=1).federation
+    given = fl.Graph.ring(federation.clients)
+    common = {"strength": 0.5, "mixing": mixing, **WORK}
+    method = fl.FedULearned(given, **common, nearest=3, warmup=3, every=0)
+    settings = {"dtype": "float64", "sample": sample}
+    begun = fitted(fl.FedU(given, **common), federation, 2, **settings)
+    for rounds in (1, 2):
+        alike = fitted(fl.FedU(given, **common), federation, rounds, **settings)
+        assert (fitted(method, federation, rounds, **settings).models - alike.models).abs().max() < 1e-12
+    whole = fitted(method, federation, 6, **settings)
+    graph = method.learned(whole.server)
+    assert graph.rho == pytest.approx(given.rho)
+    # From round three on, as FedU on the learned graph would have gone on.
+    onwards = fl.fit(
+        fl.FedU(graph, **common), federation, fl.models.linear(l2=0.001), rounds=6, evaluate_every=0,
+        resume=begun, **settings,
+    )  # fmt: skip
+    assert (whole.models - onwards.models).abs().max() < 1e-10
+
+
+def test_it_is_learned_when_it_is_time():
+    method = fl.FedULearned(fl.Graph.ring(["a", "b", "c"]), strength=0.01, warmup=4, every=3)
+    assert [t for t in range(1, 15) if method._learns(t)] == [4, 7, 10, 13]
+    once = fl.FedULearned(fl.Graph.ring(["a", "b", "c"]), strength=0.01, warmup=4, every=0)
+    assert [t for t in range(1, 15) if once._learns(t)] == [4]
+
+
+SEEDS = range(3)
+STRENGTHS = {"equal": (0.003, 0.01, 0.03), "random": (0.003, 0.01, 0.03), "true": (0.1, 0.3)}
+
+
+@pytest.fixture(scope="module")
+def on_clusters():
+    """Accuracies on clustered clients, seed by seed, and how well edges are found."""
+    scores, precision = {}, {name: [] for name in LEARNERS}
+    for seed in SEEDS:
+        made = fl.data.synthetic(clients=30, clusters=5, rows=25, seed=seed)
+        federation, true = made.federation, made.graph
+        names = federation.clients
+        rng = np.random.default_rng(seed)
+        upper = np.triu(rng.random((30, 30)), 1)
+        random = fl.Graph.from_matrix(upper + upper.T, names)
+        methods = {"local": fl.Local(**WORK)}
+        for name, graph in {"true": true, "equal": fl.Graph.complete(names), "random": random}.items():
+            for eta in STRENGTHS[name]:
+                methods[f"{name} {eta}"] = fl.FedU(graph, strength=eta * 30 / graph.rho, **WORK)
+        for name in LEARNERS:
+            methods[name] = fl.FedULearned(
+                fl.Graph.complete(names), strength=0.1, learner=name, nearest=5, **WORK
+            )
+        for name, method in methods.items():
+            result = fitted(method, federation, 60, seed=seed)
+            scores.setdefault(name, []).append(100 * result.scores[-1].accuracy_mean)
+            if name in LEARNERS:
+                precision[name].append(average_precision(matrix(true), result.server[1].numpy()))
+    return {name: np.array(each) for name, each in scores.items()}, precision
+
+
+def best(scores, name):
+    """The best of a method's strengths: what is learned has one alone, and has to be above the best."""
+    return max((each for key, each in scores.items() if key.split()[0] == name), key=np.mean)
+
+
+@every_learner
+def test_on_clusters_the_true_edges_are_found(on_clusters, method):
+    assert np.mean(on_clusters[1][method]) > 0.85
+
+
+@every_learner
+def test_on_clusters_a_learned_graph_is_nearly_as_good_as_the_true_one(on_clusters, method):
+    """Within four points of FedU on the true graph at its best strength, and above all others always."""
+    scores, _ = on_clusters
+    assert best(scores, "true").mean() - scores[method].mean() < 4
+    for other in ("equal", "random", "local"):
+        assert (scores[method] > best(scores, other) + 2).all()
+
+
+def test_clustered_clients():
+    """True models of a cluster are alike, those of two are strangers, and all have the size asked for."""
+    made = fl.data.synthetic(clients=200, clusters=4, features=20, labels=5, smoothness=5.0, size=3.0, seed=0)
+    group = torch.arange(200) // 50
+    assert made.graph.components == 4
+    assert made.graph.edges == 4 * 50 * 49 // 2
+    W = made.models
+    assert W.std().item() == pytest.approx(3 / 20**0.5, rel=0.1)
+    within = torch.stack([W[group == k].var(0).mean() for k in range(4)]).mean()
+    assert within < 0.02 * W.var()
+    dense = torch.from_numpy(matrix(made.graph))
+    inverse = torch.linalg.inv(torch.eye(200) + 5 * (torch.diag(dense.sum(1)) - dense))
+    spread = inverse.square().sum(1, keepdim=True).sqrt()
+    z = torch.randn(200, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    from fedlap.data.synthetic import _alike
+
+    assert (_alike(z, group, 5.0) - inverse @ z / spread).abs().max() < 1e-12
+    with pytest.raises(fl.InputError, match="there are 3 clients, take no more"):
+        fl.data.synthetic(clients=3, clusters=4)

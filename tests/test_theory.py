@@ -1,0 +1,343 @@
+"""Constants against brute force, the minimiser against closed forms, and the command."""
+
+import itertools
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import fedlap as fl
+from conftest import random_arrays, random_weights
+from fedlap import theory
+from fedlap.schedule import Schedule
+from fedlap.theory import Constants, Problem, Theorem1, Theorem2
+from fedlap.trials import Trial
+
+COUNTS = [6, 5, 9, 7]
+
+
+def made(real, l2=0.2, strength=0.3, batch=3, model=None, **how):
+    """A small federation with its problem; features are few, so that curvatures are real."""
+    arrays = random_arrays(COUNTS, features=2, labels=2 if real else 3, seed=4, real=real)
+    federation = fl.Federation.from_arrays(arrays, test_share=0, labels=None if real else 3)
+    graph = fl.Graph.from_matrix(random_weights(federation.clients, seed=1), federation.clients)
+    method = fl.FedU(graph, strength=strength, **how)
+    return arrays, Problem.of(method, federation, model or fl.models.linear(l2=l2), batch=batch)
+
+
+def seen(x):
+    return np.hstack([x, np.ones((len(x), 1))])
+
+
+def laplacian(problem):
+    a = problem.graph.weights.matrix().toarray()
+    return np.diag(a.sum(1)) - a
+
+
+def anywhere(problem, seed=0):
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy(rng.normal(size=(problem.size, problem.model.size)))
+
+
+def value(problem, W):
+    """J by automatic differentiation's own forward pass: no code of the theory's."""
+    total = problem.strength / 2 * torch.trace(W.T @ torch.from_numpy(laplacian(problem)) @ W)
+    for client in range(problem.size):
+        x, y = problem.rows(client)
+        scores = problem.model.scores(W[client : client + 1], x.unsqueeze(0))
+        total = total + problem.model.loss_of.values(scores, y.unsqueeze(0)).mean()
+    return total + problem.model.l2 / 2 * W.square().sum()
+
+
+@pytest.mark.parametrize("real", [True, False])
+def test_objective_gradient_and_curvature_are_those_of_automatic_differentiation(real):
+    _, problem = made(real)
+    W, V = anywhere(problem), anywhere(problem, 1)
+    assert problem.objective(W) == pytest.approx(float(value(problem, W)), rel=1e-12)
+    slope = torch.autograd.functional.jacobian(lambda W: value(problem, W), W)
+    bent = torch.autograd.functional.vhp(lambda W: value(problem, W), W, V)[1]
+    assert (problem.gradient(W) - slope).abs().max() < 1e-12
+    assert (problem.curvature(W, V) - bent).abs().max() < 1e-12
+
+
+def test_the_curvature_of_a_quadratic_is_that_of_its_rows():
+    arrays, problem = made(real=True)
+    values = [np.linalg.eigvalsh(seen(x).T @ seen(x) / len(x)) for x, _ in arrays.values()]
+    found = theory.everywhere(problem)
+    assert found.origin == "exact"
+    assert found.alpha == pytest.approx(min(v[0] for v in values) + 0.2)
+    assert found.beta == pytest.approx(max(v[-1] for v in values) + 0.2)
+    local = theory.at_point(problem, anywhere(problem))
+    assert (local.alpha, local.beta) == pytest.approx((found.alpha, found.beta))
+    assert theory.along(problem, [anywhere(problem)]).beta == pytest.approx(found.beta, rel=1e-3)
+
+
+def test_fewer_rows_than_features_leave_directions_without_curvature():
+    federation = fl.Federation.from_arrays(random_arrays([3, 4], features=6, real=True), test_share=0)
+    method = fl.FedU(fl.Graph.complete(federation.clients), strength=0.1)
+    found = theory.everywhere(Problem.of(method, federation, fl.models.linear(l2=0.05)))
+    assert found.alpha == pytest.approx(0.05)
+
+
+def test_bounds_of_the_logistic_loss_hold_and_cannot_be_better():
+    arrays, problem = made(real=False)
+    found = theory.everywhere(problem)
+    assert found.origin == "bound"
+    assert found.alpha == 0.2
+    largest = max(np.linalg.eigvalsh(seen(x).T @ seen(x) / len(x))[-1] for x, _ in arrays.values())
+    assert found.beta == pytest.approx(largest / 2 + 0.2)
+    for seed, size in itertools.product(range(5), (0.1, 1.0, 10.0)):
+        local = theory.at_point(problem, size * anywhere(problem, seed))
+        assert found.alpha - 1e-12 <= local.alpha <= local.beta <= found.beta + 1e-12
+    # Where two of three classes share all probability it is met.
+    W = torch.zeros(problem.size, 9, dtype=torch.float64)
+    W[:, 8] = -50.0
+    assert theory.at_point(problem, W).beta == pytest.approx(found.beta, rel=1e-9)
+
+
+def test_the_variance_is_that_of_all_mini_batches():
+    for real in (True, False):
+        arrays, problem = made(real, batch=3)
+        W = anywhere(problem)
+        total = 0.0
+        for client, (x, _) in enumerate(arrays.values()):
+            rows, truth = problem.rows(client)
+            batches = torch.tensor(list(itertools.combinations(range(len(x)), 3)))
+            stack = W[client].expand(len(batches), -1).contiguous()
+            weight = torch.full((len(batches), 3), 1 / 3, dtype=torch.float64)
+            batch = fl.models.Batch(rows[batches], truth[batches], weight)
+            each = problem.model.gradient(stack, batch)
+            total += float((each - each.mean(0)).square().sum(1).mean())
+            assert (each.mean(0) - problem.loss_gradient(W)[client]).abs().max() < 1e-12
+        assert problem.variance(W) == pytest.approx(total, rel=1e-10)
+        assert made(real, batch="all")[1].variance(W) == 0
+
+
+def test_the_minimiser_of_a_quadratic_is_that_of_a_linear_system():
+    arrays, problem = made(real=True, strength=0.7)
+    clients, width = len(arrays), 3
+    system = np.kron(problem.strength * laplacian(problem), np.eye(width))
+    right = np.zeros((clients * width, 2))
+    for k, (x, y) in enumerate(arrays.values()):
+        own = slice(width * k, width * k + width)
+        system[own, own] += seen(x).T @ seen(x) / len(x) + 0.2 * np.eye(width)
+        right[own] = seen(x).T @ y / len(x)
+    exact = np.linalg.solve(system, right).reshape(clients, width, 2).transpose(0, 2, 1)
+    found = theory.optimum(problem)
+    weights = found.W[:, :4].reshape(clients, 2, 2).numpy()
+    assert np.abs(weights - exact[:, :, :2]).max() < 1e-10
+    assert np.abs(found.W[:, 4:].numpy() - exact[:, :, 2]).max() < 1e-10
+
+
+@pytest.mark.parametrize("real", [True, False])
+def test_no_gradient_is_left_at_the_minimiser(real):
+    _, problem = made(real)
+    found = theory.optimum(problem)
+    assert found.residual <= 1e-10
+    assert problem.gradient(found.W).norm() <= 1e-10 * problem.gradient(0 * found.W).norm()
+    for seed in range(3):
+        assert problem.objective(found.W + 1e-2 * anywhere(problem, seed)) > found.value
+
+
+def test_without_coupling_each_client_is_alone_and_with_much_they_are_one():
+    _, alone = made(real=False, strength=0.0)
+    W = theory.optimum(alone).W
+    federation = alone.clients.train
+    for client in range(alone.size):
+        x, y = federation.client(client)
+        one = fl.Federation.from_arrays({"k": (x, y)}, test_share=0, labels=3)
+        own = Problem.of(fl.FedU(fl.Graph.empty(["k"]), strength=0.0), one, fl.models.linear(l2=0.2))
+        assert (theory.optimum(own).W[0] - W[client]).abs().max() < 1e-9
+    spreads = []
+    for strength in (1e2, 1e4):
+        _, coupled = made(real=False, strength=strength, lr=1e-6)
+        W = theory.optimum(coupled).W
+        assert coupled.graph.components == 1
+        spreads.append(float((W - W.mean(0)).norm()))
+    assert spreads[0] / spreads[1] == pytest.approx(100, rel=0.05)
+    assert coupled.loss_gradient(W.mean(0).expand_as(W)).sum(0).norm() < 1e-3
+
+
+def test_lemma_1_is_false():
+    """N = 2, F_k = h_k w²/2 − b_k w: ‖∇F(W*)‖² is 1.96, and the lemma says at most 1.11."""
+    h, b, eta = np.array([1, 0.01]), np.array([0.0, 1]), 10.0
+    L = np.array([[1.0, -1], [-1, 1]])
+    best = np.linalg.solve(np.diag(h) + eta * L, b)
+    claimed = theory.lemma1(np.linalg.norm(b), beta=1.0, coupling=eta * 2)
+    assert claimed**2 == pytest.approx(1.11, abs=0.005)
+    assert ((h * best - b) ** 2).sum() == pytest.approx(1.96, abs=0.005)
+    assert theory.lemma1(1.0, beta=1.0, coupling=2.0) is None
+
+
+# The paper's own step sizes: α = β with ηρ = 2β, and β/α = 10.
+@pytest.mark.parametrize(("beta", "p", "least"), [(1.0, 192.0, 1.384e4), (10.0, 10_560.0, 7.82e6)])
+def test_constants_of_theorem_1(beta, p, least):
+    theorem = Theorem1(Constants(1.0, beta, 2 * beta, 1.0, 4, sigma1=2.0, sigma2=3.0))
+    c = 2 * beta
+    assert theorem.p == pytest.approx(p)
+    assert theorem.q == pytest.approx(128 * beta**2 * c + 12 * 3 * beta + 96 * beta**2 + 32 * p * beta**2 / c)
+    assert theorem.least_rounds == pytest.approx(least, rel=1e-3)
+    assert theorem.c1 == pytest.approx((64 * c + 48) * 9 + 15)
+    assert theorem.c2 == pytest.approx(p * (72 + 2))
+    half = Theorem1(replace(theorem.constants, share=0.5))
+    assert half.least_rounds == pytest.approx(2 * theorem.least_rounds)
+
+
+def test_the_bound_is_the_sum_that_it_stands_for():
+    theorem = Theorem1(Constants(1.0, 1.0, 2.0, 0.5, 4, sigma1=2.0, sigma2=3.0))
+    step, rounds, distance = theorem.largest_step, 300, 7.0
+    theta = (1 - theorem.contraction(step)) ** -(np.arange(rounds) + 1.0)
+    first = distance / (step * 0.5 * theta.sum())
+    assert theorem.bound(step, rounds, distance) == pytest.approx(
+        first + step**2 * 0.5 * theorem.c2 + step * theorem.c1
+    )
+    for accuracy in (1e-4, 1.0, 1e3):
+        chosen, needed = theorem.plan(accuracy, distance)
+        assert chosen <= theorem.largest_step
+        assert theorem.bound(chosen, needed, distance) <= accuracy * (1 + 1e-9)
+        # A round less leaves more than half of it to the first term.
+        less = theorem.bound(chosen, needed - 1, distance) - theorem.floor(chosen) if needed > 1 else accuracy
+        assert less > accuracy / 2 * (1 - 1e-9)
+
+
+def test_constants_of_theorem_2_are_the_proofs():
+    theorem = Theorem2(Constants(None, 2.0, 3.0, 0.5, 4, sigma1=2.0, sigma2=3.0))
+    u = 25 / 2 + 18 + 16 * 4 + 6 * 125 / 3 + 3 * 3 * 5 + 24 * 5 * 4 / 3
+    assert theorem.u == pytest.approx(u)
+    assert theorem.v == pytest.approx(8 * (24 + 15 + 60 + 8 * u / 3))
+    assert theorem.c3 == pytest.approx((24 + 60) * 9 + 7.5 * 5 * 4 / 4)
+    assert theorem.c4 == pytest.approx(u * (36 + 2))
+    step = theorem.largest_step
+    assert theorem.bound(step, 10, 4.0) == pytest.approx(
+        8 * (4 / (step * 0.5 * 10) + step**2 * 0.5 * theorem.c4 + step * theorem.c3)
+    )
+
+
+def test_without_coupling_no_step_is_admitted():
+    constants = Constants(1.0, 1.0, 0.0, 1.0, 1, 0.0, 0.0)
+    assert Theorem1(constants).largest_step == Theorem2(constants).largest_step == 0
+    assert math.isinf(Theorem1(constants).least_rounds)
+
+
+@pytest.mark.parametrize("contraction", [0.0, 1e-9, 0.01, 0.5])
+def test_the_weighted_iterate_is_the_weighted_mean(contraction):
+    values = np.random.default_rng(0).normal(size=(9, 2, 3))
+    mean = theory.Weighted(contraction)
+    for W in values:
+        mean.add(torch.from_numpy(W))
+    theta = (1 - contraction) ** -(np.arange(9) + 1.0)
+    assert np.abs(mean.mean.numpy() - np.tensordot(theta / theta.sum(), values, 1)).max() < 1e-12
+    assert theory.weighted(contraction, list(values[:, 0, 0]))[-1] == pytest.approx(float(mean.mean[0, 0]))
+
+
+def test_a_walk_is_the_run(federation, graph):
+    method = fl.FedU(graph, strength=0.1)
+    how = {"rounds": 3, "seed": 5, "dtype": "float64", "evaluate_every": 0}
+    trained = fl.fit(method, federation, fl.models.linear(), **how)
+    problem = Problem.of(method, federation, fl.models.linear())
+    path = {}
+    trial = Trial(method, federation, fl.models.linear(), 5)
+    theory.walk(problem, trial, Schedule(3, dtype="float64"), lambda done, W: path.update({done: W.clone()}))
+    assert list(path) == [0, 1, 2, 3]
+    assert torch.equal(path[3], trained.models)
+
+
+def test_a_network_has_estimates_and_theorem_2_alone():
+    _, problem = made(real=False, model=fl.models.mlp(3, l2=0.1))
+    W = anywhere(problem)
+    found = theory.study(problem, W, {})
+    assert found.theorem1 is None
+    assert found.optimum is None
+    assert found.curvature.origin == "estimate"
+    exact = theory.at_point(problem, W)
+    assert found.curvature.beta == pytest.approx(exact.beta, rel=0.02)
+
+
+def test_what_the_theorems_are_not_about_is_refused(federation, graph):
+    model = fl.models.linear(l2=0.1)
+    with pytest.raises(fl.InputError, match="about FedU and dFedU, and this is Local"):
+        Problem.of(fl.Local(), federation, model)
+    star = fl.Graph.star(federation.clients, server=True)
+    with pytest.raises(fl.InputError, match="server vertex"):
+        Problem.of(fl.FedU(star), federation, model)
+    with pytest.raises(fl.InputError, match="linear models alone"):
+        theory.optimum(Problem.of(fl.FedU(graph), federation, fl.models.mlp(3)))
+
+    def reasons(**how):
+        problem = Problem.of(fl.FedU(graph, **how), federation, model, batch=3, sample=0.5)
+        return " ".join(theory.study(problem, problem.start(0), {}).outside())
+
+    assert reasons() == ""
+    assert "not independent" in reasons(local_epochs=2)
+    assert "unsampled" in reasons(neighbours="sampled")
+    assert "implicitly" in reasons(mixing="implicit")
+    assert "divide by ηρ" in reasons(strength=0.0)
+
+
+# The command.
+
+
+@pytest.fixture
+def kept(call):
+    """Make a small run and return its folder."""
+
+    def run(*words):
+        code, out, err = call("run", "--data", "synthetic", "--rounds", "6", *words, "--json")
+        assert code == 0, err
+        return json.loads(out)["folder"]
+
+    return run
+
+
+def test_theory_of_a_run(kept, call, tmp_path):
+    folder = kept("--set", "model.l2=0.1", "--strength", "0.05")
+    code, out, err = call("theory", folder)
+    assert code == 0, err
+    for word in ("α 0.1", "Theorem 1", "Theorem 2", "times too large", "Lemma 1", "bound.png", "measured"):
+        assert word in out
+    code, out, _ = call("theory", folder, "--json", "--repeat", "--accuracy", "0.5")
+    said = json.loads(out)
+    assert code == 0
+    assert (tmp_path / "runs").joinpath(said["picture"]).read_bytes().startswith(b"\x89PNG")
+    assert said["accuracy"] == 0.5
+    assert [at for at, _ in said["gaps"]] == list(range(7))
+    assert all(gap > 0 for _, gap in said["gaps"])
+    assert said["gaps"][-1][1] < said["gaps"][0][1]
+    # The mean of J is above J of the mean, since J is convex.
+    of_mean, mean = dict(said["gaps_of_weighted_iterate"]), dict(said["weighted_gaps"])
+    assert all(of_mean[at] <= mean[at] + 1e-6 for at in of_mean)
+    assert said["mean_slope"] > 0
+
+
+def test_theory_of_what_is_not_convex(kept, call):
+    code, out, err = call("theory", kept())  # no L2 term
+    assert code == 0, err
+    assert "Theorem 1 does not hold here: α = 0" in out
+    assert "bound.png" not in out
+    code, out, err = call("theory", kept("--model", "mlp", "--set", "model.hidden=[4]"), "--json")
+    assert code == 0, err
+    said = json.loads(out)
+    assert said["theorem1"] is None
+    assert said["curvature"]["origin"] == "estimate"
+    assert said["theorem2"]["times_too_large"] > 1
+
+
+def test_mistakes_of_theory_are_one_line(kept, call, tmp_path):
+    other = kept("--algorithm", "local")
+    unstable = ["--strength", "50", "--set", "algorithm.allow_unstable=true", "--rounds", "60"]
+    code, _, _ = call("run", "--data", "synthetic", *unstable)
+    assert code == 2
+    (diverged,) = (path.parent for path in (tmp_path / "runs").glob("*/diverged.json"))
+    for words, said in (
+        (["theory", other], "about fedu and dfedu"),
+        (["theory", str(diverged)], "has diverged"),
+        (["theory", str(tmp_path)], "is not the folder of a run"),
+        (["theory", other, "--accuracy", "-1"], "above zero"),
+    ):
+        code, _, err = call(*words)
+        assert code == 2
+        assert err.count("\n") == 1
+        assert said in err
