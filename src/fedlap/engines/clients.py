@@ -1,7 +1,7 @@
 """The clients of one run or of several, their rows where they are used, and how these are read."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -23,6 +23,10 @@ BLOCK_CLIENTS = 256
 # From this many steps of a round on, a copy of features by which they are faster is worth its memory, up to
 # so many values (256 MB in float32).
 STEPS, WIDE = 8, 64_000_000
+REMEMBERED = 1_000_000  # rows of a part, of which it is remembered how they are scored (33 MB)
+
+Block = tuple[Tensor, Tensor, Tensor, Tensor]  # clients, where rows are stored, labels, which are no padding
+Piece = tuple[Tensor, Tensor, Iterable[Block]]
 
 
 class Lent:
@@ -152,17 +156,12 @@ class Clients:
         )
 
     def take(
-        self,
-        part: Part,
-        ids: Int64[Tensor, "client"],
-        rows: Int64[Tensor, "client batch"],
-        memory: Memory | None = None,
+        self, part: Part, ids: Int64[Tensor, "client"], rows: Int64[Tensor, "client batch"]
     ) -> tuple[Float[Tensor, "client batch *feature"], Tensor]:
         """Features, in the units that models see, and labels of these rows."""
         at = rows.flatten().to(part.row.device)
         y = part.y.index_select(0, at).unflatten(0, rows.shape)
-        read = self.reader(part.store, ids, tuple(rows.shape), memory)
-        return read(part.row.index_select(0, at)), y.to(self.device)
+        return self.features(part, ids, part.row.index_select(0, at).view(rows.shape)), y.to(self.device)
 
     def features(
         self, part: Part, ids: Int64[Tensor, "_"], stored: Int64[Tensor, "client batch"]
@@ -184,6 +183,8 @@ class Clients:
         ids, shape = ids[: shape[0]], (*shape, *store.shape[1:])
         rows = None if memory is None else memory("rows", shape, store.dtype).flatten(0, 1)
         if self.scale.kind == "none" and store.dtype == self.dtype:
+            if rows is not None and store.device == self.device:
+                return partial(_read_again, store, rows, rows.view(shape))
             return partial(_read, store, self.device, rows, shape)
         return partial(self._read_scaled, store, ids, rows, shape, memory)
 
@@ -206,37 +207,59 @@ class Clients:
         Later blocks may hold fewer clients, always the first. What is read into memory that is lent is lost
         with the next.
         """
+        for own, at, y, inside in self._laid_out(part, cohort):
+            yield self.reader(part.store, own, tuple(inside.shape), memory)(at), y, inside
+
+    def _laid_out(self, part: Part, cohort: Cohort) -> Iterator[Block]:
+        """Where the rows of these blocks are stored."""
         width = self.model.network.widest * len(cohort.most)
         rows = max(1, min(int(cohort.most.max()), BLOCK // width))
         plan = in_order(cohort.first, cohort.count, cohort.most, rows)
         for step, active in enumerate(plan.active):
-            x, y = self.take(part, cohort.ids[:active], plan.rows[step, :active], memory)
-            yield x, y, plan.weight[step, :active] > 0
+            at = plan.rows[step, :active].flatten().to(part.row.device)
+            y = part.y.index_select(0, at).unflatten(0, (active, -1)).to(self.device)
+            yield cohort.ids[:active], part.row.index_select(0, at), y, plan.weight[step, :active] > 0
 
     def tally(self, W: Float[Tensor, "client param"], part: Part, ids: Int64[Tensor, "client"]) -> Tally:
         """Sums of loss and right answers over the rows of clients `ids`, whose models are in W."""
         loss = torch.zeros(len(ids), dtype=torch.float64, device=self.device)
         hits = torch.zeros_like(loss)
-        place = part.count[ids].argsort(descending=True, stable=True)
-        for some in place.split(BLOCK_CLIENTS) if len(part.row) else ():
-            at, own = some.to(self.device), ids[some].to(self.device)
-            count = part.count[ids[some]]
-            first = part.first[ids[some]].to(self.device)
-            cohort = Cohort(own, own, first, count.to(self.device), count)
-            self._tally_block(W[some.to(W.device)].to(self.device), part, cohort, at, loss, hits)
+        for some, at, blocks in self._in_pieces(part, ids):
+            own = W[some.to(W.device)].to(self.device)
+            for clients, stored, y, inside in blocks:
+                active = len(y)
+                x = self.reader(part.store, clients, tuple(inside.shape), self.memory)(stored)
+                scores = self.model.scores(own[:active], x)
+                loss[at[:active]] += (self.model.loss_of.values(scores, y) * inside).double().sum(1)
+                if not y.is_floating_point():
+                    # The first of equals, as argmax, in a tenth of the time.
+                    answers = scores.mT.max(-2).indices
+                    hits[at[:active]] += ((answers == y) & inside).double().sum(1)
         counted = isinstance(self.model.loss_of, CrossEntropy)
         return Tally(loss.cpu(), hits.cpu() if counted else None, part.count[ids])
 
-    def _tally_block(
-        self, W: Tensor, part: Part, cohort: Cohort, place: Tensor, loss: Tensor, hits: Tensor
-    ) -> None:
-        for x, y, inside in self.blocks(part, cohort, self.memory):
-            active = len(x)
-            scores = self.model.scores(W[:active], x)
-            loss[place[:active]] += (self.model.loss_of.values(scores, y) * inside).double().sum(1)
-            if not y.is_floating_point():
-                answers = scores.mT.max(-2).indices  # the first of equals, as argmax, in a tenth of the time
-                hits[place[:active]] += ((answers == y) & inside).double().sum(1)
+    @cached_property
+    def _remembered(self) -> dict[int, list[Piece]]:
+        """Of parts all of whose clients are scored again and again, in what pieces."""
+        return {}
+
+    def _in_pieces(self, part: Part, ids: Int64[Tensor, "client"]) -> Iterable[Piece]:
+        """Places among `ids`, on the host and where they are used, with blocks of their rows."""
+        if not len(part.row):
+            return []
+        if len(part.row) > REMEMBERED or not torch.equal(ids, torch.arange(len(part.count))):
+            return self._pieces(part, ids)
+        if id(part) not in self._remembered:
+            self._remembered[id(part)] = [(s, at, list(blocks)) for s, at, blocks in self._pieces(part, ids)]
+        return self._remembered[id(part)]
+
+    def _pieces(self, part: Part, ids: Int64[Tensor, "client"]) -> Iterator[Piece]:
+        place = part.count[ids].argsort(descending=True, stable=True)
+        for some in place.split(BLOCK_CLIENTS):
+            own, count = ids[some].to(self.device), part.count[ids[some]]
+            first = part.first[ids[some]].to(self.device)
+            cohort = Cohort(own, own, first, count.to(self.device), count)
+            yield some, some.to(self.device), self._laid_out(part, cohort)
 
 
 def _read(
@@ -244,3 +267,9 @@ def _read(
 ) -> Tensor:
     x = torch.index_select(store, 0, at, out=rows).view(shape)
     return x if x.device == device else x.to(device)
+
+
+def _read_again(store: Tensor, rows: Tensor, x: Tensor, at: Tensor) -> Tensor:
+    """Into the same rows, seen as x, every time."""
+    torch.index_select(store, 0, at, out=rows)
+    return x

@@ -150,14 +150,15 @@ class StackTask:
     def descended(self, w: Stack, lr: Number) -> Stack:
         """All steps of the round, in place, with as little between them as can be."""
         clients, plan, before = self.clients, self.plan, -1
-        model, memory, again = clients.model, clients.memory, range(plan.repeat)
+        model, memory, more = clients.model, clients.memory, range(plan.repeat - 1)
         wide = clients.wide if len(w) > 1 else None
         held = model.network.hold(w, len(plan.active) * plan.repeat, memory, wide is not None)
         for active, _, read, label, weight, goal in self._steps(memory, wide):
             if active != before:
                 before, descend, rate = active, held.first(active), at_rows(lr, active)
             batch = Batch(read(), label, weight, goal)
-            for _ in again:
+            model.step(descend, batch, rate)
+            for _ in more:
                 model.step(descend, batch, rate)
         held.give()
         return w

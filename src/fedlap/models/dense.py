@@ -100,15 +100,11 @@ class DenseNetwork:
     ) -> None:
         """Weights ← keep·weights − lr·gradient, each layer where it is."""
         seen, deltas = self._backward(layers, x, slope)
-        keep = keep if isinstance(keep, float) else keep.unsqueeze(-1)
-        for (weight, bias), minus, delta, h in zip(layers, subtract, deltas, seen, strict=True):
-            if not isinstance(keep, float) or keep != 1.0:
-                weight.mul_(keep)
-                if bias is not None:
-                    bias.mul_(keep)
+        for layer, minus, delta, h in zip(layers, subtract, deltas, seen, strict=True):
+            _decay(layer, keep)
             minus(delta, h.mT, lr)
-            if bias is not None:
-                bias.sub_(delta.sum(-1, keepdim=True), alpha=lr)
+            if layer[1] is not None:
+                layer[1].sub_(delta.sum(-1, keepdim=True), alpha=lr)
 
     def module(self, row: Float[Tensor, "param"]) -> nn.Module:
         """`Flatten`, then `Linear` layers with `ReLU` between."""
@@ -151,7 +147,10 @@ class HeldLayers:
     def first(self, clients: int) -> Descent:
         """Steps on the first so many."""
         layers = [(w[:clients], None if b is None else b[:clients]) for w, b in self.layers]
-        return partial(self.network.descend, layers, [subtraction(weight) for weight, _ in layers])
+        subtract = [subtraction(weight) for weight, _ in layers]
+        if len(layers) == 1:
+            return partial(_descend_linear, *layers[0], subtract[0])
+        return partial(self.network.descend, layers, subtract)
 
     def give(self) -> None:
         """Write them into the stack where they are apart from it."""
@@ -167,6 +166,32 @@ def paired(tensors: list[Tensor]) -> list[Layer]:
 def _leaving(layer: Layer, h: Tensor) -> Tensor:
     weight, bias = layer
     return torch.bmm(weight, h) if bias is None else torch.baddbmm(bias, weight, h)
+
+
+def _descend_linear(
+    weight: Tensor,
+    bias: Tensor | None,
+    subtract: Subtraction,
+    x: Tensor,
+    slope: Slope,
+    lr: float = 1.0,
+    keep: Keep = 1.0,
+) -> None:
+    """`DenseNetwork.descend` of one layer, with as little between its products as can be."""
+    x = x if x.dim() == 3 else x.flatten(2)
+    delta = slope(_leaving((weight, bias), x.mT))
+    _decay((weight, bias), keep)
+    subtract(delta, x, lr)
+    if bias is not None:
+        bias.sub_(delta.sum(-1, keepdim=True), alpha=lr)
+
+
+def _decay(layer: Layer, keep: Keep) -> None:
+    if isinstance(keep, float) and keep == 1.0:
+        return
+    for tensor in layer:
+        if tensor is not None:
+            tensor.mul_(keep if isinstance(keep, float) else keep.unsqueeze(-1))
 
 
 def subtraction(weight: Float[Tensor, "client out in"]) -> Subtraction:
