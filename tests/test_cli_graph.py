@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 
 import numpy as np
 import pytest
@@ -317,3 +318,11 @@ def test_the_graph_of_a_run_that_learns_one_is_the_one_that_it_came_to(graph, fo
     assert found["edges"] == np.count_nonzero(kept) // 2 < 12 * 11 // 2
     assert "learned in 40 rounds on synthetic" in graph("describe learned")
     assert "complete on synthetic" in graph("describe learned --graph complete")
+
+
+def test_a_run_says_what_graph_it_has_learned(call):
+    words = "run --data synthetic --set data.clients=12 --set data.clusters=3 --rounds 12"
+    method = "--algorithm fedu-learned --set algorithm.nearest=2"
+    code, out, _ = call(*words.split(), *method.split())
+    assert code == 0
+    assert re.search(r"learned graph: 12 clients, \d+ edges, (connected|in \d+ components)", out)

@@ -1,5 +1,6 @@
 """FedU on a graph that the server learns from the models it keeps."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -135,9 +136,10 @@ class FedULearned:
         found = learned_weights(W, self.learner, self.nearest, start[0])
         return torch.from_numpy(found * (self.graph.rho / len(W))).to(W)
 
-    def learned(self, kept: Kept) -> Graph:
+    @staticmethod
+    def learned(kept: Kept, clients: Sequence[str] | None = None) -> Graph:
         """The graph that the server has come to."""
-        return Graph.from_matrix(kept[1], self.graph.clients)
+        return Graph.from_matrix(kept[1], clients)
 
     def penalty(self, kept: Kept, private: None) -> Float[Tensor, ""]:
         """(η/2) tr(WᵀLW)."""

@@ -1,5 +1,6 @@
 """What the graph commands are about: a graph, and the data and models that are known beside it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -122,7 +123,7 @@ def _of_run(folder: Path, given: dict[str, Any]) -> Subject:
             raise InputError(f"--set {assignment}: of a run only the graph can be another")
         assign(described, assignment)
     made = of_experiment(Experiment.of(described))
-    if settings["name"] == "fedu-learned" and given["graph"] is None and not given["set"]:
+    if given["graph"] is None and not given["set"]:
         made = _learned(run, made)
     finished = (folder / "models" / "about.json").exists()
     return made.with_models(run) if finished else replace(made, settings=settings)
@@ -130,12 +131,18 @@ def _of_run(folder: Path, given: dict[str, Any]) -> Subject:
 
 def _learned(run: Run, begun: Subject) -> Subject:
     """The graph that a run has come to, where it was saved; before, the one that it began on."""
-    checkpoints, _ = run.checkpoints()
-    if not checkpoints:
+    found = learned_graph(run, begun.graph.clients)
+    if found is None:
         return begun
-    last = checkpoints[0]
-    graph = FedULearned(begun.graph, strength=0.0).learned(run.progress(last).server)
-    return replace(begun, graph=graph, title=f"learned in {last.round} rounds on {run.experiment.title}")
+    return replace(begun, graph=found[1], title=f"learned in {found[0]} rounds on {run.experiment.title}")
+
+
+def learned_graph(run: Run, clients: Sequence[str] | None = None) -> tuple[int, Graph] | None:
+    """Of a run that learns a graph: the round it was saved after, and the graph that it had come to."""
+    checkpoints = run.checkpoints()[0] if run.experiment.algorithm["name"] == "fedu-learned" else []
+    if not checkpoints:
+        return None
+    return checkpoints[0].round, FedULearned.learned(run.progress(checkpoints[0]).server, clients)
 
 
 def opened(folder: Path) -> Run:

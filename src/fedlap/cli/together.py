@@ -9,6 +9,7 @@ import typer
 
 from fedlap.cli import console
 from fedlap.cli.description import seeds_text
+from fedlap.cli.graph_subject import learned_graph
 from fedlap.cli.stopping import stop_on_signal
 from fedlap.errors import DivergedError
 from fedlap.experiment import Experiment
@@ -142,6 +143,11 @@ def show_one(run: Run, scores: Sequence[Score], as_json: bool) -> None:
     show(Comparison(experiment.title, [experiment.seed], {experiment.algorithm["name"]: [list(scores)]}))
     gap = "" if last.gap is None else f", duality gap {last.gap:.3g}"
     console.result(f"J(W) = {last.objective:.4f}, training loss {last.train_loss:.4f}{gap}")
+    learned = learned_graph(run)
+    if learned is not None:
+        graph = learned[1]
+        parts = "connected" if graph.components == 1 else f"in {graph.components} components"
+        console.result(f"learned graph: {graph.size} clients, {graph.edges} edges, {parts}")
     console.result(f"{last.seconds:.2f} s of training. Kept in {run.folder}")
 
 
