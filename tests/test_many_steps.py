@@ -62,9 +62,17 @@ def test_steps_on_held_layers_are_steps_on_rows(model, wide, lent, each):
     assert (W - before).abs().max() > 1e-2
 
 
-@pytest.mark.parametrize("kind", ["real", "bytes"])
-@pytest.mark.parametrize("scale", ["none", "pooled", "client"])
-@pytest.mark.parametrize("work", [{"local_epochs": 2}, {"local_steps": STEPS}, {"local_steps": STEPS - 1}])
+@pytest.mark.parametrize(
+    ("kind", "scale", "work"),
+    [
+        ("real", "none", {"local_epochs": 2}),
+        ("real", "client", {"local_steps": STEPS}),
+        ("real", "pooled", {"local_steps": STEPS - 1}),
+        ("bytes", "pooled", {"local_epochs": 2}),
+        ("bytes", "none", {"local_steps": STEPS}),
+        ("bytes", "client", {"local_steps": STEPS - 1}),
+    ],
+)
 @every_model
 def test_together_and_apart(model, kind, scale, work):
     federation = pictures(kind).scaled(scale)

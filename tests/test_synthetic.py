@@ -71,6 +71,7 @@ def test_models_are_smooth_on_the_graph_and_not_on_a_wrong_one():
     assert 5 * made.graph.smoothness(made.models) < wrong.smoothness(made.models)
 
 
+@pytest.mark.slow
 def test_the_optimum_of_j_is_known():
     """Least squares has a closed form: training comes near its J and never below."""
     made = fl.data.synthetic("regression", clients=8, features=3, seed=1)
