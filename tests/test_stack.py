@@ -56,7 +56,7 @@ def trials(name, work, federation, graph):
 )
 @pytest.mark.parametrize("name", STEADY)
 def test_a_stack_of_runs_is_each_of_them_alone(name, work, sample, federation, graph):
-    schedule = {"rounds": 4, "batch": 4, "dtype": "float64", "evaluate_every": 2}
+    schedule = {"rounds": 6, "batch": 4, "dtype": "float64", "evaluate_every": 3}
     schedule["sample"] = sample if METHODS[name].sampled else 1.0
     many = trials(name, work, federation, graph)
     seen = []
