@@ -15,7 +15,7 @@ ORDER = [
     "arrays", "tables", "frames", "federation", "work", "graph", "algorithms",
     "data", "scores", "engines", "personal", "result", "schedule", "trials", "members", "stack", "rounds",
     "training", "theory", "memory", "tuning", "sections", "experiment", "contents", "sweeps", "checkpoints",
-    "runs", "tracking", "keeping",
+    "runs", "tracking", "keeping", "outcomes", "recipe", "ledger", "reproduction", "findings",
     "report", "cli",
 ]  # fmt: skip
 

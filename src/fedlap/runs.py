@@ -260,7 +260,9 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 @cache
 def _commit() -> str | None:
-    """Of the source that runs, where it is a checkout."""
+    """Of the source that runs, where it is a checkout or $FEDLAP_COMMIT tells."""
+    if os.environ.get("FEDLAP_COMMIT"):
+        return os.environ["FEDLAP_COMMIT"]
     root = Path(__file__).parents[2]
     if not (root / ".git").exists() or shutil.which("git") is None:
         return None

@@ -52,20 +52,26 @@ class Loader:
             self._loaded[key] = experiment.folded(self.load(whole)) if cut else experiment.load()
         return self._loaded[key]
 
-    def ready(self, experiment: Experiment) -> Prepared:
-        """With everything chosen; what cannot be run is refused."""
-        loaded, key = self.load(experiment), _data(experiment)
-        if key not in self._contents:
-            self._contents[key] = content_of(loaded[0])
-        algorithm, federation, architecture = experiment.build(loaded)
+    def trial(self, experiment: Experiment) -> tuple[Trial, Model]:
+        """What is to be run, and the model of the size that the data ask for; what cannot be is refused."""
+        algorithm, federation, architecture = experiment.build(self.load(experiment))
         with located(algorithm=experiment.algorithm):
             sample_size(algorithm, experiment.sample, len(federation.clients))
             _, model = suited(algorithm, federation, architecture)
-        return Prepared(
-            experiment.settled(algorithm, self._contents[key]),
-            Trial(algorithm, federation, architecture, experiment.seed),
-            model,
-        )
+        return Trial(algorithm, federation, architecture, experiment.seed), model
+
+    def ready(self, experiment: Experiment) -> Prepared:
+        """With everything chosen; what cannot be run is refused."""
+        key = _data(experiment)
+        trial, model = self.trial(experiment)
+        if key not in self._contents:
+            self._contents[key] = content_of(trial.federation)
+        return Prepared(experiment.settled(trial.algorithm, self._contents[key]), trial, model)
+
+    def forget(self) -> None:
+        """Let go of all data."""
+        self._loaded.clear()
+        self._contents.clear()
 
 
 def prepared(experiments: Sequence[Experiment]) -> Iterator[Prepared]:

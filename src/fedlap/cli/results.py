@@ -1,0 +1,44 @@
+"""The command that writes down what was reproduced: results."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedlap.cli import console
+from fedlap.errors import InputError
+from fedlap.files import write_file
+from fedlap.findings import Findings
+from fedlap.recipe import known_recipes, recipe
+from fedlap.report.reproduced.results import apart
+from fedlap.report.reproduced.results import results as written
+
+
+def results(
+    folder: Annotated[Path, typer.Argument(help="Folder of what was reproduced.")] = Path("results"),
+    to: Annotated[Path, typer.Option(help="The file to write.")] = Path("RESULTS.md"),
+    tuned: Annotated[
+        Path | None, typer.Option(help="Folder for the values that methods were tuned to, a file a recipe.")
+    ] = None,
+) -> None:
+    """Write RESULTS.md from the files that `reproduce` left: tables, claims, and what differs and why."""
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {str(folder)!r}; `fedlap reproduce --out` makes one")
+    recipes, findings = [recipe(name) for name in known_recipes()], Findings(folder)
+    write_file(to, written(recipes, findings).encode())
+    console.result(f"results are in {to}")
+    for each in recipes:
+        values = findings.tuned(each)
+        if tuned is not None and values:
+            write_file(tuned / f"{each.name}.json", _lines(values).encode())
+    for far in [far for each in recipes for far in apart(each, findings) if far.reason is None]:
+        where = f"{far.cell}-{far.reading}, {far.row}"
+        told = f"{where} is {far.difference:+.2f} points from the paper's"
+        console.remark(f"note: {told}, and the recipe gives no reason")
+
+
+def _lines(values: dict[str, dict[str, object]]) -> str:
+    """JSON with a line for each row."""
+    lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in values.items())
+    return f"{{\n{lines}\n}}\n"

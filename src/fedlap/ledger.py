@@ -1,0 +1,56 @@
+"""A ledger: what came out of runs that are done, a line for each, so that none is made twice."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedlap.errors import InputError
+from fedlap.experiment import Experiment
+from fedlap.files import unwritable
+
+
+class Ledger:
+    """A file of lines; one that was not written to its end does not count."""
+
+    def __init__(self, path: Path) -> None:
+        """Read what is there."""
+        self.path = path
+        self._known: dict[str, dict[str, Any]] = {}
+        try:
+            lines = path.read_bytes().split(b"\n")[:-1]
+        except FileNotFoundError:
+            return
+        for number, line in enumerate(lines, 1):
+            try:
+                entry = json.loads(line)
+                self._known[entry.pop("run")] = entry
+            except (ValueError, KeyError, AttributeError) as error:
+                raise InputError(f"{str(path)!r}, line {number} is damaged; remove that line") from error
+
+    def entry(self, experiment: Experiment) -> dict[str, Any] | None:
+        """What came out of a run, if it was made."""
+        return self._known.get(_key(experiment))
+
+    def add(self, made: Sequence[tuple[Experiment, Mapping[str, Any]]]) -> None:
+        """Write down what came out of runs, all lines or none."""
+        lines = b""
+        for experiment, entry in made:
+            self._known[_key(experiment)] = dict(entry)
+            lines += json.dumps({"run": _key(experiment), **entry}).encode() + b"\n"
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            whole = self.path.read_bytes() if self.path.exists() else b""
+            with self.path.open("r+b" if whole else "wb") as file:
+                file.truncate(whole.rfind(b"\n") + 1)  # what an interrupted write left
+                file.seek(0, os.SEEK_END)
+                file.write(lines)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+
+
+def _key(experiment: Experiment) -> str:
+    return f"{experiment.digest}-{experiment.rounds}"

@@ -1,0 +1,288 @@
+"""Recipes: a table or figure of a paper as data, models, methods, what is tuned, and the paper's numbers."""
+
+import hashlib
+import itertools
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+
+from fedlap.errors import InputError, unknown
+from fedlap.experiment import Experiment
+from fedlap.sections import Section, one_line
+
+FOLDER = Path(__file__).parent / "recipes"
+SETTING = "reading"  # in a grid: the values that the reading of R gives for this setting
+
+Grid = dict[str, list[Any] | Literal["reading"]]
+
+
+class Part(BaseModel):
+    """What all parts of a recipe are."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Reading(Part):
+    """One way to read "R local steps": settings of every method, and the rates that are tried with it."""
+
+    title: str
+    settings: Section
+    grid: dict[str, list[Any]] = {}
+
+
+class Cell(Part):
+    """Data, their partition and scaling, and a model; and what the paper has for each row, mean and std."""
+
+    title: str
+    data: Section
+    model: Section
+    partition: Section = {}
+    scarce: Section | None = None
+    without: list[str] = []  # rows that do not go with it
+    paper: dict[str, list[float]] = {}
+
+    @field_validator("paper")
+    @classmethod
+    def _pairs(cls, paper: dict[str, list[float]]) -> dict[str, list[float]]:
+        for name, values in paper.items():
+            if len(values) != 2:
+                raise ValueError(f"{name} = {values}; give the mean and the standard deviation")
+        return paper
+
+
+class Row(Part):
+    """A method with what is tuned of it.
+
+    grid: settings and the values to try, in all combinations; "reading" takes those of the reading.
+    follows: settings that take the values another row was tuned to, seed by seed.
+    readings: settings of the method that another reading changes.
+    """
+
+    title: str
+    algorithm: Section
+    graph: Section = {}
+    grid: Grid = {}
+    follows: dict[str, str] = {}
+    readings: dict[str, Section] = {}
+    note: str = ""
+
+
+class Claim(Part):
+    """What the paper says: one row is at least as good as others, or, of no others, that it is steady.
+
+    A row is steady where its accuracy hardly changes from cell to cell of one model.
+    """
+
+    text: str
+    row: str
+    against: list[str] = []
+    cells: list[str] = []  # all unless these
+    readings: list[str] = []
+
+
+class Reason(Part):
+    """Why numbers differ much from the paper's: which, and in which direction."""
+
+    text: str
+    readings: list[str] = []  # all unless these, as for cells and rows
+    cells: list[str] = []
+    rows: list[str] = []
+    side: Literal["above", "below", "either"] = "either"
+
+
+class Quick(Part):
+    """The small form: what is left of everything."""
+
+    cells: list[str]
+    readings: list[str] = ["steps"]
+    seeds: str = "0-1"
+    folds: int = 2
+    rounds: int = 3
+    values: int = 2  # of each grid's list
+
+
+class Recipe(Part):
+    """A table or a figure: cells times rows, each read in one or several ways, over seeds."""
+
+    name: str
+    title: str
+    place: str  # in the paper's text
+    shown: Literal["table", "strengths", "curves"] = "table"
+    about: str = ""
+    seeds: str = "0-9"
+    folds: int = 5
+    common: Section
+    readings: dict[str, Reading]
+    cells: dict[str, Cell]
+    rows: dict[str, Row]
+    claims: list[Claim] = []
+    remarks: list[str] = []  # what came out, in words
+    reasons: list[Reason] = []
+    quick: Quick
+
+    @staticmethod
+    def read(path: Path) -> "Recipe":
+        """From a file; a mistake is one line that names the field."""
+        try:
+            described = tomllib.loads(path.read_text("utf-8"))
+        except OSError as error:
+            raise InputError(f"{str(path)!r} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise InputError(f"{str(path)!r} is not a TOML file: {error}") from error
+        try:
+            made = Recipe.model_validate({"name": path.stem, **described})
+        except ValidationError as error:
+            raise one_line(error, f"recipe {path.stem}: ", Recipe.model_fields, "a recipe") from None
+        made._check()
+        return made
+
+    def _check(self) -> None:
+        """Names that a recipe uses of its own."""
+        for name, row in self.rows.items():
+            for other in row.follows.values():
+                if other not in self.rows or self.rows[other].follows:
+                    where = f"recipe {self.name}: rows.{name}.follows"
+                    raise InputError(
+                        f"{where}: {other!r} is no row that is tuned by itself; name one that is"
+                    )
+        for name, cell in self.cells.items():
+            for other in (*cell.without, *cell.paper):
+                if other not in self.rows:
+                    raise InputError(f"recipe {self.name}: cells.{name}: {unknown('row', other, self.rows)}")
+        for claim in self.claims:
+            for other in (claim.row, *claim.against):
+                if other not in self.rows:
+                    raise InputError(f"recipe {self.name}: claims: {unknown('row', other, self.rows)}")
+            for other in claim.cells:
+                if other not in self.cells:
+                    raise InputError(f"recipe {self.name}: claims: {unknown('cell', other, self.cells)}")
+
+    def units(self) -> Iterator["Unit"]:
+        """Everything that is asked for, one method in one cell at a time; a row after those it follows."""
+        for reading, cell in itertools.product(self.readings, self.cells):
+            names = [name for name in self.rows if name not in self.cells[cell].without]
+            for name in sorted(names, key=lambda name: bool(self.rows[name].follows)):
+                yield Unit(self, cell, reading, name)
+
+    def narrowed(
+        self, data: Sequence[str], cells: Sequence[str], readings: Sequence[str], rows: Sequence[str]
+    ) -> "Recipe":
+        """Some data sets, cells, readings, rows (and those that these follow); all where none are named."""
+        left = {
+            name: cell
+            for name, cell in self.cells.items()
+            if (not data or cell.data["name"] in data) and (not cells or name in cells)
+        }
+        kept = [name for name in readings if name in self.readings] or list(self.readings)
+        own = [name for name in rows if name in self.rows] or list(self.rows)
+        own += [other for name in own for other in self.rows[name].follows.values()]
+        return self.model_copy(
+            update={
+                "cells": left,
+                "readings": {name: self.readings[name] for name in self.readings if name in kept},
+                "rows": {name: row for name, row in self.rows.items() if name in own},
+            }
+        )
+
+    def smaller(self) -> "Recipe":
+        """Its quick form, which exercises everything and shows nothing."""
+        quick = self.quick
+        for cell in quick.cells:
+            if cell not in self.cells:
+                raise InputError(f"recipe {self.name}: quick: {unknown('cell', cell, self.cells)}")
+
+        def fewer(grid: Mapping[str, list[Any] | Literal["reading"]]) -> dict[str, Any]:
+            return {k: v if isinstance(v, str) else v[: quick.values] for k, v in grid.items()}
+
+        return self.model_copy(
+            update={
+                "seeds": quick.seeds,
+                "folds": quick.folds,
+                "common": self.common | {"rounds": quick.rounds, "evaluate_every": 1},
+                "readings": {
+                    name: self.readings[name].model_copy(update={"grid": fewer(self.readings[name].grid)})
+                    for name in quick.readings
+                },
+                "cells": {name: self.cells[name] for name in quick.cells},
+                "rows": {
+                    name: row.model_copy(update={"grid": fewer(row.grid)}) for name, row in self.rows.items()
+                },
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One method in one cell, read in one way: what is tuned, trained and written as one row."""
+
+    recipe: Recipe
+    cell: str
+    reading: str
+    row: str
+
+    @property
+    def place(self) -> str:
+        """Where it belongs."""
+        return f"{self.recipe.name}/{self.cell}-{self.reading}"
+
+    def description(self) -> dict[str, Any]:
+        """The experiment, but for the seed and what is tuned."""
+        cell, row = self.recipe.cells[self.cell], self.recipe.rows[self.row]
+        made: dict[str, Any] = {**self.recipe.common, "data": cell.data, "model": cell.model}
+        made |= {"partition": cell.partition} if cell.partition else {}
+        made |= {"scarce": cell.scarce} if cell.scarce is not None else {}
+        made |= {"graph": row.graph} if row.graph else {}
+        work = self.recipe.readings[self.reading].settings | row.readings.get(self.reading, {})
+        return made | {"algorithm": {**row.algorithm, **work}}
+
+    def experiment(self, values: Section) -> Experiment:
+        """With these values of what is tuned."""
+        made = self.description()
+        return Experiment.of(made | {"algorithm": {**made["algorithm"], **values}})
+
+    def grid(self) -> dict[str, list[Any]]:
+        """Settings and the values to try."""
+        given = self.recipe.readings[self.reading].grid
+        made: dict[str, list[Any]] = {}
+        for name, values in self.recipe.rows[self.row].grid.items():
+            if values == SETTING and name not in given:
+                where = f"recipe {self.recipe.name}: rows.{self.row}.grid.{name}"
+                raise InputError(f"{where}: the reading {self.reading!r} has no values for it; give some")
+            made[name] = given[name] if isinstance(values, str) else values
+        return made
+
+    def candidates(self, followed: Section) -> list[Section]:
+        """All combinations of values, beside those that follow another row."""
+        grid = self.grid()
+        return [
+            {**dict(zip(grid, values, strict=True)), **followed}
+            for values in itertools.product(*grid.values())
+        ]
+
+    @property
+    def signature(self) -> str:
+        """Sixteen hexadecimal digits of all that fixes its numbers, but for seeds, device and kept values."""
+        row = self.recipe.rows[self.row]
+        said = [self.description(), self.grid(), row.follows, self.recipe.folds]
+        for other in sorted(row.follows.values()):
+            said.append(Unit(self.recipe, self.cell, self.reading, other).signature)
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def known_recipes() -> list[str]:
+    """Names of those that come with the library."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def recipe(name: str) -> Recipe:
+    """One that comes with the library, by its name, or a file of one's own."""
+    if name.endswith(".toml"):
+        return Recipe.read(Path(name))
+    if name not in known_recipes():
+        raise unknown("recipe", name, known_recipes())
+    return Recipe.read(FOLDER / f"{name}.toml")

@@ -1,0 +1,148 @@
+"""What the paper says, checked: which claims hold, by how much, and where not."""
+
+from dataclasses import dataclass
+
+from fedlap.findings import Findings
+from fedlap.recipe import Claim, Recipe
+from fedlap.report.page.sections import Cell, TableSection
+from fedlap.report.paired import LEVEL, holm, paired
+from fedlap.report.reproduced.scores import common
+
+MARGIN = 0.5  # points: less than this is no loss worth naming
+ABOUT = (
+    "Paired over seeds: the difference in points ± its standard error. Better and worse: a two-sided t-test "
+    "shows it, p below 0.05 by Holm's rule over all tests of a claim in a reading. As good: it does not, and "
+    f"the difference's 95 % interval stays above −{MARGIN:g}. Open: neither. A claim of being at least as "
+    "good holds where all are better or as good, and does not where one is worse."
+)
+
+
+@dataclass(frozen=True)
+class Against:
+    """A row against another in one cell: the difference in points, and whether a test shows it."""
+
+    other: str
+    difference: float
+    error: float | None
+    least: float | None  # the lower end of the difference's 95 % interval
+    p_value: float | None  # by Holm's rule over the claim's tests of this reading
+
+    @property
+    def verdict(self) -> str:
+        """better or worse, where a test shows it; as good, where at most the margin may be lost; or open."""
+        if self.p_value is not None and self.p_value < LEVEL:
+            return "better" if self.difference > 0 else "worse"
+        return "as good" if self.least is not None and self.least > -MARGIN else "open"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A claim in one cell and reading."""
+
+    claim: Claim
+    reading: str
+    cell: str
+    against: list[Against]
+
+    @property
+    def verdict(self) -> str:
+        """It holds where the row is better or as good; one that is worse is enough against it."""
+        kinds = {each.verdict for each in self.against}
+        if "worse" in kinds:
+            return "DOES NOT HOLD"
+        return "not shown" if "open" in kinds else "holds"
+
+
+def checked(recipe: Recipe, findings: Findings) -> list[Checked]:
+    """Every claim that names others, wherever there are numbers for it."""
+    made = []
+    for claim in recipe.claims:
+        for reading in claim.readings or recipe.readings:
+            made += _tested(recipe, findings, claim, reading)
+    return made
+
+
+def _tested(recipe: Recipe, findings: Findings, claim: Claim, reading: str) -> list[Checked]:
+    """A claim over cells; its tests count together."""
+    pairs, raw = [], []
+    for cell in claim.cells or recipe.cells:
+        rows = findings.rows(recipe, cell, reading)
+        scores = common({name: rows[name] for name in (claim.row, *claim.against) if name in rows})
+        for other in claim.against:
+            if claim.row in scores and other in scores and len(scores[other]):
+                pair = paired(scores[claim.row], scores[other])
+                pairs.append((cell, other, pair))
+                raw.append(1.0 if pair.p_value is None else pair.p_value)
+    made: dict[str, list[Against]] = {}
+    for (cell, other, pair), p in zip(pairs, holm(raw), strict=True):
+        tested = None if pair.p_value is None else p
+        least = pair.mean if pair.same else None if pair.interval is None else pair.interval[0]
+        made.setdefault(cell, []).append(Against(other, pair.mean, pair.error, least, tested))
+    return [Checked(claim, reading, cell, against) for cell, against in made.items()]
+
+
+def table(recipe: Recipe, findings: Findings) -> TableSection | None:
+    """A line for each claim, cell and reading."""
+    made = checked(recipe, findings)
+    if not made:
+        return None
+    return TableSection(
+        title="What holds",
+        about=ABOUT,
+        name=f"{recipe.name}-claims",
+        columns=["claim", "data and model", "reading of R", "verdict", "differences"],
+        rows=[
+            [
+                Cell(each.claim.text),
+                Cell(recipe.cells[each.cell].title),
+                Cell(each.reading),
+                Cell(each.verdict),
+                Cell(differences(recipe, each)),
+            ]
+            for each in made
+        ],
+        group=recipe.title,
+    )
+
+
+def steadiness(recipe: Recipe, findings: Findings) -> list[str]:
+    """Claims that a row is hardly affected by the cell: how far its accuracy goes, and that of others."""
+    made = []
+    for claim in recipe.claims:
+        for reading in recipe.readings if not claim.against else []:
+            for kind in dict.fromkeys(recipe.cells[cell].model["name"] for cell in recipe.cells):
+                reached = _reached(recipe, findings, reading, kind)
+                if claim.row in reached and len(reached[claim.row]) > 1:
+                    made.append(f"{claim.text} ({reading}, {kind}): {_spans(recipe, claim.row, reached)}")
+    return made
+
+
+def _reached(recipe: Recipe, findings: Findings, reading: str, kind: str) -> dict[str, list[float]]:
+    """Mean accuracies of each row over the cells of one kind of model."""
+    made: dict[str, list[float]] = {}
+    for cell, described in recipe.cells.items():
+        if described.model["name"] == kind:
+            for name, row in findings.rows(recipe, cell, reading).items():
+                if row.finished:
+                    made.setdefault(name, []).append(float(row.accuracy.mean()))
+    return made
+
+
+def _spans(recipe: Recipe, row: str, reached: dict[str, list[float]]) -> str:
+    """The row's span first, then the others', narrowest first."""
+    spans = {name: max(values) - min(values) for name, values in reached.items()}
+    others = sorted((name for name in spans if name != row), key=spans.__getitem__)
+    words = [
+        f"{recipe.rows[name].title} {spans[name]:.2f} ({min(reached[name]):.2f} to {max(reached[name]):.2f})"
+        for name in (row, *others)
+    ]
+    return "points between the lowest and the highest mean: " + ", ".join(words) + "."
+
+
+def differences(recipe: Recipe, each: Checked) -> str:
+    """Every difference with what the test says of it."""
+    return "; ".join(
+        f"{recipe.rows[a.other].title} {a.difference:+.2f}{'' if a.error is None else f' ± {a.error:.2f}'}"
+        f" ({a.verdict})"
+        for a in each.against
+    )

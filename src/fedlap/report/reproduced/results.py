@@ -1,0 +1,157 @@
+"""RESULTS.md: everything that was reproduced, from the files of findings alone."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from fedlap.findings import Finding, Findings, cells_of
+from fedlap.recipe import Recipe
+from fedlap.report.page import TableSection, markdown
+from fedlap.report.reproduced import claims, page, scores
+
+MUCH = 0.5  # points of difference to the paper that ask for a reason
+
+INTRODUCTION = """# Results
+
+Every table and figure of the paper, ours beside the paper's numbers. This file is written by `fedlap results`
+from the files in `results/`, which `fedlap reproduce` wrote; nothing in it is typed by hand but words, which
+stand in the recipes (`recipes/*.toml`).
+
+How to read it: accuracy is pooled over all test rows, after the last round, mean ± standard deviation over
+seeds. A seed fixes split, start, sampling and batches for all methods alike. Values of every method (rate,
+strength, …) were chosen by cross-validation on the training rows of that very seed: no test row has a say in
+anything, and no round but the last counts. "R local steps" is read in both ways: 5 mini-batches, as the text
+has it, and 5 epochs, as the published code has it.
+"""
+VERDICTS = {"holds": "holds for", "DOES NOT HOLD": "**does not hold** for", "not shown": "is open for"}
+
+
+@dataclass(frozen=True)
+class Apart:
+    """A number that differs much from the paper's."""
+
+    reading: str
+    cell: str
+    row: str
+    difference: float
+    reason: str | None
+
+
+def results(recipes: Sequence[Recipe], findings: Findings) -> str:
+    """The whole file."""
+    shown = [each for each in recipes if any(True for _ in cells_of(each, findings))]
+    parts = [INTRODUCTION, "## What holds, what does not\n"]
+    for each in shown:
+        parts += summary(each, findings)
+    for each in shown:
+        parts += _chapter(each, findings)
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def summary(recipe: Recipe, findings: Findings) -> Iterator[str]:
+    """Each claim in a line for each reading: where it holds, where not, and by how much."""
+    made = claims.checked(recipe, findings)
+    if not made and not recipe.remarks:
+        return
+    yield f"**{recipe.title}** ({recipe.place})\n"
+    for remark in recipe.remarks:
+        yield f"{' '.join(remark.split())}\n"
+    for claim in recipe.claims:
+        for reading in recipe.readings:
+            own = [each for each in made if each.claim is claim and each.reading == reading]
+            if own:
+                yield f"- {claim.text} ({reading}): {_where(recipe, own)}."
+    for line in claims.steadiness(recipe, findings):
+        yield f"- {line}"
+    yield ""
+
+
+def _where(recipe: Recipe, made: Sequence[claims.Checked]) -> str:
+    """Which cells have which verdict."""
+    said = []
+    for verdict, words in VERDICTS.items():
+        cells = [each for each in made if each.verdict == verdict]
+        if cells:
+            names = "; ".join(f"{recipe.cells[each.cell].title}{_losses(recipe, each)}" for each in cells)
+            said.append(f"{words} {names}")
+    return ". ".join(said)
+
+
+def _losses(recipe: Recipe, each: claims.Checked) -> str:
+    """By how much it is worse, and than whom."""
+    worse = [against for against in each.against if against.verdict == "worse"]
+    words = ", ".join(f"{recipe.rows[a.other].title} {a.difference:+.2f}" for a in worse)
+    return f" ({words})" if words else ""
+
+
+def _chapter(recipe: Recipe, findings: Findings) -> Iterator[str]:
+    """A recipe's tables."""
+    yield f"## {recipe.title}\n"
+    yield f"`fedlap reproduce {recipe.name}` · {recipe.place}.\n"
+    yield f"{' '.join(recipe.about.split())}\n"
+    for reading in recipe.readings:
+        table = scores.table(recipe, findings, reading)
+        if table is not None:
+            yield _section(table)
+        far = [each for each in apart(recipe, findings) if each.reading == reading]
+        if far:
+            yield f"More than {MUCH:g} points from the paper's, and why:\n"
+            yield from _reasons(recipe, far)
+            yield ""
+    held = claims.table(recipe, findings)
+    if held is not None:
+        yield _section(held)
+    for reading in recipe.readings:
+        chosen = scores.choices(recipe, findings, reading)
+        if chosen is not None:
+            yield _section(chosen)
+    facts = page.environment(recipe, findings).facts
+    yield "Made with: " + "; ".join(f"{key} {value}" for key, value in facts) + ".\n"
+
+
+def _section(table: TableSection) -> str:
+    about = f"{table.about}\n\n" if table.about else ""
+    footer = f"\n{table.footer}\n" if table.footer else ""
+    return f"### {table.title}\n\n{about}{markdown(table).strip()}\n{footer}"
+
+
+def apart(recipe: Recipe, findings: Findings) -> list[Apart]:
+    """Numbers far from the paper's, each with the recipe's reason for it, if it has one."""
+    made = []
+    for reading, cell, rows in cells_of(recipe, findings):
+        for name, row in rows.items():
+            difference = _difference(recipe, cell, name, row)
+            if difference is not None and abs(difference) > MUCH:
+                reason = _reason(recipe, reading, cell, name, difference)
+                made.append(Apart(reading, cell, name, difference, reason))
+    return made
+
+
+def _difference(recipe: Recipe, cell: str, name: str, row: Finding) -> float | None:
+    paper = recipe.cells[cell].paper.get(name)
+    return None if paper is None or not row.finished else float(row.accuracy.mean()) - paper[0]
+
+
+def _reason(recipe: Recipe, reading: str, cell: str, row: str, difference: float) -> str | None:
+    """The first that is for this number."""
+    for reason in recipe.reasons:
+        if (
+            (not reason.readings or reading in reason.readings)
+            and (not reason.cells or cell in reason.cells)
+            and (not reason.rows or row in reason.rows)
+            and reason.side in ("either", "above" if difference > 0 else "below")
+        ):
+            return " ".join(reason.text.split())
+    return None
+
+
+def _reasons(recipe: Recipe, far: Sequence[Apart]) -> Iterator[str]:
+    """A line for each reason with the numbers it is for."""
+    by_reason: dict[str | None, list[Apart]] = {}
+    for each in far:
+        by_reason.setdefault(each.reason, []).append(each)
+    for reason, some in by_reason.items():
+        names = "; ".join(
+            f"{recipe.cells[each.cell].title}: {recipe.rows[each.row].title} {each.difference:+.2f}"
+            for each in some
+        )
+        yield f"- {names}. {reason or 'NOT EXPLAINED.'}"

@@ -1,0 +1,139 @@
+"""The table of a recipe: ours ± std beside the paper's, the best marked only where a test supports it."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+
+from fedlap.findings import Finding, Findings
+from fedlap.recipe import Recipe
+from fedlap.report.page.sections import Cell, TableSection
+from fedlap.report.paired import leads
+
+FOOTER = (
+    "Pooled test accuracy in percent after the last round, mean ± standard deviation over seeds; beneath it "
+    "the paper's. Marked: better than every other row of its column by paired t-tests over seeds, two-sided, "
+    "p below 0.05 by Holm's rule over all pairs."
+)
+
+
+def table(recipe: Recipe, findings: Findings, reading: str) -> TableSection | None:
+    """Methods in rows, data and models in columns; none where nothing was run."""
+    cells = {cell: findings.rows(recipe, cell, reading) for cell in recipe.cells}
+    cells = {cell: rows for cell, rows in cells.items() if rows}
+    if not cells:
+        return None
+    marked = {cell: best(rows) for cell, rows in cells.items()}
+    shown = [name for name in recipe.rows if any(name in rows for rows in cells.values())]
+    lines = [
+        [
+            Cell(recipe.rows[name].title, recipe.rows[name].note),
+            *(cell_of(recipe, cell, name, rows, marked[cell] == name) for cell, rows in cells.items()),
+        ]
+        for name in shown
+    ]
+    numbers = sorted({len(row.seeds) for rows in cells.values() for row in rows.values()})
+    return TableSection(
+        title=recipe.readings[reading].title,
+        about=f"{_seeds(numbers)}.",
+        name=f"{recipe.name}-{reading}",
+        columns=["method", *(recipe.cells[cell].title for cell in cells)],
+        rows=lines,
+        footer=FOOTER,
+        group=recipe.title,
+    )
+
+
+def cell_of(recipe: Recipe, cell: str, name: str, rows: Mapping[str, Finding], marked: bool) -> Cell:
+    """One method's score, or why it has none."""
+    paper = recipe.cells[cell].paper.get(name)
+    note = "" if paper is None else f"paper {paper[0]:.2f} ± {paper[1]:.2f}"
+    if name in recipe.cells[cell].without:
+        return Cell("–", note, muted=True)
+    if name not in rows:
+        return Cell("not run", note, muted=True)
+    row = rows[name]
+    if row.unstable:
+        at = len(row.values["refused_seeds"])
+        some = "" if at == len(row.seeds) else f" at {at} of {len(row.seeds)} seeds"
+        return Cell(f"unstable{some}, μRηρ = {row.product:.3g}", note, muted=True)
+    if row.refused is not None:
+        return Cell("refused", note, muted=True)
+    if row.diverged:
+        return Cell(f"{len(row.diverged)} of {len(row.seeds)} diverged", note, muted=True)
+    return Cell(score(row.accuracy), note, best=marked)
+
+
+def score(values: np.ndarray) -> str:
+    """Mean ± sample standard deviation, or the one value."""
+    mean = f"{values.mean():.2f}"
+    return f"{mean} ± {values.std(ddof=1):.2f}" if len(values) > 1 else mean
+
+
+def best(rows: Mapping[str, Finding]) -> str | None:
+    """The row that is better than every other, if a test says so."""
+    scores = common(rows)
+    if len(scores) < 2:
+        return None
+    leader = max(scores, key=lambda name: float(scores[name].mean()))
+    return leader if all(lead.shown for lead in leads(scores, leader)) else None
+
+
+def common(rows: Mapping[str, Finding]) -> dict[str, np.ndarray]:
+    """Accuracies at those seeds that all finished rows have."""
+    finished = {name: row for name, row in rows.items() if row.finished}
+    seeds = set.intersection(*(set(row.seeds) for row in finished.values())) if finished else set()
+    return {
+        name: np.array([value for seed, value in zip(row.seeds, row.accuracy, strict=True) if seed in seeds])
+        for name, row in finished.items()
+        if seeds
+    }
+
+
+def choices(recipe: Recipe, findings: Findings, reading: str) -> TableSection | None:
+    """What each method was tuned to: the values most often chosen, and how often."""
+    cells = {cell: findings.rows(recipe, cell, reading) for cell in recipe.cells}
+    cells = {cell: rows for cell, rows in cells.items() if rows}
+    if not cells:
+        return None
+    lines = [
+        [
+            Cell(recipe.rows[name].title),
+            *(Cell(_usual(rows[name])) if name in rows else Cell("–", muted=True) for rows in cells.values()),
+        ]
+        for name in recipe.rows
+        if any(name in rows for rows in cells.values())
+    ]
+    return TableSection(
+        title=f"Chosen values: {recipe.readings[reading].title}",
+        about=f"By {recipe.folds}-fold cross-validation on each seed's training rows: the values chosen most "
+        "often, and at how many seeds. * is at an end of the values that were tried.",
+        name=f"{recipe.name}-{reading}-chosen",
+        columns=["method", *(recipe.cells[cell].title for cell in cells)],
+        rows=lines,
+    )
+
+
+def _usual(row: Finding) -> str:
+    """The values chosen most often."""
+    if not row.choices:
+        return "refused"
+    grid = row.values.get("grid", {})
+    said = []
+    for choice in row.choices.values():
+        words = [
+            f"{name} {value:g}{_edge(grid.get(name), value)}" for name, value in choice["values"].items()
+        ]
+        said.append(", ".join(words) or "nothing to choose")
+    usual, times = Counter(said).most_common(1)[0]
+    return f"{usual} ({times}/{len(said)})"
+
+
+def _edge(values: list[float] | None, value: float) -> str:
+    return "*" if values and len(values) > 1 and value in (values[0], values[-1]) else ""
+
+
+def _seeds(numbers: list[int]) -> str:
+    if len(numbers) == 1:
+        return f"{numbers[0]} seed{'s' if numbers[0] > 1 else ''}"
+    return f"{numbers[0]} to {numbers[-1]} seeds"

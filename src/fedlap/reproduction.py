@@ -1,0 +1,275 @@
+"""Reproduction: a recipe's methods tuned on training rows, trained over seeds, and written down."""
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedlap import memory
+from fedlap.algorithms import Coupled
+from fedlap.errors import InputError
+from fedlap.experiment import Experiment
+from fedlap.federation import Federation
+from fedlap.keeping import StoppedError
+from fedlap.ledger import Ledger
+from fedlap.memory import Sized
+from fedlap.outcomes import mean_clients, mean_curves, outcome
+from fedlap.recipe import Unit
+from fedlap.rounds import Moment
+from fedlap.runs import environment
+from fedlap.sections import Section
+from fedlap.sweeps import Loader
+from fedlap.training import fit_all
+from fedlap.work import Work
+
+ROUND = 1e6  # what a round of a run takes beside its products, in numbers multiplied
+MOST_ON_CPU = 60  # runs of a stack: what is lost when it is stopped stays small
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The values a method is trained with at one seed, and how they were found.
+
+    by: "tuned" on training rows, "stored" with the recipe, or "fixed", where nothing is to be chosen.
+    """
+
+    values: Section
+    by: str
+    validation: float | None = None  # mean accuracy on the folds
+    tried: int = 1
+    refused: int = 0
+
+
+@dataclass(frozen=True)
+class Told:
+    """Whom to tell how far it is: runs that are to be made, rounds of those at work, and whether to stop."""
+
+    stack: Callable[[Unit, str, int], None] = lambda unit, stage, runs: None
+    round: Callable[[int, int], None] = lambda done, rounds: None
+    stopping: Callable[[], bool] = lambda: False
+
+
+@dataclass(eq=False)
+class Reproducer:
+    """Makes rows of recipes; runs that the ledger knows are not made again.
+
+    stored: values that methods were tuned to before, by the place and row of a unit and by seed.
+    """
+
+    ledger: Ledger
+    seeds: Sequence[int]
+    device: str = "cpu"
+    stored: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    told: Told = Told()
+    loader: Loader = field(default_factory=Loader)
+    _chosen: dict[tuple[str, str], dict[int, Choice | InputError]] = field(default_factory=dict)
+
+    def row(self, unit: Unit) -> dict[str, Any]:
+        """Everything that is told of a method in a cell, as plain values."""
+        began = time.perf_counter()
+        choices = self.choices(unit)
+        refused = {seed: each for seed, each in choices.items() if isinstance(each, InputError)}
+        made: dict[str, Any] = {
+            "signature": unit.signature,
+            "seeds": list(self.seeds),
+            "grid": unit.grid(),
+            "folds": unit.recipe.folds,
+        }
+        if refused:
+            products = [p for seed in refused if (p := self._product(unit, seed)) is not None]
+            made |= {"refused": str(next(iter(refused.values()))), "refused_seeds": list(refused)}
+            return made | ({"product": max(products)} if products else {})
+        final = {seed: self._at(unit.experiment(c.values), seed) for seed, c in choices.items()}  # type: ignore[union-attr]
+        entries = self._made(unit, "training", list(final.values()))
+        outcomes = [entries[_name(each)] for each in final.values()]
+        made["choices"] = {
+            str(seed): {"values": c.values, "by": c.by, "validation": c.validation, "refused": c.refused}
+            for seed, c in choices.items()
+            if isinstance(c, Choice)
+        }
+        made["last"] = [each.get("last") for each in outcomes]
+        made["diverged"] = {
+            str(seed): each["diverged"]
+            for seed, each in zip(final, outcomes, strict=True)
+            if "diverged" in each
+        }
+        finished = [each for each in outcomes if "last" in each]
+        if finished:
+            made["curves"] = mean_curves(finished)
+            made["clients"] = mean_clients(finished)
+            made |= {key: finished[0][key] for key in ("graph", "product") if key in finished[0]}
+        seconds = sum(each["seconds"] for each in outcomes if "seconds" in each)
+        made["training_seconds"] = round(seconds, 1)
+        made["environment"] = environment(self._placed())
+        made["made"] = datetime.now(UTC).date().isoformat()
+        made["seconds"] = round(time.perf_counter() - began, 1)
+        return made
+
+    def federation(self, unit: Unit) -> Federation:
+        """The clients of a cell at the first seed."""
+        return self.loader.load(self._at(unit.experiment(_first(unit)), self.seeds[0]))[0]
+
+    def choices(self, unit: Unit) -> dict[int, Choice | InputError]:
+        """The values for each seed, chosen by cross-validation on that seed's training rows alone."""
+        key = (unit.place, unit.row)
+        if key not in self._chosen:
+            stored = self.stored.get(f"{unit.place}/{unit.row}", {})
+            known: dict[int, Choice | InputError] = {}
+            if stored.get("signature") == unit.signature:
+                values = stored["values"]
+                known = {s: Choice(values[str(s)], "stored") for s in self.seeds if str(s) in values}
+            rest = [seed for seed in self.seeds if seed not in known]
+            known |= self._tuned(unit, rest) if rest else {}
+            self._chosen[key] = {seed: known[seed] for seed in self.seeds}
+        return self._chosen[key]
+
+    def _tuned(self, unit: Unit, seeds: Sequence[int]) -> dict[int, Choice | InputError]:
+        """Choose by the mean accuracy over folds, the first of equals."""
+        accepted: dict[int, list[tuple[Section, Experiment]]] = {}
+        reasons: dict[int, list[InputError]] = {seed: [] for seed in seeds}
+        described: dict[str, Experiment | InputError] = {}
+        for seed in seeds:
+            for values in unit.candidates(self._followed(unit, seed)):
+                name = json.dumps(values)
+                if name not in described:
+                    described[name] = _described(unit, values)
+                whole = described[name]
+                refusal = whole if isinstance(whole, InputError) else self._refusal(self._at(whole, seed))
+                if refusal is not None:
+                    reasons[seed].append(refusal)
+                else:
+                    assert isinstance(whole, Experiment)
+                    accepted.setdefault(seed, []).append((values, whole))
+        chosen: dict[int, Choice | InputError] = {}
+        folds: dict[int, list[list[Experiment]]] = {}
+        for seed in seeds:
+            if seed not in accepted:
+                chosen[seed] = reasons[seed][0]
+            elif len(accepted[seed]) == 1:
+                chosen[seed] = Choice(accepted[seed][0][0], "fixed", refused=len(reasons[seed]))
+            else:
+                folds[seed] = [self._folds(unit, whole, seed) for _, whole in accepted[seed]]
+        entries = self._made(
+            unit, "tuning", [run for some in folds.values() for runs in some for run in runs]
+        )
+        for seed, some in folds.items():
+            means = [_validation([entries[_name(run)] for run in runs]) for runs in some]
+            best = int(np.argmax(means))
+            if not np.isfinite(means[best]):
+                chosen[seed] = InputError(f"{unit.place}/{unit.row}: every candidate diverged at seed {seed}")
+                continue
+            values, tried = accepted[seed][best][0], len(means)
+            chosen[seed] = Choice(values, "tuned", means[best], tried, len(reasons[seed]))
+        return chosen
+
+    def _followed(self, unit: Unit, seed: int) -> Section:
+        """Values that another row was tuned to."""
+        made: Section = {}
+        for setting, other in unit.recipe.rows[unit.row].follows.items():
+            choice = self.choices(Unit(unit.recipe, unit.cell, unit.reading, other))[seed]
+            if isinstance(choice, InputError):
+                raise choice
+            made[setting] = choice.values[setting]
+        return made
+
+    def _refusal(self, experiment: Experiment) -> InputError | None:
+        """Why a run cannot be made, if it cannot."""
+        self.loader.load(experiment)  # data that cannot be had are nobody's setting
+        try:
+            self.loader.trial(experiment)
+        except InputError as error:
+            return error
+        return None
+
+    def _product(self, unit: Unit, seed: int) -> float | None:
+        """μRηρ of what was refused, where that is why."""
+        (values,) = unit.candidates(self._followed(unit, seed))[:1]
+        try:
+            whole = unit.experiment({**values, "allow_unstable": True})
+            trial, _ = self.loader.trial(self._at(whole, seed))
+        except InputError:
+            return None
+        return trial.algorithm.coupling.product if isinstance(trial.algorithm, Coupled) else None
+
+    def _at(self, experiment: Experiment, seed: int, **fields: Any) -> Experiment:
+        return experiment.model_copy(update={"seed": seed, "device": self.device, **fields})
+
+    def _folds(self, unit: Unit, whole: Experiment, seed: int) -> list[Experiment]:
+        number = unit.recipe.folds
+        return [
+            self._at(whole, seed, fold={"number": number, "held_out": held_out}, evaluate_every=0)
+            for held_out in range(number)
+        ]
+
+    def _made(self, unit: Unit, stage: str, runs: Sequence[Experiment]) -> dict[str, dict[str, Any]]:
+        """What came out of runs, those that are missing made first, as few stacks as can be."""
+        missing = [run for run in runs if self.ledger.entry(run) is None]
+        trials = [self.loader.trial(run) for run in missing]
+        sized = [
+            Sized(trial, model, run.schedule) for (trial, model), run in zip(trials, missing, strict=True)
+        ]
+        most = MOST_ON_CPU if self.device == "cpu" else len(missing)
+        for places in memory.stacks(sized):
+            number = -(-len(places) // most)
+            for part in np.array_split(places, number):
+                self._stack(unit, stage, [missing[place] for place in part], [sized[place] for place in part])
+        return {_name(run): self.ledger.entry(run) or {} for run in runs}
+
+    def _stack(self, unit: Unit, stage: str, runs: Sequence[Experiment], sized: Sequence[Sized]) -> None:
+        """Train some runs side by side and write down what came out."""
+        schedule, stopped = sized[0].schedule, False
+
+        def on_round(moment: Moment) -> None:
+            nonlocal stopped
+            self.told.round(moment.round, schedule.rounds)
+            if self.told.stopping() and moment.round < schedule.rounds:
+                stopped = True
+                moment.stop()
+
+        self.told.stack(unit, stage, len(runs))
+        results = fit_all([each.trial for each in sized], schedule, on_round=on_round)
+        if stopped:
+            raise StoppedError(f"stopped; {self.ledger.path} has what was done before")
+        self.ledger.add([(run, outcome(run, result)) for run, result in zip(runs, results, strict=True)])
+
+    def _placed(self) -> torch.device:
+        return torch.device(self.device)
+
+
+def weight(unit: Unit, seeds: Sequence[int], loader: Loader) -> float:
+    """About how much work a row is: numbers that are multiplied, and a little for every run and round."""
+    experiment = unit.experiment(_first(unit)).model_copy(update={"seed": seeds[0]})
+    federation, _ = loader.load(experiment)
+    trial, model = loader.trial(experiment.model_copy(update={"sample": 1.0}))
+    candidates = math.prod(len(values) for values in unit.grid().values())
+    runs = len(seeds) * (1 + (unit.recipe.folds * candidates if candidates > 1 else 0))
+    work = Work.of(trial.algorithm.local_steps, trial.algorithm.local_epochs)
+    rows = len(federation.train.row) if work.epochs else len(federation.clients) * 20
+    return runs * experiment.rounds * (work.repeats * experiment.sample * rows * model.size + ROUND)
+
+
+def _first(unit: Unit) -> Section:
+    """Some values, where it does not matter which; a mixing that is always stable."""
+    return unit.candidates(dict.fromkeys(unit.recipe.rows[unit.row].follows, 1e-9))[0]
+
+
+def _described(unit: Unit, values: Section) -> Experiment | InputError:
+    try:
+        return unit.experiment(values)
+    except InputError as error:
+        return error
+
+
+def _name(run: Experiment) -> str:
+    return f"{run.digest}-{run.rounds}"
+
+
+def _validation(entries: Sequence[Mapping[str, Any]]) -> float:
+    """Mean accuracy over folds; one in which training diverged counts as none."""
+    return float(np.mean([entry.get("accuracy", -np.inf) for entry in entries]))

@@ -1,0 +1,173 @@
+"""Tables of reproductions, what is marked, which claims hold, and what differs from the paper and why."""
+
+import numpy as np
+import pytest
+
+from fedlap.findings import Finding, Findings
+from fedlap.recipe import Unit
+from fedlap.report.page import Cell
+from fedlap.report.paired import paired
+from fedlap.report.reproduced import claims, scores
+from fedlap.report.reproduced.results import apart, results
+from test_recipe import small
+
+
+def row(accuracy, seeds=None, **more):
+    """A finding with these accuracies, in percent."""
+    seeds = list(range(len(accuracy))) if seeds is None else seeds
+    return {"seeds": seeds, "last": [{"accuracy": value / 100} for value in accuracy], "diverged": {}, **more}
+
+
+def found(tmp_path, made, **rows):
+    """Findings with these rows in the small recipe's only cell."""
+
+    class Made(Findings):
+        def read(self, recipe, cell, reading):
+            signed = {
+                name: {"signature": Unit(made, cell, reading, name).signature, "grid": {}, **values}
+                for name, values in rows.items()
+            }
+            return {"rows": signed}
+
+    return Made(tmp_path)
+
+
+def checked(tmp_path, fedu, local):
+    made = small(tmp_path)
+    (one,) = claims.checked(made, found(tmp_path, made, fedu=row(fedu), local=row(local)))
+    return one
+
+
+def test_a_claim_holds_where_it_is_better(tmp_path):
+    one = checked(tmp_path, [91.0, 92.1, 93.0], [90.0, 91.0, 92.0])
+    assert one.verdict == "holds"
+    (against,) = one.against
+    assert against.verdict == "better"
+    assert against.difference == pytest.approx(3.1 / 3)
+    own = paired([91.0, 92.1, 93.0], [90.0, 91.0, 92.0])
+    assert (against.error, against.p_value) == pytest.approx((own.error, own.p_value))
+
+
+def test_a_claim_does_not_hold_where_it_is_worse(tmp_path):
+    assert checked(tmp_path, [90.0, 91.0, 92.0], [91.0, 92.1, 93.0]).verdict == "DOES NOT HOLD"
+
+
+def test_as_good_is_less_than_half_a_point_below(tmp_path):
+    level, near = [90.0, 91.0, 92.0, 93.0], [90.1, 90.9, 92.1, 92.9]
+    assert checked(tmp_path, near, level).against[0].verdict == "as good"
+    assert checked(tmp_path, near, level).verdict == "holds"
+    assert checked(tmp_path, level, level).verdict == "holds"
+
+
+def test_what_two_seeds_cannot_tell_is_open(tmp_path):
+    one = checked(tmp_path, [60.0, 70.0], [90.0, 91.0])
+    assert one.against[0].verdict == "open"
+    assert one.verdict == "not shown"
+
+
+def test_only_seeds_that_both_have_count(tmp_path):
+    made = small(tmp_path)
+    rows = {"fedu": row([91.0, 92.1, 93.0, 10.0], [0, 1, 2, 9]), "local": row([90.0, 91.0, 92.0], [0, 1, 2])}
+    (one,) = claims.checked(made, found(tmp_path, made, **rows))
+    assert one.against[0].difference == pytest.approx(3.1 / 3)
+
+
+def test_the_best_is_marked_only_where_a_test_supports_it(tmp_path):
+    def rows(**given):
+        return {name: Finding(row(values)) for name, values in given.items()}
+
+    assert scores.best(rows(a=[91.0, 92.1, 93.0], b=[90.0, 91.0, 92.0])) == "a"
+    assert scores.best(rows(a=[91.0, 90.0, 93.0], b=[90.0, 91.0, 92.0])) is None
+    assert scores.best(rows(a=[91.0], b=[90.0])) is None
+    assert scores.best(rows(a=[91.0, 92.0])) is None
+    far = rows(a=[91.0, 92.1, 93.0], b=[90.0, 91.0, 92.0], c=[91.0, 92.0, 93.2])
+    assert scores.best(far) is None  # not better than c
+
+
+def test_the_table_has_ours_beside_the_papers(tmp_path):
+    made = small(tmp_path)
+    findings = found(tmp_path, made, fedu=row([90.0, 92.0]), local=row([70.0, 91.0]))
+    table = scores.table(made, findings, "steps")
+    assert table.columns == ["method", "digits, convex"]
+    assert table.rows[1] == [Cell("FedU"), Cell(f"91.00 ± {np.sqrt(2):.2f}", "paper 90.00 ± 1.00")]
+    assert table.rows[0][1].text == f"80.50 ± {21 * np.sqrt(0.5):.2f}"
+    assert scores.table(made, found(tmp_path, made), "steps") is None
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"refused": "…", "refused_seeds": [0, 1], "product": 4.5}, "unstable, μRηρ = 4.5"),
+        ({"refused": "…", "refused_seeds": [1], "product": 4.5}, "unstable at 1 of 2 seeds, μRηρ = 4.5"),
+        ({"refused": "…", "refused_seeds": [1]}, "refused"),
+        ({"diverged": {"1": "…"}}, "1 of 2 diverged"),
+    ],
+)
+def test_a_cell_without_a_score_says_why(tmp_path, values, said):
+    made = small(tmp_path)
+    findings = found(tmp_path, made, fedu=row([90.0, 92.0]) | values, local=row([80.0, 81.0]))
+    cell = scores.table(made, findings, "steps").rows[1][1]
+    assert (cell.text, cell.muted, cell.best) == (said, True, False)
+
+
+def test_what_is_far_from_the_paper_needs_a_reason(tmp_path):
+    made = small(tmp_path)
+    near = found(tmp_path, made, fedu=row([90.2, 90.6]))
+    assert apart(made, near) == []
+    far = found(tmp_path, made, fedu=row([90.4, 90.8]))
+    (one,) = apart(made, far)
+    assert (one.cell, one.row, one.reason) == ("digits-convex", "fedu", None)
+    assert one.difference == pytest.approx(0.6)
+    assert "NOT EXPLAINED" in results([made], far)
+
+
+@pytest.mark.parametrize(
+    ("reason", "fits"),
+    [
+        ('text = "so"', True),
+        ('text = "so"\nside = "above"', True),
+        ('text = "so"\nside = "below"', False),
+        ('text = "so"\nrows = ["local"]', False),
+        ('text = "so"\nreadings = ["epochs"]', False),
+        ('text = "so"\ncells = ["digits-convex"]', True),
+    ],
+)
+def test_a_reason_is_for_what_it_names(tmp_path, reason, fits):
+    made = small(tmp_path, ("[quick]", f"[[reasons]]\n{reason}\n\n[quick]"))
+    (one,) = apart(made, found(tmp_path, made, fedu=row([91.0, 92.0])))
+    assert one.reason == ("so" if fits else None)
+
+
+def test_steadiness_tells_how_far_means_lie_apart(tmp_path):
+    second = '\n[cells.other]\ntitle = "other"\ndata = { name = "digits" }\nmodel = { name = "linear" }\n'
+    made = small(
+        tmp_path, ("[rows.local]", f"{second}\n[rows.local]"), ('against = ["local"]', "against = []")
+    )
+    made = made.model_copy(update={"rows": made.rows})
+
+    class Two(Findings):
+        def read(self, recipe, cell, reading):
+            level = 90.0 if cell == "other" else 95.0
+            both = {"fedu": row([level, level]), "local": row([level - 10, level + 1])}
+            return {
+                "rows": {
+                    n: {"signature": Unit(made, cell, reading, n).signature, **v} for n, v in both.items()
+                }
+            }
+
+    (line,) = claims.steadiness(made, Two(tmp_path))
+    assert "FedU 5.00 (90.00 to 95.00), Local 5.00 (85.50 to 90.50)" in line
+
+
+def test_results_have_every_number(tmp_path):
+    made = small(tmp_path)
+    text = results([made], found(tmp_path, made, fedu=row([90.0, 92.0]), local=row([80.0, 81.0])))
+    for word in (
+        "91.00 ± 1.41",
+        "80.50 ± 0.71",
+        "90.00 ± 1.00",
+        "What holds",
+        "fedlap reproduce digits-table",
+    ):
+        assert word in text
+    assert results([made], found(tmp_path, made)).count("##") == 1  # nothing was run

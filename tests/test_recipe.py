@@ -1,0 +1,182 @@
+"""Recipes: what they say, how they are narrowed, and mistakes in one's own."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedlap.errors import InputError
+from fedlap.experiment import Experiment
+from fedlap.recipe import FOLDER, Recipe, Unit, known_recipes, recipe
+
+SMALL = """
+title = "Digits"
+place = "nowhere"
+
+[common]
+rounds = 4
+evaluate_every = 2
+
+[readings.steps]
+title = "five steps"
+settings = { local_steps = 5 }
+grid = { lr = [0.03, 0.3] }
+
+[cells.digits-convex]
+title = "digits, convex"
+data = { name = "digits" }
+model = { name = "linear", l2 = 0.001 }
+paper = { fedu = [90.0, 1.0] }
+
+[rows.local]
+title = "Local"
+algorithm = { name = "local" }
+grid = { lr = "reading" }
+
+[rows.fedu]
+title = "FedU"
+algorithm = { name = "fedu" }
+graph = { name = "complete" }
+follows = { lr = "local" }
+grid = { strength = [0.001, 0.01] }
+
+[[claims]]
+text = "FedU is at least as good as Local"
+row = "fedu"
+against = ["local"]
+
+[quick]
+cells = ["digits-convex"]
+"""
+
+
+def small(tmp_path: Path, *changes: tuple[str, str], name: str = "digits-table") -> Recipe:
+    text = SMALL
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    path = tmp_path / f"{name}.toml"
+    path.write_text(text)
+    return Recipe.read(path)
+
+
+every_recipe = pytest.mark.parametrize("name", known_recipes())
+
+
+@every_recipe
+def test_every_row_of_every_recipe_is_an_experiment(name):
+    for unit in recipe(name).units():
+        values = {setting: some[-1] for setting, some in unit.grid().items()}
+        values |= dict.fromkeys(recipe(name).rows[unit.row].follows, 0.001)
+        made = unit.experiment(values)
+        for setting, value in values.items():
+            assert made.algorithm[setting] == value
+        assert made.rounds == 200
+        assert made.batch == 20
+
+
+@every_recipe
+def test_quick_forms_have_every_row_and_are_small(name):
+    whole, quick = recipe(name), recipe(name).smaller()
+    assert set(quick.rows) == set(whole.rows)
+    assert {unit.row for unit in quick.units()} == set(whole.rows) - {
+        row for row in whole.rows if all(row in whole.cells[cell].without for cell in quick.cells)
+    }
+    assert quick.common["rounds"] <= 5
+    assert all(len(values) <= 2 for unit in quick.units() for values in unit.grid().values())
+
+
+def test_the_six_experiments_of_the_paper_are_there():
+    assert set(known_recipes()) >= {
+        "figure-strengths", "figure-graphs", "figure-dirichlet",
+        "table-down-sampled", "table-full-multi-task", "table-full-sampled",
+    }  # fmt: skip
+    for name in known_recipes():
+        assert set(recipe(name).readings) == {"steps", "epochs"}
+        scales = {cell.data["scale"] for cell in recipe(name).cells.values()}
+        assert scales  # stated, not left to a default
+
+
+def test_cells_have_the_papers_numbers():
+    # Sums over each table's rows, by hand from the text, so that a slip of one digit is seen.
+    sums = {
+        "table-down-sampled": {"fedu": 642.05, "mocha": 275.82, "afl": 589.34},
+        "table-full-multi-task": {"fedu": 581.58, "local": 572.83, "global": 539.81},
+    }
+    for name, rows in sums.items():
+        for row, total in rows.items():
+            cells = recipe(name).cells.values()
+            assert sum(cell.paper[row][0] for cell in cells if row in cell.paper) == pytest.approx(total)
+
+
+def test_a_quick_form_changes_the_signature_and_the_seeds_do_not(tmp_path):
+    made = small(tmp_path)
+    one, quick = next(made.units()), next(made.smaller().units())
+    assert one.signature != quick.signature
+    assert one.signature == next(made.model_copy(update={"seeds": "0"}).units()).signature
+
+
+def test_a_row_depends_on_the_row_it_follows(tmp_path):
+    before = Unit(small(tmp_path), "digits-convex", "steps", "fedu").signature
+    changed = small(tmp_path, ("grid = { lr = [0.03, 0.3] }", "grid = { lr = [0.03, 0.1] }"))
+    assert Unit(changed, "digits-convex", "steps", "fedu").signature != before
+
+
+def test_rows_come_after_those_they_follow():
+    for name in known_recipes():
+        seen: set[tuple[str, str]] = set()
+        for unit in recipe(name).units():
+            for other in unit.recipe.rows[unit.row].follows.values():
+                assert (unit.place, other) in seen
+            seen.add((unit.place, unit.row))
+
+
+def test_narrowing_keeps_what_rows_follow():
+    made = recipe("table-down-sampled").narrowed(["har"], ["har-convex"], ["steps"], ["fedu-learned"])
+    assert set(made.rows) == {"fedu", "fedu-learned"}
+    assert set(made.readings) == {"steps"}
+    assert set(made.cells) == {"har-convex"}
+    assert recipe("table-down-sampled").narrowed(["mnist"], ["har-convex"], [], []).cells == {}
+
+
+def test_all_combinations_of_a_grid(tmp_path):
+    unit = Unit(small(tmp_path), "digits-convex", "steps", "fedu")
+    assert unit.candidates({"lr": 0.3}) == [{"strength": 0.001, "lr": 0.3}, {"strength": 0.01, "lr": 0.3}]
+    assert isinstance(unit.experiment(unit.candidates({"lr": 0.3})[0]), Experiment)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('against = ["local"]', 'against = ["nobody"]', "nobody"),
+        ('lr = "local"', 'lr = "nobody"', "rows.fedu.follows"),
+        ("paper = { fedu = [90.0, 1.0] }", "paper = { fedu = [90.0] }", "mean and the standard deviation"),
+        ("paper = { fedu = [90.0, 1.0] }", "paper = { other = [90.0, 1.0] }", "other"),
+        ('title = "Digits"', 'title = "Digits"\ntitel = "Digits"', "titel"),
+        ('title = "Digits"', "", "title is missing; a recipe needs it"),
+        ("[common]", "[commons]", "common"),
+    ],
+)
+def test_a_mistake_in_ones_own_recipe_is_one_line(tmp_path, old, new, said):
+    with pytest.raises(InputError, match="digits-table") as error:
+        small(tmp_path, (old, new))
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_recipe_that_is_not_there(tmp_path):
+    with pytest.raises(InputError, match="table-down-sampled"):
+        recipe("table-down-sample")
+    with pytest.raises(InputError, match="cannot be read"):
+        recipe(str(tmp_path / "none.toml"))
+    (tmp_path / "bad.toml").write_text("a = ")
+    with pytest.raises(InputError, match="not a TOML file"):
+        recipe(str(tmp_path / "bad.toml"))
+
+
+def test_recipes_travel_with_the_package():
+    settings = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    data = settings["tool"]["setuptools"]["package-data"]["fedlap"]
+    assert "recipes/*.toml" in data
+    assert "recipes/tuned/*.json" in data
+    assert FOLDER.is_dir()

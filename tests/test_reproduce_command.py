@@ -1,0 +1,163 @@
+"""`fedlap reproduce` and `fedlap results`: every recipe in its smallest form, going on, and mistakes."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedlap import recipe as recipes
+from fedlap.findings import Findings, stored
+from fedlap.recipe import known_recipes, recipe
+from fedlap.report.remaining import Remaining, duration
+from fedlap.report.reproduced.results import apart, results
+from test_recipe import SMALL
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def own(tmp_path):
+    path = tmp_path / "digits-table.toml"
+    path.write_text(SMALL)
+    return str(path)
+
+
+def smallest(made):
+    """On the embedded digits: one cell of each kind of model, one round, one seed, two folds."""
+    cells = {}
+    for name, cell in made.cells.items():
+        hidden = {"hidden": [4]} if cell.model["name"] == "mlp" else {}
+        if cell.model["name"] != "cnn":
+            model = {"name": cell.model["name"], **hidden}
+            digits = {"data": {"name": "digits"}, "partition": {}, "model": model}
+            cells.setdefault(cell.model["name"], (name, cell.model_copy(update=digits)))
+    quick = made.quick.model_copy(update={"cells": [n for n, _ in cells.values()], "seeds": "0", "rounds": 1})
+    return made.model_copy(update={"cells": dict(cells.values()), "quick": quick})
+
+
+@pytest.mark.parametrize("name", known_recipes())
+def test_every_recipe_runs_in_its_smallest_form(call, monkeypatch, name, tmp_path):
+    made = smallest(recipe(name))
+    monkeypatch.setattr("fedlap.report.page.pictures.pictures", lambda section, places: {})  # a second each
+    monkeypatch.setattr(sys.modules["fedlap.cli.reproduce"], "recipe", lambda name: made)
+    code, out, err = call("reproduce", name, "--quick")
+    assert code == 0, err
+    findings = Findings(tmp_path / "runs" / "quick")
+    for unit in made.smaller().units():
+        assert findings.has(unit, [0]), unit
+        assert made.rows[unit.row].title in out
+    page = (tmp_path / "runs" / "quick" / name / "page.html").read_text()
+    assert made.title in page
+    assert f"--quick --out {tmp_path / 'runs'}" in page
+
+
+def test_a_recipe_of_ones_own_goes_on_where_it_was(call, own, tmp_path):
+    code, out, err = call("reproduce", own, "--seeds", "0,3")
+    assert code == 0, err
+    assert "paper 90.00 ± 1.00" in out
+    assert "Local: tuning, 20 runs" in err
+    table = (tmp_path / "runs" / "digits-table" / "tables" / "digits-table-steps.csv").read_text()
+    assert re.search(r"FedU.*\d\d\.\d\d ± \d", table)
+    code, again, err = call("reproduce", own, "--seeds", "0,3")
+    assert code == 0
+    assert "2 of 2 rows are in" in err
+    assert "tuning" not in err
+    assert again == out
+    _, _, err = call("reproduce", own, "--seeds", "0,3,5")
+    assert "Local: tuning, 10 runs" in err
+
+
+def test_data_that_cannot_be_had_are_said_and_the_rest_goes_on(call, own):
+    absent = 'title = "none"\ndata = { name = "file", path = "none.csv" }\nmodel = { name = "linear" }\n'
+    Path(own).write_text(f"{SMALL}\n[cells.none]\n{absent}")
+    code, out, err = call("reproduce", own, "--seeds", "0")
+    assert code == 1
+    assert "none.csv" in err
+    assert "digits, convex" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["reproduce"], "name recipes, or give --all"),
+        (["reproduce", "table-down-sampled", "--all"], "name recipes, or give --all"),
+        (["reproduce", "table-one"], "table-down-sampled"),
+        (["reproduce", "table-down-sampled", "--data", "hra"], "har"),
+        (["reproduce", "table-down-sampled", "--cells", "har"], "har-convex"),
+        (["reproduce", "table-down-sampled", "--readings", "epoch"], "epochs"),
+        (["reproduce", "table-down-sampled", "--methods", "fedu2"], "fedu"),
+        (["reproduce", "table-down-sampled", "--seeds", "a"], "--seeds a"),
+        (["reproduce", "none.toml"], "cannot be read"),
+    ],
+)
+def test_a_mistake_is_one_line(call, words, said):
+    code, out, err = call(*words)
+    assert code == 2
+    assert said in err
+    assert err.count("\n") == 1
+    assert out == ""
+
+
+def test_results_are_written_from_what_was_found(call, own, monkeypatch, tmp_path):
+    call("reproduce", own, "--seeds", "0,3")
+    monkeypatch.setattr(sys.modules["fedlap.cli.results"], "known_recipes", lambda: [own])
+    folder, to, tuned = tmp_path / "runs", tmp_path / "R.md", tmp_path / "tuned"
+    code, _, err = call("results", str(folder), "--to", str(to), "--tuned", str(tuned), out=False)
+    assert code == 0
+    assert "no reason" in err  # four rounds are far from the made-up 90
+    assert "Digits" in to.read_text()
+    kept = json.loads((tuned / "digits-table.json").read_text())
+    assert set(kept) == {f"digits-table/digits-convex-steps/{row}" for row in ("local", "fedu")}
+    monkeypatch.setattr("fedlap.findings.TUNED", tuned)
+    _, _, err = call("reproduce", own, "--seeds", "0,3", "--out", str(tmp_path / "new"), out=False)
+    assert "tuning" not in err
+    code, _, err = call("results", str(tmp_path / "none"), out=False)
+    assert code == 2
+    assert "reproduce" in err
+
+
+def committed():
+    return [recipe(name) for name in known_recipes()], Findings(ROOT / "results")
+
+
+def test_results_md_is_what_the_files_say():
+    assert (ROOT / "RESULTS.md").read_text() == results(*committed())
+
+
+def test_stored_values_are_what_the_files_say():
+    made, findings = committed()
+    for each in made:
+        assert stored(each.name) == findings.tuned(each)
+
+
+def test_every_large_difference_to_the_paper_is_explained():
+    made, findings = committed()
+    assert [far for each in made for far in apart(each, findings) if far.reason is None] == []
+
+
+def test_no_result_was_chosen_on_test_rows():
+    for path in (ROOT / "results").glob("*/*.json"):
+        for row in json.loads(path.read_text())["rows"].values():
+            assert row["folds"] == 5
+            for choice in row.get("choices", {}).values():
+                assert choice["by"] in ("tuned", "fixed")
+                assert (choice["validation"] is not None) == (choice["by"] == "tuned")
+            assert all(last["round"] == 200 for last in row.get("last", []) if last is not None)
+
+
+def test_the_rest_is_told_by_what_was_done():
+    now = [0.0]
+    remaining = Remaining(10.0, lambda: now[0])
+    assert remaining.text() == ""
+    now[0] = 30.0
+    remaining.finish(2.5)
+    assert remaining.left() == pytest.approx(90.0)
+    remaining.part(2.5)
+    assert remaining.text() == "about 30 s left"
+    assert [duration(each) for each in (89, 91, 5399, 5401)] == ["89 s", "2 min", "90 min", "1.5 h"]
+
+
+def test_recipes_are_found_beside_the_readme_too():
+    assert (ROOT / "recipes").resolve() == recipes.FOLDER.resolve()
