@@ -1,7 +1,9 @@
 """The runs of a stack, and which of their clients work in a round."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Int64
@@ -10,7 +12,7 @@ from torch import Tensor
 from fedlap.algorithms import Algorithm, PeerAlgorithm, ServerAlgorithm
 from fedlap.errors import InputError
 from fedlap.federation import Federation
-from fedlap.randomness import Draws, draws, keys_of
+from fedlap.randomness import Draws, keys_of
 
 Ids = Int64[Tensor, "_"]  # of some clients
 
@@ -43,23 +45,69 @@ class Member:
         """Whether not all of them work in every round."""
         return self.working < self.size
 
-    def chosen(self, round: int) -> Ids:
-        """Its clients of a round, in their order in the federation."""
-        return sampled(self.trainees, self.seed, round, self.working)
+
+@dataclass(frozen=True, eq=False)
+class Lots:
+    """How the clients of all runs are drawn: runs that draw alike do so once, those of one size together."""
+
+    groups: list["Group"]
+    columns: Ids  # where, among all that is drawn, each run's clients are, one run after another
+
+    @staticmethod
+    def of(members: Sequence[Member]) -> "Lots":
+        """Those of these runs."""
+        alike: dict[tuple[int, int], dict[Any, Member]] = {}
+        for member in members:
+            alike.setdefault((member.size, member.working), {}).setdefault(_lot(member), member)
+        first, begin = {}, 0
+        for (_, working), lots in alike.items():
+            for lot in lots:
+                first[lot] = begin
+                begin += working
+        columns = [torch.arange(member.working) + first[_lot(member)] for member in members]
+        groups = [Group.of(working, list(lots.values())) for (_, working), lots in alike.items()]
+        return Lots(groups, torch.cat(columns))
+
+    @cached_property
+    def numbers(self) -> int:
+        """How many are drawn or made in a round."""
+        return len(self.columns) + sum(group.digests.numel() for group in self.groups if group.sampled)
+
+    def drawn(self, rounds: range, device: torch.device) -> Int64[Tensor, "round working"]:
+        """Who works in these rounds, run after run, a run's in their order in the federation."""
+        each = [group.drawn(rounds, device).flatten(1) for group in self.groups]
+        return torch.cat(each, 1).index_select(1, self.columns.to(device))
 
 
-def sampled(federation: Federation, seed: int, round: int, number: int) -> Ids:
-    """The clients of a round: those with the smallest draws, in their order in the federation."""
-    if number == len(federation.clients):
-        return torch.arange(number)
-    keys = draws(seed, "sample", round).keys(federation.digests)
-    return keys.topk(number, largest=False, sorted=False).indices.sort().values
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Draws of as many clients each, among as many."""
+
+    seeds: list[int]
+    digests: Int64[Tensor, "lot client"]
+    working: int
+
+    @staticmethod
+    def of(working: int, members: Sequence[Member]) -> "Group":
+        """Those of these runs, one a run."""
+        digests = torch.stack([member.trainees.digests for member in members])
+        return Group([member.seed for member in members], digests, working)
+
+    @property
+    def sampled(self) -> bool:
+        """Whether not all of them work in every round."""
+        return self.working < self.digests.shape[1]
+
+    def drawn(self, rounds: range, device: torch.device) -> Int64[Tensor, "round lot working"]:
+        """The clients of each round: those with the smallest draws, in their order in the federation."""
+        if not self.sampled:
+            everyone = torch.arange(self.working, device=device)
+            return everyone.expand(len(rounds), len(self.seeds), -1)
+        stream = Draws(keys_of(self.seeds, "sample", rounds, device)).mapped(lambda key: key.unsqueeze(-1))
+        keys = stream.keys(self.digests.to(device).expand(len(rounds), -1, -1))
+        return keys.topk(self.working, largest=False, sorted=False).indices.sort().values
 
 
-def sampled_on(device: torch.device, member: Member, rounds: range) -> Int64[Tensor, "round client"]:
-    """The same for several rounds, drawn on a device."""
-    if not member.sampled:
-        return torch.arange(member.size, device=device).expand(len(rounds), -1)
-    stream = Draws(keys_of([member.seed], "sample", rounds, device))
-    keys = stream.keys(member.trainees.digests.to(device).expand(len(rounds), -1))
-    return keys.topk(member.working, largest=False, sorted=False).indices.sort().values
+def _lot(member: Member) -> Any:
+    """What a run's draws depend on: all of it where only some work, else how many there are."""
+    return (member.seed, member.trainees.clients, member.working) if member.sampled else member.size

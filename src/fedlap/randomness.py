@@ -201,8 +201,10 @@ def keys_of(
     seeds: Sequence[int], purpose: Purpose, rounds: Sequence[int], device: torch.device
 ) -> tuple[Int64[Tensor, "round seed"], Int64[Tensor, "round seed"]]:
     """The keys of several rounds and seeds, as tensors for `Draws`."""
-    keys = [[_key(seed, purpose, round) for seed in seeds] for round in rounds]
-    both = torch.tensor(keys, dtype=torch.int64).to(device)
+    distinct = list(dict.fromkeys(seeds))
+    places = {seed: place for place, seed in enumerate(distinct)}
+    keys = torch.tensor([[_key(seed, purpose, round) for seed in distinct] for round in rounds])
+    both = keys[:, [places[seed] for seed in seeds]].to(device)
     return both[..., 0], both[..., 1]
 
 

@@ -18,8 +18,9 @@ from fedlap.algorithms import (
     State,
 )
 from fedlap.engines import ENGINES, Clients, Engine
+from fedlap.engines.pool import Places
 from fedlap.engines.replay import Replay
-from fedlap.engines.state import beside, moved, owned, rows, shapes
+from fedlap.engines.state import beside, joined, moved, owned, rows, shapes
 from fedlap.engines.task import StackTask
 from fedlap.errors import DivergedError, InputError
 from fedlap.federation import Federation
@@ -110,7 +111,9 @@ class Runs:
         same = all(a is b for a, b in zip(trainees, homes, strict=True))
         scorer = trainer if same else make(clients(homes))
         kept = [_begun(t, m.algorithm, model, home, dtype) for t, m in zip(trials, members, strict=True)]
-        return Runs(list(trials), schedule, model, Stack(members, trainer, work, home), scorer, kept)
+        stack = Stack(members, trainer, work, home)
+        begun = kept if len(kept) == 1 else stack.laid(kept)
+        return Runs(list(trials), schedule, model, stack, scorer, begun)
 
     def trained(
         self,
@@ -179,6 +182,11 @@ class Runs:
         models = self._personal(kept)
         sizes = [len(W) for W in models]
         train, test = (tally.split(sizes) for tally in self.scorer.score(_stacked(models)))
+        gaps: list[float | None] = [None] * len(sizes)
+        if isinstance(self.stack.members[0].algorithm, Certified):
+            private = joined([own for _, own in kept])
+            each = self._everyone("gap", (private, _stacked(models)), sizes).double().split(sizes)
+            gaps = [float(own.sum()) for own in each]
         made: list[Score | DivergedError] = []
         for run, (member, state, W) in enumerate(zip(self.stack.members, kept, models, strict=True)):
             algorithm, federation = member.algorithm, self.trials[run].federation
@@ -189,10 +197,8 @@ class Runs:
                 continue
             ridge = self.model.ridge(W.double()).cpu() if self.model.l2 else torch.zeros(len(W)).double()
             penalty = float(algorithm.penalty(*state)) if isinstance(algorithm, Penalised) else 0.0
-            gap = None
-            if isinstance(algorithm, Certified):
-                gap = float(self._everyone("gap", (state[1], W), [len(W)]).double().sum())
-            made.append(score(done, train[run], test[run], ridge, penalty, gap, sent[run], seconds[run]))
+            whole = ridge, penalty, gaps[run], sent[run], seconds[run]
+            made.append(score(done, train[run], test[run], *whole))
         return made
 
     def _personal(self, kept: Sequence[Kept]) -> list[Float[Tensor, "client param"]]:
@@ -214,8 +220,8 @@ class Runs:
         brought = clients.brought(ids)
         places = ids if brought is clients else torch.arange(len(ids))
         task = StackTask(brought, brought.cohort(places), 0, Work(1, False))
-        function = getattr(self.stack.shared(sizes, ids.to(device)), ability)
         at = ids.to(home)
+        function = getattr(self.stack.shared(Places(at, tuple(sizes), at)), ability)
         own = moved(tuple(rows(state, at) for state in states), device)
         made: Tensor = moved(self.scorer.each(function, own, task), home)
         return torch.empty_like(made).index_copy_(0, at, made)
@@ -239,20 +245,26 @@ def _begun(trial: Trial, algorithm: Algorithm, model: Model, home: torch.device,
 
 def played(stack: Stack, kept: list[Kept], rounds: range) -> Iterator[tuple[list[Kept], list[Sent]]]:
     """What is kept after each round, and the bytes sent in it; on a GPU, where it can, as a recording."""
-    turns, replay = stack.turns(rounds), None
+    turns, replay, again = stack.turns(rounds), None, len(rounds) >= WORTH_RECORDING
     upcoming = next(turns, None)
     number = 0
     while (turn := upcoming) is not None:
         number += 1
-        if number > 1 and stack.replays and len(rounds) >= WORTH_RECORDING:
-            replay = replay or Replay(stack.recorded(turn), tuple(kept), turn.tensors())
+        if number > 1 and again and stack.replays:
+            replay = replay or Replay(stack.recorded(turn), tuple(stack.laid(kept)), turn.tensors())
             replay(turn.tensors())
             kept, sent = list(replay.kept), replay.made
             upcoming = next(turns, None)
         else:
-            made = stack.at_work(kept, turn)
+            own, ups, told = stack.at_work(kept, turn)
             upcoming = next(turns, None)  # on the host, while a device works
-            kept, sent = stack.settled(kept, turn, made)
+            if number > 1 and again and stack.ends_alike:
+                inputs = (turn.places.everyone, own, ups)
+                replay = replay or Replay(stack.recorded_end(told), tuple(stack.laid(kept)), inputs)
+                replay(inputs)
+                kept, sent = list(replay.kept), replay.made
+            else:
+                kept, sent = stack.settled(kept, turn.places, (own, ups, told))
         yield kept, sent
 
 

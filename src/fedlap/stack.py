@@ -11,17 +11,18 @@ import torch
 from fedlap.algorithms import Algorithm, Own, State, Steady
 from fedlap.algorithms.column import Column
 from fedlap.engines import Clients, Engine, Stacked
+from fedlap.engines.pool import Places, Pool
 from fedlap.engines.replay import side_by_side
 from fedlap.engines.room import Room
-from fedlap.engines.state import joined, mapped, moved, nbytes, pieces, put, read, rows, written
+from fedlap.engines.state import mapped, moved, nbytes, pieces, rows, written
 from fedlap.engines.task import StackTask
-from fedlap.members import Ids, Member, sampled_on
-from fedlap.trials import one_method
+from fedlap.members import Ids, Lots, Member
+from fedlap.trials import differing, one_method
 from fedlap.work import Plan, Work
 
 Kept = tuple[State, State]  # by the server, and by the clients
 Sent = tuple[int, int]  # bytes by and to clients
-Made = tuple[list[State], list[State], list[int]]  # kept and sent by clients, and bytes they were told
+Made = tuple[State, State, list[int]]  # kept and sent by clients, one run after another; bytes they were told
 
 # Draws are made for as many rounds at once as stay below this many row numbers, where who works is known or
 # drawn on the device too: starting an operation takes its time, on a GPU above all.
@@ -31,29 +32,29 @@ MOST_STEPS = 4_000  # in a round that is recorded
 
 @dataclass(frozen=True, eq=False)
 class Turn:
-    """Who works in a round, run by run, and the work of all of them as one stack.
+    """Who works in a round, and the work of all of them as one stack."""
 
-    `order` sorts the runs' clients, one run after another, into the stack; `back` undoes it.
-    """
-
-    ids: list[Ids]  # numbers of each run's own
-    order: Ids | None
-    back: Ids | None
+    places: Places
     task: StackTask
 
     def tensors(self) -> tuple[State, ...]:
         """What differs from turn to turn where shapes are the same."""
         plan, who = self.task.plan, self.task.cohort
-        return tuple(self.ids), (who.ids, who.digests, who.first, who.count), (plan.rows, plan.weight)
+        return (
+            self.places.everyone,
+            (who.ids, who.digests, who.first, who.count),
+            (plan.rows, plan.weight),
+        )
 
     def holding(self, tensors: tuple[State, ...]) -> "Turn":
         """The same with these tensors."""
-        ids, who, (rows, weight) = tensors
+        everyone, who, (rows, weight) = tensors
         task, plan = self.task, self.task.plan
         cohort = replace(task.cohort, **dict(zip(("ids", "digests", "first", "count"), who, strict=True)))
         given = Plan(rows, weight, plan.active, plan.repeat)
-        return replace(
-            self, ids=list(ids), task=StackTask(task.clients, cohort, task.round, task.work, given)
+        return Turn(
+            replace(self.places, everyone=everyone),
+            StackTask(task.clients, cohort, task.round, task.work, given),
         )
 
 
@@ -76,19 +77,41 @@ class Stack:
         return Room(self.home)
 
     @cached_property
+    def _pool(self) -> Pool:
+        return Pool(self._sizes)
+
+    @cached_property
+    def _sizes(self) -> tuple[int, ...]:
+        """How many clients of each run work in a round."""
+        return tuple(member.working for member in self.members)
+
+    @cached_property
+    def _lots(self) -> Lots:
+        return Lots.of(self.members)
+
+    @cached_property
+    def _begin(self) -> Ids:
+        """For each client that works, where those of its run begin among all."""
+        begin = torch.tensor([member.begin for member in self.members])
+        return begin.repeat_interleave(torch.tensor(self._sizes))
+
+    @cached_property
     def replays(self) -> bool:
         """Whether every round is the same sequence of operations on tensors that stay on a GPU."""
-        first = self.members[0].algorithm
         some = any(member.sampled for member in self.members)
-        return (
-            self.home.type == "cuda"
-            and self.clients.train.store.device == self.home
-            and isinstance(self.engine, Stacked)
-            and isinstance(first, Steady)
-            and first.steady == "round"
-            and not (self.work.epochs and some)
-            and self._steps <= MOST_STEPS
-        )
+        near = self.clients.train.store.device == self.home
+        return self._steady and near and not (self.work.epochs and some) and self._steps <= MOST_STEPS
+
+    @cached_property
+    def ends_alike(self) -> bool:
+        """Whether, of rounds that differ, at least the ends of several runs are the same on a GPU."""
+        return self._steady and not self.replays and len(self.members) > 1
+
+    @cached_property
+    def _steady(self) -> bool:
+        first = self.members[0].algorithm
+        steady = isinstance(first, Steady) and first.steady == "round"
+        return steady and self.home.type == "cuda" and isinstance(self.engine, Stacked)
 
     @cached_property
     def _all_work(self) -> bool:
@@ -103,28 +126,23 @@ class Stack:
 
     def turns(self, rounds: range) -> Iterator[Turn]:
         """Who works, round after round."""
-        if not self.replays and not self._all_work:
-            yield from map(self.turn, rounds)
-            return
-        at_once = self._rounds_at_once()
+        ahead = self.replays or self._all_work
+        at_once = self._rounds_at_once() if ahead else max(1, AHEAD["cpu"] // self._lots.numbers)
         for begin in range(0, len(rounds), at_once):
-            yield from self._drawn_ahead(rounds[begin : begin + at_once])
+            some = rounds[begin : begin + at_once]
+            yield from self._drawn_ahead(some) if ahead else self._drawn_on_host(some)
 
-    def turn(self, number: int) -> Turn:
-        """Who works in a round, known on the host; those with most rows come first in the stack."""
-        ids = [member.chosen(number) for member in self.members]
-        if len(ids) == 1:
-            ids = [self.clients.by_count(ids[0])]
-        union = torch.cat([own + member.begin for own, member in zip(ids, self.members, strict=True)])
-        order = self._order(union)
-        stack = union if order is None else union[order]
-        clients = self.clients.brought(stack)
-        places = stack if clients is self.clients else torch.arange(len(stack))
-        return Turn(
-            [own.to(self.home) for own in ids],
-            *self._both_ways(order),
-            StackTask(clients, clients.cohort(places), number, self.work),
-        )
+    def _drawn_on_host(self, rounds: range) -> Iterator[Turn]:
+        """The turns of several rounds; those with most rows come first in the stack."""
+        for number, everyone in zip(rounds, self._lots.drawn(rounds, torch.device("cpu")), strict=True):
+            ids = self.clients.by_count(everyone) if len(self.members) == 1 else everyone
+            union = ids + self._begin
+            order = self._order(union)
+            stack = union if order is None else union[order]
+            clients = self.clients.brought(stack)
+            at = stack if clients is self.clients else torch.arange(len(stack))
+            places = Places(ids.to(self.home), self._sizes, *self._both_ways(order))
+            yield Turn(places, StackTask(clients, clients.cohort(at), number, self.work))
 
     def _order(self, union: Ids) -> Ids | None:
         """Those with most rows first, over all runs; one run's are sorted before its state is read."""
@@ -135,7 +153,7 @@ class Stack:
     def _both_ways(self, order: Ids | None) -> tuple[Ids | None, Ids | None]:
         if order is None:
             return None, None
-        at = order.to(self.clients.device)
+        at = order.to(self.home)
         return at, at.argsort()
 
     def _rounds_at_once(self) -> int:
@@ -154,71 +172,86 @@ class Stack:
             turn = self._everyone
             for number, plan in zip(rounds, clients.plans(turn.task.cohort, rounds, self.work), strict=True):
                 task = StackTask(clients, turn.task.cohort, number, self.work, plan)
-                yield Turn(turn.ids, turn.order, turn.back, task)
+                yield Turn(turn.places, task)
             return
-        ids = [sampled_on(device, member, rounds) for member in self.members]
-        union = torch.cat([own + member.begin for own, member in zip(ids, self.members, strict=True)], 1)
+        everyone = self._lots.drawn(rounds, device)
+        union = everyone + self._begin.to(device)
         plans = clients.plans(clients.unsorted(union), rounds, self.work)
-        for place, (number, plan) in enumerate(zip(rounds, plans, strict=True)):
-            task = StackTask(clients, clients.unsorted(union[place]), number, self.work, plan)
-            yield Turn([own[place] for own in ids], None, None, task)
+        for number, ids, stack, plan in zip(rounds, everyone, union, plans, strict=True):
+            task = StackTask(clients, clients.unsorted(stack), number, self.work, plan)
+            yield Turn(Places(ids, self._sizes), task)
 
     @cached_property
     def _everyone(self) -> Turn:
         """All clients of all runs; sorted only where they differ in how many steps they make."""
         if self.work.epochs or len(self.members) == 1 or not self.replays:
-            return self.turn(1)
-        ids = [torch.arange(member.size, device=self.home) for member in self.members]
+            return next(self._drawn_on_host(range(1, 2)))
+        places = Places(self._lots.drawn(range(1, 2), self.home)[0], self._sizes)
         union = torch.arange(len(self.clients.train.count), device=self.home)
-        return Turn(ids, None, None, StackTask(self.clients, self.clients.unsorted(union), 1, self.work))
+        return Turn(places, StackTask(self.clients, self.clients.unsorted(union), 1, self.work))
+
+    def laid(self, kept: Sequence[Kept]) -> list[Kept]:
+        """A copy of what runs keep, where rounds may write, and such that all runs are read at once."""
+        return self._pool.laid(kept)
 
     def at_work(self, kept: Sequence[Kept], turn: Turn, method: Algorithm | None = None) -> Made:
         """Local work of a round: what each run's clients keep and send, and how much they were told."""
-        sizes = [len(ids) for ids in turn.ids]
-        method = method or self.shared(sizes, turn.order)
-        runs = list(zip(self.members, kept, turn.ids, strict=True))
-        if len(runs) == 1:
-            given = [_given(*runs[0])]
+        places = turn.places
+        method = method or self.shared(places)
+        given = [_given(*run) for run in zip(self.members, kept, places.ids, strict=True)]
+        if len(given) == 1:
             states = self._room.filled(given[0], tuple(kept))
         else:
-            given = side_by_side([partial(_read, *run) for run in runs])
-            states = joined(given)
-        states = moved(states, self.clients.device)
-        if turn.order is not None:
-            states = rows(states, turn.order)
-        made = self.engine.each(method.local, states, turn.task)
-        if turn.back is not None:
-            made = rows(made, turn.back)
-        kept_anew, ups = (pieces(moved(state, self.home), sizes) for state in made)
-        return kept_anew, ups, [nbytes(told) for _, told in given]
+            states = self._pool.read(given, places)
+        made = self.engine.each(method.local, moved(states, self.clients.device), turn.task)
+        own, ups = moved(made if places.back is None else rows(made, places.back), self.home)
+        return own, ups, [nbytes(told) for _, told in given]
 
-    def settled(self, kept: Sequence[Kept], turn: Turn, made: Made) -> tuple[list[Kept], list[Sent]]:
+    def settled(self, kept: Sequence[Kept], places: Places, made: Made) -> tuple[list[Kept], list[Sent]]:
         """What servers and clients keep after a round, and the bytes sent."""
-        each = zip(self.members, kept, turn.ids, *made, strict=True)
+        own, ups, downs = made
+        private = self._pool.put([each for _, each in kept], places, own)
+        servers = [server for server, _ in kept]
+        apart = pieces(ups, places.sizes)
+        each = zip(self.members, servers, private, places.ids, apart, downs, strict=True)
         after, sent = zip(*side_by_side([partial(_settled, self.engine, *run) for run in each]), strict=True)
         return list(after), list(sent)
 
     def recorded(self, turn: Turn) -> Callable[[State, State], tuple[State, list[Sent]]]:
         """A round as a function of what is kept and of the tensors of a turn like this one."""
-        method = self.shared([len(ids) for ids in turn.ids], turn.order)
+        method = self.shared(turn.places)
 
         def function(kept: State, tensors: State) -> tuple[State, list[Sent]]:
             now = turn.holding(tensors)
-            after, sent = self.settled(kept, now, self.at_work(kept, now, method))
+            after, sent = self.settled(kept, now.places, self.at_work(kept, now, method))
             return tuple(after), sent
 
         return function
 
-    def shared(self, sizes: Sequence[int], order: Ids | None) -> Algorithm:
-        """One method for a stack of so many clients of each run, with columns for settings that differ."""
-        methods = [member.algorithm for member in self.members]
-        return methods[0] if len(methods) == 1 else one_method(methods, partial(self._column, sizes, order))
+    def recorded_end(self, told: list[int]) -> Callable[[State, State], tuple[State, list[Sent]]]:
+        """The end of a round as a function of what is kept, and of who has worked and what they made."""
 
-    def _column(self, sizes: Sequence[int], order: Ids | None, values: Sequence[float]) -> Column:
+        def function(kept: State, inputs: State) -> tuple[State, list[Sent]]:
+            everyone, own, ups = inputs
+            after, sent = self.settled(kept, Places(everyone, self._sizes), (own, ups, told))
+            return tuple(after), sent
+
+        return function
+
+    @cached_property
+    def _differing(self) -> dict[str, list[Any]]:
+        """Settings that differ between runs."""
+        return differing([member.algorithm for member in self.members])
+
+    def shared(self, places: Places) -> Algorithm:
+        """One method for a stack of these clients, with columns for settings that differ."""
+        return one_method(self.members[0].algorithm, self._differing, partial(self._column, places))
+
+    def _column(self, places: Places, values: Sequence[float]) -> Column:
         numbers = torch.tensor(values, dtype=torch.float64)
-        placed = torch.repeat_interleave(numbers, torch.tensor(sizes)).unsqueeze(1)
-        placed = placed.to(self.clients.device, self.clients.dtype)
-        return Column(placed if order is None else placed[order])
+        placed = torch.repeat_interleave(numbers, torch.tensor(places.sizes)).unsqueeze(1)
+        placed = placed.to(self.home, self.clients.dtype)
+        return Column((placed if places.order is None else placed[places.order]).to(self.clients.device))
 
 
 def _given(member: Member, kept: Kept, ids: Ids) -> tuple[State, State]:
@@ -229,21 +262,13 @@ def _given(member: Member, kept: Kept, ids: Ids) -> tuple[State, State]:
     return own, algorithm.send(server, ids) if member.served else None
 
 
-def _read(member: Member, kept: Kept, ids: Ids) -> tuple[State, State]:
-    """The same, with rows read."""
-    own, told = _given(member, kept, ids)
-    return read(own), read(told)
-
-
 def _settled(
-    engine: Engine, member: Member, kept: Kept, ids: Ids, own: State, up: State, down: int
+    engine: Engine, member: Member, server: State, private: State, ids: Ids, up: State, down: int
 ) -> tuple[Kept, Sent]:
-    """What a run keeps after a round, and the bytes sent in it."""
+    """What a run keeps after a round, from what its clients keep and sent, and the bytes sent in it."""
     algorithm: Any = member.algorithm
-    server, private = kept
     if member.served:
-        server = written(server, algorithm.merge(server, ids, up))
-        return (server, put(private, ids, own)), (nbytes(up), down)
+        return (written(server, algorithm.merge(server, ids, up)), private), (nbytes(up), down)
     # Without a server every message is sent by a client and to a client.
     crossed = algorithm.messages() * nbytes(up) // len(ids)
-    return (server, engine.mix(algorithm, put(private, ids, own))), (crossed, crossed)
+    return (server, engine.mix(algorithm, private)), (crossed, crossed)

@@ -47,18 +47,23 @@ def kind(trial: Trial) -> Any:
     settings = tuple(
         getattr(algorithm, field.name)
         for field in fields(algorithm)  # type: ignore[arg-type]
-        if field.name != "graph" and float not in (field.type, *get_args(field.type))
+        if field.init and field.name != "graph" and float not in (field.type, *get_args(field.type))
     )
     shape = federation.inputs, federation.outputs, type(federation.loss)
     pooled = len(federation.clients) if isinstance(algorithm, Pooling) else None  # it sets their work
     return type(algorithm), settings, trial.model, shape, pooled, trial.done
 
 
-def one_method(algorithms: Sequence[Algorithm], column: Callable[[list[float]], Column]) -> Algorithm:
-    """A method whose real-valued settings are columns where these differ; graphs are for servers alone."""
-    first = algorithms[0]
-    settings = {field.name: [getattr(a, field.name) for a in algorithms] for field in fields(first)}  # type: ignore[arg-type]
-    differing = {name: values for name, values in settings.items() if any(v != values[0] for v in values)}
+def differing(algorithms: Sequence[Algorithm]) -> dict[str, list[Any]]:
+    """The settings that these methods do not have in common, with all their values."""
+    settings = {field.name: [getattr(a, field.name) for a in algorithms] for field in fields(algorithms[0])}  # type: ignore[arg-type]
+    return {name: values for name, values in settings.items() if any(v != values[0] for v in values)}
+
+
+def one_method(
+    first: Algorithm, differing: dict[str, list[Any]], column: Callable[[list[float]], Column]
+) -> Algorithm:
+    """A method whose real-valued settings are columns where they differ; graphs are for servers alone."""
     if not differing:
         return first
     made = object.__new__(type(first))

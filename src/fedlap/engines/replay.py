@@ -20,8 +20,11 @@ class Replay:
     """A function of tensors as a CUDA graph: what is kept is overwritten in place, round by round."""
 
     def __init__(self, function: Function, kept: State, inputs: State) -> None:
-        """Record one round. The function has run before, so that libraries have set themselves up."""
-        self.kept, self._inputs = owned(kept), owned(inputs)
+        """Record one round; what is kept is handed over.
+
+        The function has run before, so that libraries have set themselves up.
+        """
+        self.kept, self._inputs = kept, owned(inputs)
         self._given = inputs
         self._function = function  # a recording knows tensors by address: those it holds must stay
         self._graph = torch.cuda.CUDAGraph()

@@ -1,5 +1,6 @@
 """Rows of what servers and clients keep: a tensor, a tuple of such, or None."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -52,13 +53,24 @@ def _copy(tensor: Tensor) -> Tensor:
 
 
 def joined(states: Sequence[State]) -> State:
-    """Stacks one below the other."""
+    """Stacks one below the other; rows of unequal length are filled up with zeros."""
     first = states[0]
     if first is None or len(states) == 1:
         return first
     if isinstance(first, tuple):
         return tuple(joined(parts) for parts in zip(*states, strict=True))
-    return torch.cat(list(states))
+    if len(shapes := {state.shape[1:] for state in states}) == 1:
+        return torch.cat(list(states))
+    longest = [max(lengths) for lengths in zip(*shapes, strict=True)]
+    whole = first.new_zeros(sum(len(state) for state in states), *longest)
+    for state, own in zip(states, whole.split([len(state) for state in states]), strict=True):
+        cut(own, state).copy_(state)
+    return whole
+
+
+def cut(rows: Tensor, like: Tensor) -> Tensor:
+    """As much of each of these rows as one of the others holds."""
+    return rows[(slice(None), *map(slice, like.shape[1:]))]
 
 
 def beside(state: State, other: State) -> State:
@@ -91,15 +103,6 @@ def written(old: State, new: State) -> State:
     return new
 
 
-def put(state: State, ids: Tensor, rows: State) -> State:
-    """The state with these rows in the place of old ones."""
-    if rows is None:
-        return state
-    if isinstance(rows, tuple):
-        return tuple(put(s, ids, r) for s, r in zip(state, rows, strict=True))
-    return written(state, Rows(ids, rows))
-
-
 def nbytes(state: State) -> int:
     """Bytes that sending it takes."""
     if state is None:
@@ -107,5 +110,5 @@ def nbytes(state: State) -> int:
     if isinstance(state, tuple):
         return sum(nbytes(part) for part in state)
     if isinstance(state, Own):
-        return len(state.ids) * nbytes(state.table[0])
+        return state.ids.numel() * math.prod(state.table.shape[1:]) * state.table.element_size()
     return int(state.numel() * state.element_size())
