@@ -24,6 +24,8 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/fedlap compare --data digits --algorithms fedu,dfedu,local,global --local-epochs 5 --rounds 50 --seeds 0-4 --threads 1
 	$(BIN)/fedlap compare --data synthetic --graph known --strength 0.3 --algorithms fedu,dfedu,local,global --seeds 0-4 --threads 1
+	@echo "A page of the first comparison, for a browser:"
+	@$(BIN)/fedlap report "$$(ls -td runs/digits-compare-* | head -n 1)"
 
 # One thread a process: two processes with two BLAS threads each crawl.
 test: $(READY)

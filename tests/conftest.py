@@ -71,9 +71,12 @@ def call(monkeypatch, capsys, tmp_path):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Say how much was not tested for want of genuine data."""
-    absent = [r for r in terminalreporter.getreports("skipped") if "genuine files" in str(r.longrepr)]
-    if absent:
-        terminalreporter.write_line(
-            f"{len(absent)} tests on genuine data skipped: set FEDLAP_DATA to their folder"
-        )
+    """Say how much was not tested for want of genuine data, or of a browser."""
+    skipped = [str(report.longrepr) for report in terminalreporter.getreports("skipped")]
+    for reason, said in {
+        "genuine files": "on genuine data skipped: set FEDLAP_DATA to their folder",
+        "no browser": "in a browser skipped: install selenium, chromium and chromium-driver",
+    }.items():
+        absent = sum(reason in text for text in skipped)
+        if absent:
+            terminalreporter.write_line(f"{absent} tests {said}")

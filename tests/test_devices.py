@@ -73,13 +73,15 @@ def test_a_gpu_goes_on_bit_for_bit(name, work, sample, federation, graph):
     same(broken, unbroken)
 
 
+@pytest.mark.parametrize("sample", [1.0, 0.5])
+@pytest.mark.parametrize("work", WORK.values(), ids=WORK)
 @pytest.mark.parametrize("name", STEADY)
-def test_a_stack_on_a_gpu_goes_on_bit_for_bit(name, federation, graph):
-    many = trials(name, WORK["steps"], federation, graph)
+def test_a_stack_on_a_gpu_goes_on_bit_for_bit(name, work, sample, federation, graph):
+    many, share = trials(name, work, federation, graph), sample if METHODS[name].sampled else 1.0
 
     def trained(rounds, before):
         begun = [replace(trial, progress=at and at.progress) for trial, at in zip(many, before, strict=True)]
-        return fit_all(begun, Schedule(rounds, 4, device="cuda"))
+        return fit_all(begun, Schedule(rounds, 4, share, device="cuda"))
 
     nothing = [None] * len(many)
     for one, other in zip(trained(10, trained(4, nothing)), trained(10, nothing), strict=True):

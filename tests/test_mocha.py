@@ -401,7 +401,7 @@ def test_shrinkage_comes_from_the_model(small):
     _, federation, graph, _ = small["classes"]
     for l2, given, expected in ((0.02, None, 0.01), (0.0, None, 1e-3), (0.02, 0.3, 0.3)):
         method, _ = suited(fl.Mocha(graph, shrinkage=given), federation, fl.models.linear(l2=l2))
-        assert method.problem.shrinkage == expected
+        assert method.clientele.shrinkage == expected
 
 
 def test_the_start_does_not_matter(small):

@@ -1,19 +1,28 @@
 """Several runs as one stack: each is what it would be alone."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import fedlap as fl
-from fedlap.algorithms import Steady
+import reference
+from fedlap.algorithms import Own, Steady
 from fedlap.algorithms.column import Column
+from fedlap.engines.pool import Places, Pool
+from fedlap.engines.state import leaves
+from fedlap.members import Lots
+from fedlap.rounds import Runs, played
 from fedlap.schedule import Schedule
 from fedlap.training import fit_all
 from fedlap.trials import Trial, kind
 from laws import METHODS, WORK
+from test_resume import same
 
 STEADY = [name for name in METHODS if isinstance(METHODS[name].make(fl.Graph.complete("abcdef")), Steady)]
 FLOATS = ("lr", "strength", "proximal", "regularisation", "inner_lr", "server_mix", "server_lr", "mixture",
-          "mixture_lr", "smoothing", "alpha", "beta", "adapt_lr")  # fmt: skip
+          "mixture_lr", "smoothing", "alpha", "beta", "adapt_lr", "aggregation", "drop",
+          "least_work")  # fmt: skip
 
 
 def varied(algorithm, factor):
@@ -72,6 +81,38 @@ def test_a_stack_of_runs_is_each_of_them_alone(name, work, sample, federation, g
     assert seen == [(run, round) for round in (3, 6) for run in range(len(many))]
 
 
+@pytest.mark.parametrize("sample", [0.5, 1.0])
+def test_folds_and_settings_of_a_dual_method_share_a_stack(sample, federation, graph):
+    """Dual variables are as many as the rows of the largest client, another number for every fold."""
+    settings = [
+        {"strength": 0.3, "aggregation": 1.0},
+        {"strength": 0.03, "aggregation": 0.5, "shrinkage": 0.02, "safety": 1.5},
+        {"strength": 3.0, "drop": 0.3, "least_work": 0.4},
+    ]
+    many = [
+        Trial(
+            fl.Mocha(graph, learn_every=3, work_seed=2, local_epochs=1, **each),
+            federation.fold(4, fold, 1),
+            METHODS["mocha"].model,
+            seed,
+        )
+        for fold, seed, each in zip((0, 2, 3), (4, 5, 6), settings, strict=True)
+    ]
+    assert len({int(trial.federation.train.count.max()) for trial in many}) > 1
+    how = {"batch": 4, "sample": sample, "dtype": "float64", "evaluate_every": 5}
+    together = fit_all(many, Schedule(20, **how))
+    for trial, made in zip(many, together, strict=True):
+        alone = fl.fit(trial.algorithm, trial.federation, trial.model, seed=trial.seed, rounds=20, **how)
+        assert (alone.models - made.models).abs().max() < 1e-9
+        assert alone.private.shape == made.private.shape  # so that either can go on from the other's
+        assert (alone.private - made.private).abs().max() < 1e-9
+        assert [s.gap for s in made.scores] == pytest.approx([s.gap for s in alone.scores], abs=1e-9)
+    broken = fit_all(many, Schedule(7, **how))
+    again = [replace(trial, progress=made.progress) for trial, made in zip(many, broken, strict=True)]
+    for one, other in zip(fit_all(again, Schedule(20, **how)), together, strict=True):
+        same(replace(one, progress=replace(one.progress, scores=other.scores)), other)
+
+
 def test_settings_matter(federation, graph):
     """Else the law above could not fail."""
     many = trials("fedprox", {"local_epochs": 2}, federation, graph)
@@ -79,6 +120,67 @@ def test_settings_matter(federation, graph):
     same = fl.fit(many[0].algorithm, federation, many[0].model, seed=6, rounds=2, batch=4, dtype="float64")
     assert (one.models - other.models).abs().max() > 1e-3
     assert (other.models - same.models).abs().max() > 1e-5
+
+
+@pytest.mark.parametrize("share", [0.4, 1.0])
+def test_runs_draw_together_what_each_draws_alone(share, federation, graph):
+    many = trials("fedu", WORK["epochs"], federation, graph)
+    many += [Trial(many[0].algorithm, federation, many[0].model, seed) for seed in (5, 9)]
+    members = Runs.of(many, Schedule(sample=share)).stack.members
+    lots = Lots.of(members)
+    assert sum(len(group.seeds) for group in lots.groups) == (4 if share < 1 else 2)  # alike, drawn once
+    rounds = range(3, 9)
+    sizes = [member.working for member in members]
+    for number, everyone in zip(rounds, lots.drawn(rounds, torch.device("cpu")), strict=True):
+        for trial, ids in zip(many, everyone.split(sizes), strict=True):
+            names = trial.federation.clients
+            chosen = reference.sampled(list(names), trial.seed, number, share)
+            assert sorted(names[k] for k in ids) == sorted(chosen)
+            assert torch.equal(ids, ids.sort().values)
+
+
+def test_a_pool_reads_and_writes_what_runs_would():
+    made = torch.Generator().manual_seed(1)
+    runs = [
+        (torch.randn(size, 2, generator=made), (torch.randn(size + 1, 3, generator=made), torch.zeros(())))
+        for size in (4, 3, 5)
+    ]
+    pool = Pool((2, 1, 3))
+    laid = pool.laid(runs)
+    places = Places(
+        torch.tensor([0, 3, 1, 0, 2, 4]), (2, 1, 3), torch.tensor([5, 0, 1, 4, 2, 3]), torch.arange(6)
+    )
+    own = [
+        (Own(first, ids), Own(second, ids))
+        for (first, (second, _)), ids in zip(laid, places.ids, strict=True)
+    ]
+    for place, leaf in enumerate(pool.read(own, places)):
+        by_hand = [run[0] if place == 0 else run[1][0] for run in runs]
+        whole = torch.cat([table[ids] for table, ids in zip(by_hand, places.ids, strict=True)])
+        assert torch.equal(leaf, whole[places.order])
+    rows = torch.randn(6, 2, generator=made)
+    for tables in ([first for first, _ in laid], [first.clone() for first, _ in laid]):  # in the pool, or not
+        after = pool.put(tables, places, rows)
+        for table, (old, _), ids, new in zip(after, runs, places.ids, rows.split((2, 1, 3)), strict=True):
+            assert torch.equal(table, old.index_copy(0, ids, new))
+    assert all(a is b for a, (b, _) in zip(pool.put([f for f, _ in laid], places, rows), laid, strict=True))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["fedu", "local", "ditto", "fedavg"])
+def test_the_end_of_a_round_is_a_function_that_can_be_recorded(name, federation, graph):
+    """On a GPU it is replayed in rounds whose beginnings differ."""
+    many, schedule = trials(name, WORK["epochs"], federation, graph), Schedule(sample=0.5, batch=4)
+    *_, (plain, sent) = played((runs := Runs.of(many, schedule)).stack, runs.kept, range(1, 4))
+    runs = Runs.of(many, schedule)
+    stack, kept = runs.stack, runs.kept
+    for turn in stack.turns(range(1, 4)):
+        own, ups, told = stack.at_work(kept, turn)
+        after, crossed = stack.recorded_end(told)(tuple(kept), (turn.places.everyone, own, ups))
+        kept = stack.laid(after)
+    assert crossed == sent
+    pairs = zip(leaves(tuple(kept)), leaves(tuple(plain)), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
 
 
 def test_one_that_diverges_leaves_the_others_alone(federation, graph):

@@ -99,7 +99,8 @@ def test_all_folds_and_candidates_are_one_stack(federation, graph, monkeypatch):
     )
     fl.tune(fl.FedU(graph), federation, LINEAR, {"strength": [0.0, 0.1], "lr": [0.1, 0.2]}, folds=3, rounds=1)
     fl.tune(fl.Mocha(graph), federation, LINEAR, {"strength": [0.01, 0.1]}, folds=2, rounds=1)
-    assert sizes == [12, 1, 1, 1, 1]
+    fl.tune(fl.L2GD(), federation, LINEAR, {"strength": [0.01, 0.1]}, folds=2, rounds=1)  # is not steady
+    assert sizes == [12, 4, 1, 1, 1, 1]
 
 
 def test_rows_that_runs_share_are_counted_once(federation, graph, monkeypatch):

@@ -88,5 +88,5 @@ def on_simplex(v: Mixture) -> Mixture:
     """The nearest point with non-negative entries that sum to one (Duchi et al., ICML 2008)."""
     falling = v.flatten().sort(descending=True).values
     excess = (falling.cumsum(0) - 1) / torch.arange(1, len(v) + 1, device=v.device)
-    last = (falling > excess).sum(0, keepdim=True) - 1
+    last = ((falling > excess).sum(0, keepdim=True) - 1).clamp_min(0)  # none is, where training has diverged
     return (v - excess.gather(0, last)).clamp_min(0)

@@ -82,15 +82,18 @@ class Logistic:
         begin at the root with eᵗ for σ(t), which is Lambert's function (to a percent, after Winitzki).
         """
         d = y * (c * a - z)
-        beyond = 2 * d > c
-        d = torch.where(beyond, c - d, d)
-        near = softplus(c.log() + d)
-        t = (d - near * (1 - near.log1p() / (2 + near))).clamp_max(0)
-        for _ in range(NEWTON):
+        other = c - d  # the d of −t
+        low, over = torch.minimum(d, other), 1 / c
+        near = softplus(c.log() + low)
+        t = torch.addcmul(low - near, near, near.log1p() / (2 + near)).clamp_max_(0)
+        for step in range(NEWTON):
+            # Of σ(t) + (t − d)/c, in as few operations as can be: each is made for every row by itself.
             p = t.sigmoid()
-            cp = c * p
-            t = torch.addcdiv(t, t + cp - d, 1 + torch.addcmul(cp, cp, p, value=-1), value=-1).clamp_max_(0)
-        return y * torch.where(beyond, -t, t).sigmoid()
+            slope = torch.addcmul(over, p, p, value=-1).add_(p)
+            t.addcdiv_(p.addcmul_(t - low, over), slope, value=-1)
+            if step == 0:  # after which steps come from above
+                t.clamp_max_(0)
+        return t.copysign_(d.sub_(other)).sigmoid_().mul_(y)
 
 
 CONJUGATES: Final[dict[str, Conjugate]] = {

@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedlap.algorithms.algorithm import Everyone, Ids, Kind, Rows, Stack, Task
+from fedlap.algorithms.algorithm import Everyone, Ids, Kind, Rows, Stack, Steadiness, Task
+from fedlap.algorithms.column import at_rows
 from fedlap.algorithms.conjugates import CONJUGATES, Conjugate
 from fedlap.errors import InputError, UnsuitedError, real, unknown, whole
 from fedlap.federation import Federation
@@ -31,17 +32,23 @@ Square = Float64[Tensor, "vertex vertex"]
 Kept = tuple[Everyone, Square, Float64[Tensor, ""], Float[Tensor, ""]]  # V, A⁻¹, σ′ and the rounds so far
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Problem:
-    """What the clients and the model say."""
+    """What the model and the targets say, which is all that clients work with."""
 
     network: DenseNetwork
     loss: Conjugate
     classes: bool
-    rows: int  # of the largest client
     l2: float  # the model's
-    shrinkage: float  # λ₂
+
+
+@dataclass(frozen=True, eq=False)
+class Clientele:
+    """What the server knows of the clients."""
+
     digests: Int64[Tensor, "vertex"]
+    rows: int  # of the largest
+    shrinkage: float  # λ₂
 
 
 @dataclass(frozen=True)
@@ -95,9 +102,11 @@ class Mocha:
     learn_every: int = 0
     local_steps: int | None = None
     local_epochs: int | None = None
-    problem: Problem = field(init=False, repr=False, compare=False)  # there once `suited`
+    problem: Problem = field(init=False, repr=False, compare=False)  # there once `suited`, and so is …
+    clientele: Clientele = field(init=False, repr=False, compare=False)
 
     kind: ClassVar[Kind] = "multi-task"
+    steady: ClassVar[Steadiness] = "local"
     citation: ClassVar[str] = (
         "V. Smith, C.-K. Chiang, M. Sanjabi and A. Talwalkar. Federated Multi-Task Learning. NIPS, 2017."
     )
@@ -119,8 +128,8 @@ class Mocha:
         whole("mocha: learn_every", self.learn_every, 0)
 
     @property
-    def lr(self) -> float:
-        """γ, since no local step has a length to choose."""
+    def lr(self) -> Any:
+        """γ, since no local step has a length to choose; a column of them in a stack of runs."""
         return self.aggregation
 
     def suited(self, federation: Federation, model: Model) -> "Mocha":
@@ -134,18 +143,20 @@ class Mocha:
             raise UnsuitedError(f"mocha: loss = {self.loss!r} is for classes; use 'squared' for real targets")
         loss = CONJUGATES[("logistic" if classes else "squared") if self.loss == "auto" else self.loss]
         shrinkage = (model.l2 / 2 or SHRINKAGE) if self.shrinkage is None else self.shrinkage
-        rows, digests = int(federation.train.count.max()), federation.digests
+        rows = int(federation.train.count.max())
         made = replace(self, graph=self.graph.aligned(federation.clients))
-        made.__dict__["problem"] = Problem(network, loss, classes, rows, model.l2, shrinkage, digests)
+        made.__dict__["problem"] = Problem(network, loss, classes, model.l2)
+        made.__dict__["clientele"] = Clientele(federation.digests, rows, shrinkage)
         return made
 
     def begin(self, start: Stack) -> tuple[Kept, Dual]:
         """V = 0 and A⁻¹ at the server, α = 0 at the clients."""
         unit = torch.eye(len(start), dtype=torch.float64, device=start.device)
         laplacian = self.graph.laplacian_times(unit)
-        inverse = torch.linalg.inv(self.strength * laplacian + 2 * self.problem.shrinkage * unit)
-        a = start.new_zeros(len(start), self.problem.rows, self.problem.network.widths[-1])
-        return (torch.zeros_like(start), inverse, self._safe(inverse), start.new_zeros(())), a
+        inverse = torch.linalg.inv(self.strength * laplacian + 2 * self.clientele.shrinkage * unit)
+        a = start.new_zeros(len(start), self.clientele.rows, self.problem.network.widths[-1])
+        rounds = torch.zeros((), dtype=start.dtype)  # on the host, where it is looked at
+        return (torch.zeros_like(start), inverse, self._safe(inverse), rounds), a
 
     def send(self, server: Kept, ids: Ids) -> Told:
         """Each sampled client is told its model, how its own changes move it, and its share of the work."""
@@ -166,16 +177,21 @@ class Mocha:
             z = torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
             among = (torch.bmm(x, x.mT) + 1) * scale  # what a change of one row's α adds to another's score
             old = a[:active].gather(1, number)
-            change = torch.zeros_like(old)
-            for row in range(x.shape[1]):
-                best = loss.best(old[:, row], z[:, row], y[:, row], among[:, row, row].unsqueeze(1))
-                change[:, row] = (best - old[:, row]) * todo[:, row]
-                z.addcmul_(among[:, :, row].unsqueeze(2), change[:, row].unsqueeze(1))
+            change = torch.empty_like(old)
+            # Cut into rows once: each view that Python makes takes as long as a small product.
+            own = (old, z, y, torch.diagonal(among, dim1=1, dim2=2).unsqueeze(2), change, todo)
+            told_on = among.unsqueeze(3).unbind(2), change.unsqueeze(1).unbind(2)
+            rows = zip(*(each.unbind(1) for each in own), *told_on, strict=True)
+            for before, score, target, curved, moved, works, others, by in rows:
+                torch.sub(loss.best(before, score, target, curved), before, out=moved).mul_(works)
+                z.addcmul_(others, by)
             a[:active].scatter_add_(1, number, change)
             change *= scale
             weight.baddbmm_(change.mT, x)
             bias.add_(change.sum(1))
-        return torch.lerp(kept, a, self.aggregation), self.aggregation * (reached - w) / step
+        part = at_rows(self.aggregation, len(w))
+        taken = torch.lerp(kept, a, part.unsqueeze(2) if isinstance(part, Tensor) else part)
+        return taken, part * (reached - w) / step
 
     def merge(self, server: Kept, ids: Ids, ups: Stack) -> tuple[Rows | Tensor, Tensor, Tensor, Tensor]:
         """V takes the changes; Ω is learned where its round has come."""
@@ -218,8 +234,10 @@ class Mocha:
 
     def _shares(self, ids: Ids, round: int) -> Column:
         """How much of its work each client does in a round; nothing where it drops out."""
+        if self.drop == 0 and self.least_work == 1:
+            return torch.ones(len(ids), 1, dtype=torch.float64, device=ids.device)
         stream = draws(self.work_seed, "heterogeneity", round)
-        words = stream.words(self.problem.digests.to(ids.device)[ids], 0, 2)
+        words = stream.words(self.clientele.digests.to(ids.device)[ids], 0, 2)
         chance, more = ((words.double() + 0.5) / 2**32).split(1, dim=1)
         return torch.where(chance < self.drop, 0.0, self.least_work + (1 - self.least_work) * more)
 
@@ -227,7 +245,7 @@ class Mocha:
         """A⁻¹ with the Ω of least tr(WΩWᵀ) + ε tr Ω where tr Ω⁻¹ = 1."""
         values, vectors = torch.linalg.eigh(W @ W.mT)
         root = (values.clamp_min(0) + EPSILON).sqrt()
-        spectrum = self.strength * root.sum() / root + 2 * self.problem.shrinkage
+        spectrum = self.strength * root.sum() / root + 2 * self.clientele.shrinkage
         return torch.mm(vectors / spectrum, vectors.mT)
 
     def _targets(self, y: Tensor, like: Tensor) -> Float[Tensor, "client row output"]:

@@ -14,6 +14,9 @@ from fedlap.cli.kept import resume, runs
 from fedlap.cli.kept import show as show_run
 from fedlap.cli.methods import algorithms, cite
 from fedlap.cli.personal import export, predict
+from fedlap.cli.report import report
+from fedlap.cli.reproduce import reproduce
+from fedlap.cli.results import results
 from fedlap.cli.sweep import sweep
 from fedlap.cli.theory import theory
 from fedlap.cli.training import compare, run
@@ -32,9 +35,12 @@ app.command()(run)
 app.command()(compare)
 app.command()(sweep)
 app.command()(tune)
+app.command()(reproduce)
+app.command()(results)
 app.command()(runs)
 app.command("show")(show_run)
 app.command()(resume)
+app.command()(report)
 app.command()(export)
 app.command()(predict)
 app.command()(theory)

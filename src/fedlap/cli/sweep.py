@@ -16,7 +16,7 @@ from fedlap.cli.description import (
 )
 from fedlap.cli.options import CUT, DATA, KEEPING, RESULT, TRAINING, takes
 from fedlap.cli.threads import use_threads
-from fedlap.cli.together import all_trained, finish, say_strengths, say_surprises
+from fedlap.cli.together import all_trained, finish, kept, say_strengths, say_surprises
 from fedlap.cli.vary import Combination, combinations
 from fedlap.errors import InputError
 from fedlap.experiment import Experiment
@@ -63,7 +63,7 @@ def sweep(
     )
     folder = folder_for_all(given["out"], experiments, "sweep")
     write_file(folder / "sweep.png", draw_sweep(made))
-    finish(made, folder / "sweep.json", "Table and picture", given["json"])
+    finish(made, folder / "sweep.json", "Table and picture", given["json"], kept(given["out"], ready, labels))
 
 
 def common_to_all(command: str, algorithm: str, given: dict[str, Any]) -> dict[str, Any]:

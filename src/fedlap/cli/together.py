@@ -1,6 +1,8 @@
 """Runs that are made ready and trained together, for every command that trains."""
 
 import json
+import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -151,15 +153,23 @@ def show_one(run: Run, scores: Sequence[Score], as_json: bool) -> None:
     console.result(f"{last.seconds:.2f} s of training. Kept in {run.folder}")
 
 
-def finish(made: Comparison, file: Path, what: str, as_json: bool) -> None:
+def kept(out: Path, ready: Sequence[Prepared], labels: Sequence[str]) -> dict[str, Any]:
+    """What a page can be made from: the command, and the names of the runs' folders, row by row."""
+    rows: dict[str, list[str]] = {}
+    for each, label in zip(ready, labels, strict=True):
+        rows.setdefault(label, []).append(Run.of(out, each.experiment).name)
+    return {"command": shlex.join(["fedlap", *sys.argv[1:]]), "kept": rows}
+
+
+def finish(made: Comparison, file: Path, what: str, as_json: bool, runs: dict[str, Any]) -> None:
     """Keep the table and the numbers and print them; exit code 1 where a run diverged."""
-    folder = file.parent
+    folder, said = file.parent, made.as_dict() | runs
     write_file(folder / "table.md", made.markdown().encode())
-    write_file(file, json.dumps(made.as_dict(), indent=1).encode())
+    write_file(file, json.dumps(said, indent=1).encode())
     if as_json:
-        print(json.dumps({**made.as_dict(), "folder": str(folder)}))
+        print(json.dumps({**said, "folder": str(folder)}))
     else:
         show(made)
-        console.result(f"{what} are in {folder}")
+        console.result(f"{what} are in {folder}; `fedlap report {folder}` makes a page")
     if made.failures():
         raise typer.Exit(1)

@@ -19,7 +19,7 @@ from fedlap.cli.description import (
 )
 from fedlap.cli.options import CUT, DATA, KEEPING, RESULT, SEED, TRAINING, takes
 from fedlap.cli.threads import use_threads
-from fedlap.cli.together import all_trained, finish, say_strengths, say_surprises, show_one, trained
+from fedlap.cli.together import all_trained, finish, kept, say_strengths, say_surprises, show_one, trained
 from fedlap.errors import DivergedError, InputError, UnsuitedError
 from fedlap.experiment import Experiment
 from fedlap.files import write_file
@@ -106,7 +106,13 @@ def compare(
     comparison = Comparison(title, numbers, all_trained(given, ready, labels), source)
     folder = folder_for_all(given["out"], experiments, "compare")
     write_file(folder / "curves.png", draw_curves(comparison))
-    finish(comparison, folder / "comparison.json", "Table and curves", given["json"])
+    finish(
+        comparison,
+        folder / "comparison.json",
+        "Table and curves",
+        given["json"],
+        kept(given["out"], ready, labels),
+    )
 
 
 def _described(names: list[str], given: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -15,7 +15,7 @@ from fedlap.cli.description import SETTINGS, algorithm_names, parsed, seed_numbe
 from fedlap.cli.options import CUT, DATA, KEEPING, RESULT, TRAINING, takes
 from fedlap.cli.sweep import asked_of, check_scores, common_to_all
 from fedlap.cli.threads import use_threads
-from fedlap.cli.together import say_strengths, say_surprises, show, trained
+from fedlap.cli.together import kept, say_strengths, say_surprises, show, trained
 from fedlap.cli.vary import Combination, combinations
 from fedlap.errors import DivergedError, InputError
 from fedlap.experiment import Experiment
@@ -75,7 +75,8 @@ def tune(
     )
     folder = folder_for_all(given["out"], [run.experiment for run in ready], "tune")
     write_file(folder / "table.md", made.markdown().encode())
-    said: dict[str, Any] = made.as_dict()
+    labels = list(accepted) * (len(ready) // len(accepted))
+    said: dict[str, Any] = made.as_dict() | kept(given["out"], ready, labels)
     commands: list[str] = []
     if made.best is not None:
         file, best = folder / "tuned.toml", next(each for each in tried if each.label == made.best)
@@ -89,7 +90,7 @@ def tune(
         show(made)
         for place, command in enumerate(commands):
             console.result(f"{'to use it: ' if place == 0 else '       or: '}{command}")
-        console.result(f"Table and scores are in {folder}")
+        console.result(f"Table and scores are in {folder}; `fedlap report {folder}` makes a page")
     if made.best is None:
         raise typer.Exit(1)
 

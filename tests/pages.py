@@ -1,0 +1,88 @@
+"""A page with every kind of section, and texts that try to be more than text."""
+
+import math
+
+from fedlap.report.page import (
+    BarsSection,
+    Cell,
+    DrawingSection,
+    FactsSection,
+    FigureSection,
+    HeatSection,
+    Page,
+    Panel,
+    Series,
+    TableSection,
+    TextSection,
+)
+
+NASTY = '<script>alert(\'x\')</script> " onload="1" & $5'
+
+ROUNDS = [float(n) for n in range(1, 31)]
+
+
+def _curve(name, top, band=True, **more):
+    mean = [top * (1 - math.exp(-x / 6)) for x in ROUNDS]
+    low, high = ([m - 2 for m in mean], [m + 2 for m in mean]) if band else (None, None)
+    return Series(name, ROUNDS, mean, low, high, **more)
+
+
+PAGE = Page(
+    f"A page & {NASTY}",
+    "It leads in.\n\nIn two paragraphs.",
+    [
+        TableSection(
+            "Scores & co",
+            "About <scores>.",
+            "scores",
+            ['method, |all| & "some"', "mean", "worst"],
+            [
+                [Cell("fedu_1"), Cell("97.92 ± 1.06", "paper 95.76 ± 0.46", best=True), Cell("88.02")],
+                [
+                    Cell(NASTY),
+                    Cell("97.35 ± 1.44", "paper 94.00 ± 0.10"),
+                    Cell("85.40", "unstable 50% #2", muted=True),
+                ],
+            ],
+            "A footer.",
+        ),
+        TextSection("In words", ["fedu_1 leads.", f"{NASTY} does not."]),
+        FigureSection(
+            "Curves",
+            "Bands are two wide.",
+            "curves",
+            [
+                Panel("Accuracy", "round", "accuracy %", [_curve("fedu_1", 98), _curve(NASTY, 90)]),
+                Panel(
+                    "By strength",
+                    "strength",
+                    "loss",
+                    [
+                        Series("fedu_1", [0, 0.01, 0.1, 1], [0.5, 0.2, 0.4, math.nan]),
+                        Series("third", [0.01, 0.1], [0.3, 0.35], dashed=True),
+                    ],
+                    log_x=True,
+                    log_y=True,
+                ),
+            ],
+        ),
+        BarsSection(
+            "Gains",
+            "Against local.",
+            "gains",
+            ["north", "south", "east", "west"],
+            [("fedu_1", [1.25, -0.5, 0.0, math.nan]), (NASTY, [-3.0, -2.0, 4.5, 1.0])],
+            "points",
+        ),
+        HeatSection("Held", "", "held", ["north", "south"], ["a", "b", "c"], [[1, 0, 12], [3, 4, 0]]),
+        DrawingSection(
+            "Graph",
+            "A triangle.",
+            "graph",
+            [("n", 0.0, 0.0, 0), ("s", 1.0, 0.0, 1), ("e", 0.5, 1.0, 2)],
+            [(0, 1, 1.0), (1, 2, 0.5), (0, 2, 0.1)],
+        ),
+        FactsSection("Environment", [("python", "3.11"), ("path", "/a/very/long/" + "path" * 40)]),
+    ],
+    "fedlap compare --data digits && fedlap report RUN",
+)

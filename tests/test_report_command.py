@@ -1,0 +1,357 @@
+"""`fedlap report`: the page of runs, a comparison, a sweep and a tuning; mistakes are one line."""
+
+import json
+import math
+import re
+import shutil
+import sys
+import webbrowser
+from pathlib import Path
+from urllib.parse import urlparse
+from urllib.request import url2pathname
+
+import numpy as np
+import pytest
+
+from fedlap.cli.graph_subject import loaded
+from fedlap.cli.personal import models
+from fedlap.report.page.clients import Served, scored, sections
+from fedlap.report.page.kept import kept
+from fedlap.report.page.results import supported
+from fedlap.runs import Run, runs_in
+
+COMPARED = ("compare", "--algorithms", "fedu,local,fedavg", "--seeds", "0-2", "--rounds", "4")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A comparison that every test gets a copy of."""
+    from fedlap import cli
+
+    out = tmp_path_factory.mktemp("trained") / "runs"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["fedlap", *COMPARED, "--out", str(out)])
+        with pytest.raises(SystemExit):
+            cli.main()
+    return out
+
+
+@pytest.fixture
+def unpictured(monkeypatch):
+    """Pages without pictures beside them, which take a second each."""
+    monkeypatch.setattr("fedlap.report.page.pictures.pictures", lambda section, places: {})
+
+
+@pytest.fixture
+def compared(trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "runs")
+    return next((tmp_path / "runs").glob("*-compare-*"))
+
+
+def page(out):
+    """The file behind the printed address."""
+    (line,) = out.split()
+    assert line.startswith("file:///")
+    return Path(url2pathname(urlparse(line).path))
+
+
+def test_a_comparison_becomes_a_page(call, compared):
+    code, out, err = call("report", str(compared), out=False)
+    assert (code, err) == (0, "")
+    assert page(out) == compared / "report" / "page.html"
+    text = page(out).read_text("utf-8")
+    for title in (
+        "Scores", "What the numbers show", "Over rounds", "Clients against local",
+        "Who gains, who loses against local", "Who has which labels", "The graph of fedu", "Settings",
+        "Environment", "To make it again",
+    ):  # fmt: skip
+        assert f">{title}<" in text
+    # The same numbers as in the table that compare printed.
+    for cell in re.findall(r"\d+\.\d+ ± \d+\.\d+", (compared / "table.md").read_text("utf-8")):
+        assert cell in text
+    assert "fedlap compare --algorithms fedu,local,fedavg --seeds 0-2 --rounds 4" in text
+    assert f"fedlap report {compared}" in text
+    names = {path.name for path in (compared / "report").rglob("*.*")}
+    assert {
+        "scores.md",
+        "scores.csv",
+        "scores.tex",
+        "clients.csv",
+        "curves.png",
+        "gains.pdf",
+        "graph.png",
+    } <= names
+
+
+def test_compare_names_the_command(call, compared, tmp_path):
+    code, out, _ = call(*COMPARED)  # it is there already
+    assert code == 0
+    assert out.splitlines()[-1].endswith(f"; `fedlap report {compared}` makes a page")
+
+
+def test_the_comparison_is_what_it_was(compared):
+    made = kept([compared]).made
+    facts = json.loads((compared / "comparison.json").read_bytes())
+    again = json.loads(json.dumps(made.as_dict()))
+    assert again == {key: facts[key] for key in again}
+
+
+def test_clients_scores_are_those_of_the_run(call, compared):
+    found = kept([compared])
+    for row, runs in found.runs.items():
+        for run, scores in zip(runs, found.made.runs[row], strict=True):
+            federation = loaded(run.experiment)[0]
+            each = scored(federation, models(run.folder))
+            assert np.nanmean(each) == pytest.approx(100 * scores[-1].accuracy_mean, abs=1e-9)
+
+
+@pytest.mark.usefixtures("unpictured")
+def test_folders_may_move_together(call, compared, tmp_path):
+    shutil.move(tmp_path / "runs", tmp_path / "elsewhere")
+    moved = tmp_path / "elsewhere" / compared.name
+    code, out, _ = call("report", str(moved), "--out", str(tmp_path / "page"), out=False)
+    assert code == 0
+    assert page(out) == tmp_path / "page" / "page.html"
+
+
+@pytest.mark.usefixtures("unpictured")
+def test_runs_by_name_are_put_into_rows(call, compared, tmp_path):
+    folders = [str(run.folder) for run in runs_in(tmp_path / "runs")]
+    made = kept([Path(folder) for folder in folders])
+    whole = kept([compared])
+    assert {row: [run.name for run in own] for row, own in made.runs.items()} == {
+        row: [run.name for run in own] for row, own in whole.runs.items()
+    }
+    assert sorted(made.made.rows()) == sorted(whole.made.rows())
+    code, out, _ = call("report", *folders, "--out", str(tmp_path / "page"), out=False)
+    assert code == 0
+    assert f"fedlap run {folders[0]}/experiment.toml" in page(out).read_text("utf-8")
+
+
+def test_rows_of_one_algorithm_are_told_apart(call, tmp_path):
+    for lr in ("0.01", "0.1"):
+        assert call("run", "--rounds", "2", "--lr", lr)[0] == 0
+    made = kept([run.folder for run in runs_in(tmp_path / "runs")])
+    assert {"fedu (lr = 0.01)", "fedu (lr = 0.1)"} == set(made.runs)
+
+
+@pytest.mark.usefixtures("unpictured")
+def test_one_run_alone(call, tmp_path):
+    assert call("run", "--graph", "ring", "--rounds", "3")[0] == 0
+    (run,) = runs_in(tmp_path / "runs")
+    code, out, err = call("report", str(run.folder), out=False)
+    assert (code, err) == (0, "")
+    text = page(out).read_text("utf-8")
+    for title in ("Scores", "Over rounds", "Objective", "Client by client", "The graph of fedu"):
+        assert f">{title}<" in text
+    assert "What the numbers show" not in text  # there is nobody to lead
+    assert "20 clients, 20 edges" in text
+
+
+@pytest.mark.usefixtures("unpictured")
+@pytest.mark.parametrize("command", ["sweep", "tune"])
+def test_sweeps_and_tunings(call, tmp_path, command):
+    varied = ("--vary", "strength=0,0.001,0.1", "--vary", "batch=10,20")
+    more = ("--folds", "2") if command == "tune" else ("--seeds", "0,1")
+    assert call(command, *varied, *more, "--rounds", "2")[0] == 0
+    folder = next((tmp_path / "runs").glob(f"*-{command}-*"))
+    facts = json.loads(next(folder.glob("*.json")).read_bytes())
+    again = json.loads(json.dumps(kept([folder]).made.as_dict()))
+    assert again == {key: facts[key] for key in again}
+    code, out, err = call("report", str(folder), out=False)
+    assert (code, err) == (0, "")
+    text = page(out).read_text("utf-8")
+    assert "Against strength" in text
+    assert "<dt>batch</dt><dd>varied</dd>" in text
+    assert ("Client by client" in text) == (command == "sweep")  # folds have no test rows of their own
+    assert ("chosen" in text) == (command == "tune")
+
+
+@pytest.mark.usefixtures("unpictured")
+def test_rows_of_other_data_have_no_clients_beside_the_first(call, tmp_path):
+    words = "--vary", "scarce.keep=0.5,0.9", "--seeds", "0", "--rounds", "2"
+    assert call("sweep", *words)[0] == 0
+    code, out, err = call("report", str(next((tmp_path / "runs").glob("*-sweep-*"))), out=False)
+    assert code == 0
+    assert "clients of scarce.keep = 0.9 are left out; its data are others" in " ".join(err.split())
+    charts = re.findall(r'class="one scroll" data-name="([^"]+)"', page(out).read_text("utf-8"))
+    assert charts == ["scarce.keep = 0.5"]
+
+
+@pytest.mark.usefixtures("unpictured")
+def test_a_learned_graph_is_drawn_beside_the_other(call, tmp_path):
+    words = "--algorithms", "fedu-learned,fedu,local", "--seeds", "0", "--rounds", "3"
+    warm = "--set", "algorithm.warmup=1"
+    assert call("compare", *words, *warm)[0] == 0
+    code, out, _ = call("report", str(next((tmp_path / "runs").glob("*-compare-*"))), out=False)
+    assert code == 0
+    text = page(out).read_text("utf-8")
+    assert "The graph of fedu-learned" in text
+    assert "The graph of fedu<" in text
+    assert "20 clients, 190 edges" in text  # of fedu alone
+
+
+@pytest.mark.usefixtures("unpictured")
+def test_regression_counts_losses(call, tmp_path):
+    words = "--data", "synthetic", "--set", "data.task=regression", "--set", "data.clients=6"
+    assert call("compare", *words, "--algorithms", "fedu,local", "--seeds", "0,1", "--rounds", "3")[0] == 0
+    folder = next((tmp_path / "runs").glob("*-compare-*"))
+    found = kept([folder])
+    run, scores = found.runs["local"][0], found.made.runs["local"][0]
+    each = scored(loaded(run.experiment)[0], models(run.folder))
+    assert -each.mean() == pytest.approx(scores[-1].loss_mean, rel=1e-6)
+    code, out, err = call("report", str(folder), out=False)
+    assert (code, err) == (0, "")
+    text = page(out).read_text("utf-8")
+    assert "Fall of each client&#x27;s loss" in text
+    assert "Who has which labels" not in text
+
+
+@pytest.mark.usefixtures("unpictured")
+def test_diverged_runs_are_said_and_not_ranked(call, tmp_path):
+    words = "--data", "synthetic", "--set", "data.task=regression", "--set", "data.clients=5"
+    unstable = "--strength", "1e9", "--set", "algorithm.allow_unstable=true", "--rounds", "10"
+    assert call("compare", *words, "--algorithms", "fedu,local,fedavg", "--seeds", "0-1", *unstable)[0] == 1
+    folder = next((tmp_path / "runs").glob("*-compare-*"))
+    code, out, _ = call("report", str(folder), out=False)
+    assert code == 0
+    text = page(out).read_text("utf-8")
+    assert 'class="muted">diverged<' in text
+    assert "Not drawn, since it diverged: fedu." in text
+    assert "fedu diverged in 2 of 2 seeds and is not ranked" in text
+    run = next(run for run in runs_in(tmp_path / "runs") if run.experiment.algorithm["name"] == "fedu")
+    assert call("report", str(run.folder), out=False)[0] == 0
+
+
+@pytest.mark.usefixtures("unpictured")
+def test_a_run_that_went_on_keeps_its_numbers_but_not_its_clients(call, compared, tmp_path):
+    run = next(run for run in runs_in(tmp_path / "runs") if run.experiment.algorithm["name"] == "fedavg")
+    assert call("resume", str(run.folder), "--rounds", "6", out=False)[0] == 0
+    code, out, err = call("report", str(compared), out=False)
+    assert code == 0
+    assert "clients of fedavg are left out; it was trained further since" in " ".join(err.split())
+    assert kept([compared]).made.runs["fedavg"][0][-1].round == 4
+    assert 'data-name="fedavg"><h4>' not in page(out).read_text("utf-8")
+
+
+@pytest.mark.usefixtures("unpictured")
+def test_open_asks_for_a_browser(call, compared, monkeypatch):
+    asked = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: asked.append(address) or False)
+    code, out, err = call("report", str(compared), "--open", out=False)
+    assert (code, asked) == (0, [out.strip()])
+    assert "no browser was found" in err
+
+
+# --------------------------------------------------------------------------------------------- mistakes
+
+
+def one_line(answer, *parts):
+    code, out, err = answer
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    text = " ".join(err.split())
+    for part in parts:
+        assert part in text
+    assert "Traceback" not in err
+
+
+def test_mistakes_are_one_line(call, compared, tmp_path):
+    runs = runs_in(tmp_path / "runs")
+    by = {run.experiment.algorithm["name"]: run.folder for run in runs}
+    one_line(call("report", str(tmp_path / "nowhere"), out=False), "is not the folder of a run")
+    one_line(call("report", str(tmp_path / "runs"), out=False), "name one, as", compared.name)
+    one_line(call("report", str(compared), str(by["fedu"]), out=False), "name it alone")
+    one_line(call("report", str(by["fedu"]), str(by["fedu"]), out=False), "is named twice")
+    one_line(call("report", out=False), "Missing argument")
+    seeds = {(run.experiment.algorithm["name"], run.experiment.seed): str(run.folder) for run in runs}
+    answer = call("report", seeds["fedu", 0], seeds["local", 1], out=False)
+    one_line(answer, "runs of fedu have seeds [0] and those of local [1]")
+    (tmp_path / "file").write_text("")
+    answer = call("report", str(compared), "--out", str(tmp_path / "file" / "under"), out=False)
+    one_line(answer, "cannot be written")
+
+
+def test_other_data_cannot_be_compared(call, tmp_path):
+    for words in ((), ("--scarce",)):
+        assert call("run", "--rounds", "1", *words)[0] == 0
+    folders = [str(run.folder) for run in runs_in(tmp_path / "runs")]
+    one_line(call("report", *folders, out=False), "are of different data (scarce)", "make a page of each")
+
+
+def test_unfinished_runs_are_said(call, compared, tmp_path):
+    run = runs_in(tmp_path / "runs")[0]
+    shutil.rmtree(run.folder / "checkpoint")
+    one_line(call("report", str(run.folder), out=False), "is not finished", "fedlap resume")
+    one_line(call("report", str(compared), out=False), "is not finished")
+    shutil.rmtree(run.folder)
+    one_line(call("report", str(compared), out=False), "is not the folder of a run")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda facts: facts.pop("kept"), "does not say 'kept'"),
+        (lambda facts: facts.update(algorithms=[1]), "is damaged"),
+        (lambda facts: facts["kept"].pop("fedu"), "is damaged"),
+    ],
+)
+def test_damaged_comparisons_are_said(call, compared, change, said):
+    file = compared / "comparison.json"
+    facts = json.loads(file.read_bytes())
+    change(facts)
+    file.write_text(json.dumps(facts))
+    one_line(call("report", str(compared), out=False), said, "`fedlap compare` write it again")
+
+
+@pytest.mark.usefixtures("unpictured")
+def test_data_that_changed_are_said_and_left_out(call, tmp_path):
+    rows = [f"{c},{x},{x % 2}" for c in "ab" for x in range(20)]
+    (tmp_path / "my.csv").write_text("\n".join(["who,x,y", *rows]))
+    words = "--data", str(tmp_path / "my.csv"), "--client", "who", "--label", "y", "--rounds", "2"
+    assert call("run", *words)[0] == 0
+    (run,) = runs_in(tmp_path / "runs")
+    (tmp_path / "my.csv").unlink()
+    code, out, err = call("report", str(run.folder), out=False)
+    assert code == 0
+    assert "clients and graph are left out" in " ".join(err.split())
+    assert "Over rounds" in page(out).read_text("utf-8")
+
+
+# -------------------------------------------------------------------------------------- exact answers
+
+
+def served(same):
+    alone = [np.array([50.0, 60.0, np.nan]), np.array([40.0, 80.0, np.nan])]
+    mine = [np.array([60.0, 60.0, np.nan]), np.array([40.0, 70.0, np.nan])]
+    return Served([("a", "b", "c")] * 2, {"fedu": mine, "local": alone}, [3, 5], same, True)
+
+
+def test_gains_are_means_over_seeds_of_the_same_clients():
+    table, bars = sections(served(True), "local")
+    assert [cell.text for cell in table.rows[0]] == [
+        "fedu", "1", "2", "1", "+0.00", "−10.00", "−10.00", "+10.00",
+    ]  # fmt: skip
+    assert bars.labels == ["a", "b", "c"]
+    ((name, values),) = bars.series
+    assert name == "fedu"
+    assert values[:2] == [5.0, -5.0]
+    assert math.isnan(values[2])
+    assert "mean over 2 seeds" in bars.about
+
+
+def test_gains_of_clients_that_are_dealt_anew_stand_apart():
+    _, bars = sections(served(False), "local")
+    assert bars.labels == ["a, seed 3", "b, seed 3", "c, seed 3", "a, seed 5", "b, seed 5", "c, seed 5"]
+    assert bars.series[0][1][:2] == [10.0, 0.0]
+    assert bars.series[0][1][3:5] == [0.0, -10.0]
+
+
+def test_the_best_is_marked_only_where_the_test_supports_it(call, compared):
+    made = kept([compared]).made
+    leads = made.leads()
+    wanted = all(lead.shown or lead.pair.same for lead in leads) and any(lead.shown for lead in leads)
+    assert bool(supported(made)) == wanted
+    apart = Run.open(kept([compared]).runs["fedu"][0].folder)
+    alone = kept([apart.folder]).made
+    assert supported(alone) == []  # one row has nobody to be better than
