@@ -33,6 +33,7 @@ class Reading(Part):
     title: str
     settings: Section
     grid: dict[str, list[Any]] = {}
+    tuning_rounds: int | None = None  # of runs that values are chosen by, where these are fewer
 
 
 class Cell(Part):
@@ -240,6 +241,12 @@ class Unit:
         work = self.recipe.readings[self.reading].settings | row.readings.get(self.reading, {})
         return made | {"algorithm": {**row.algorithm, **work}}
 
+    @property
+    def tuning_rounds(self) -> int:
+        """Rounds of the runs that values are chosen by."""
+        all_ = int(self.recipe.common.get("rounds", Experiment.model_fields["rounds"].default))
+        return min(self.recipe.readings[self.reading].tuning_rounds or all_, all_)
+
     def experiment(self, values: Section) -> Experiment:
         """With these values of what is tuned."""
         made = self.description()
@@ -268,7 +275,7 @@ class Unit:
     def signature(self) -> str:
         """Sixteen hexadecimal digits of all that fixes its numbers, but for seeds, device and kept values."""
         row = self.recipe.rows[self.row]
-        said = [self.description(), self.grid(), row.follows, self.recipe.folds]
+        said = [self.description(), self.grid(), row.follows, self.recipe.folds, self.tuning_rounds]
         for other in sorted(row.follows.values()):
             said.append(Unit(self.recipe, self.cell, self.reading, other).signature)
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]

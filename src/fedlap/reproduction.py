@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedlap import memory
 from fedlap.algorithms import Coupled
@@ -80,6 +79,7 @@ class Reproducer:
             "seeds": list(self.seeds),
             "grid": unit.grid(),
             "folds": unit.recipe.folds,
+            "tuning_rounds": unit.tuning_rounds,
         }
         if refused:
             products = [p for seed in refused if (p := self._product(unit, seed)) is not None]
@@ -106,8 +106,7 @@ class Reproducer:
             made |= {key: finished[0][key] for key in ("graph", "product") if key in finished[0]}
         seconds = sum(each["seconds"] for each in outcomes if "seconds" in each)
         made["training_seconds"] = round(seconds, 1)
-        made["environment"] = environment(self._placed())
-        made["made"] = datetime.now(UTC).date().isoformat()
+        made |= {key: outcomes[0][key] for key in ("environment", "made")}
         made["seconds"] = round(time.perf_counter() - began, 1)
         return made
 
@@ -201,9 +200,9 @@ class Reproducer:
         return experiment.model_copy(update={"seed": seed, "device": self.device, **fields})
 
     def _folds(self, unit: Unit, whole: Experiment, seed: int) -> list[Experiment]:
-        number = unit.recipe.folds
+        number, how = unit.recipe.folds, {"evaluate_every": 0, "rounds": unit.tuning_rounds}
         return [
-            self._at(whole, seed, fold={"number": number, "held_out": held_out}, evaluate_every=0)
+            self._at(whole, seed, fold={"number": number, "held_out": held_out}, **how)
             for held_out in range(number)
         ]
 
@@ -236,10 +235,13 @@ class Reproducer:
         results = fit_all([each.trial for each in sized], schedule, on_round=on_round)
         if stopped:
             raise StoppedError(f"stopped; {self.ledger.path} has what was done before")
-        self.ledger.add([(run, outcome(run, result)) for run, result in zip(runs, results, strict=True)])
-
-    def _placed(self) -> torch.device:
-        return torch.device(self.device)
+        about = {"environment": environment(schedule.placed()), "made": datetime.now(UTC).date().isoformat()}
+        self.ledger.add(
+            [
+                (run, outcome(run, result) | (about if run.fold is None else {}))
+                for run, result in zip(runs, results, strict=True)
+            ]
+        )
 
 
 def weight(unit: Unit, seeds: Sequence[int], loader: Loader) -> float:

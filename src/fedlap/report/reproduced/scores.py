@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from fedlap.findings import Finding, Findings
-from fedlap.recipe import Recipe
+from fedlap.recipe import Recipe, Unit
 from fedlap.report.page.sections import Cell, TableSection
 from fedlap.report.paired import leads
 
@@ -104,10 +104,11 @@ def choices(recipe: Recipe, findings: Findings, reading: str) -> TableSection | 
         for name in recipe.rows
         if any(name in rows for rows in cells.values())
     ]
+    rounds = Unit(recipe, next(iter(recipe.cells)), reading, next(iter(recipe.rows))).tuning_rounds
     return TableSection(
         title=f"Chosen values: {recipe.readings[reading].title}",
-        about=f"By {recipe.folds}-fold cross-validation on each seed's training rows: the values chosen most "
-        "often, and at how many seeds. * is at an end of the values that were tried.",
+        about=f"By {recipe.folds}-fold cross-validation on each seed's training rows, {rounds} rounds: the "
+        "values chosen most often, and at how many seeds. * is at an end of the values that were tried.",
         name=f"{recipe.name}-{reading}-chosen",
         columns=["method", *(recipe.cells[cell].title for cell in cells)],
         rows=lines,
