@@ -53,4 +53,5 @@ class Ledger:
 
 
 def _key(experiment: Experiment) -> str:
-    return f"{experiment.digest}-{experiment.rounds}"
+    """What a run is called; where it is made says nothing of what comes out but last digits."""
+    return f"{experiment.model_copy(update={'device': 'cpu'}).digest}-{experiment.rounds}"

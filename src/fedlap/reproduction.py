@@ -106,7 +106,7 @@ class Reproducer:
             made |= {key: finished[0][key] for key in ("graph", "product") if key in finished[0]}
         seconds = sum(each["seconds"] for each in outcomes if "seconds" in each)
         made["training_seconds"] = round(seconds, 1)
-        made |= {key: outcomes[0][key] for key in ("environment", "made")}
+        made |= {key: outcomes[0][key] for key in ("environment", "made") if key in outcomes[0]}
         made["seconds"] = round(time.perf_counter() - began, 1)
         return made
 
