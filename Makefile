@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo test test-all torture lint types format bench bench-small clean
+.PHONY: help demo test test-all torture lint types format results bench bench-small clean
 
 help:
 	@echo "make demo      compare FedU, dFedU, Local and Global on embedded data"
@@ -11,6 +11,7 @@ help:
 	@echo "make test-all  the tests, slow ones included"
 	@echo "make torture   runs killed at random moments, twenty times each"
 	@echo "make lint      ruff, format and lint        make types   mypy --strict"
+	@echo "make results   RESULTS.md from the files in results/"
 	@echo "make bench     speed against what one would otherwise run, and the machine's own limit"
 	@echo "make format    let ruff rewrite the sources make clean   remove .venv and caches"
 
@@ -48,6 +49,10 @@ types: $(READY)
 format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# RESULTS.md and the values stored with recipes, from the files that `fedlap reproduce --out results` left.
+results: $(READY)
+	$(BIN)/fedlap results results --to RESULTS.md --tuned src/fedlap/recipes/tuned
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks --results benchmarks/RESULTS.md

@@ -255,3 +255,7 @@ def test_fedu_that_pulls_all_the_way_is_fedavg_with_equal_counts(work):
 def test_settings_that_cannot_be(make, message):
     with pytest.raises(fl.InputError, match=message):
         make()
+
+
+def test_a_mixture_that_is_lost_is_seen_and_stops_nothing():
+    assert on_simplex(torch.tensor([[0.5], [float("nan")], [0.5]])).isnan().all()

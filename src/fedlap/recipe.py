@@ -113,6 +113,7 @@ class Recipe(Part):
     name: str
     title: str
     place: str  # in the paper's text
+    order: int = 0  # among the recipes, as the paper has them
     shown: Literal["table", "strengths", "curves"] = "table"
     about: str = ""
     seeds: str = "0-9"

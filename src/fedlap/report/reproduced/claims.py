@@ -11,7 +11,7 @@ from fedlap.report.reproduced.scores import common
 MARGIN = 0.5  # points: less than this is no loss worth naming
 ABOUT = (
     "Paired over seeds: the difference in points ± its standard error. Better and worse: a two-sided t-test "
-    "shows it, p below 0.05 by Holm's rule over all tests of a claim in a reading. As good: it does not, and "
+    "shows it, p below 0.05 by Holm's rule over the tests of a claim in a cell. As good: it does not, and "
     f"the difference's 95 % interval stays above −{MARGIN:g}. Open: neither. A claim of being at least as "
     "good holds where all are better or as good, and does not where one is worse."
 )
@@ -25,7 +25,7 @@ class Against:
     difference: float
     error: float | None
     least: float | None  # the lower end of the difference's 95 % interval
-    p_value: float | None  # by Holm's rule over the claim's tests of this reading
+    p_value: float | None  # by Holm's rule over the claim's tests in this cell
 
     @property
     def verdict(self) -> str:
@@ -58,27 +58,29 @@ def checked(recipe: Recipe, findings: Findings) -> list[Checked]:
     made = []
     for claim in recipe.claims:
         for reading in claim.readings or recipe.readings:
-            made += _tested(recipe, findings, claim, reading)
-    return made
+            for cell in claim.cells or recipe.cells:
+                made.append(_tested(recipe, findings, claim, cell, reading))
+    return [each for each in made if each is not None]
 
 
-def _tested(recipe: Recipe, findings: Findings, claim: Claim, reading: str) -> list[Checked]:
-    """A claim over cells; its tests count together."""
-    pairs, raw = [], []
-    for cell in claim.cells or recipe.cells:
-        rows = findings.rows(recipe, cell, reading)
-        scores = common({name: rows[name] for name in (claim.row, *claim.against) if name in rows})
-        for other in claim.against:
-            if claim.row in scores and other in scores and len(scores[other]):
-                pair = paired(scores[claim.row], scores[other])
-                pairs.append((cell, other, pair))
-                raw.append(1.0 if pair.p_value is None else pair.p_value)
-    made: dict[str, list[Against]] = {}
-    for (cell, other, pair), p in zip(pairs, holm(raw), strict=True):
-        tested = None if pair.p_value is None else p
-        least = pair.mean if pair.same else None if pair.interval is None else pair.interval[0]
-        made.setdefault(cell, []).append(Against(other, pair.mean, pair.error, least, tested))
-    return [Checked(claim, reading, cell, against) for cell, against in made.items()]
+def _tested(recipe: Recipe, findings: Findings, claim: Claim, cell: str, reading: str) -> Checked | None:
+    """A claim in one cell, where its tests count together."""
+    rows = findings.rows(recipe, cell, reading)
+    scores = common({name: rows[name] for name in (claim.row, *claim.against) if name in rows})
+    others = [other for other in claim.against if claim.row in scores and other in scores]
+    pairs = [paired(scores[claim.row], scores[other]) for other in others]
+    adjusted = holm([1.0 if pair.p_value is None else pair.p_value for pair in pairs])
+    against = [
+        Against(
+            other,
+            pair.mean,
+            pair.error,
+            pair.mean if pair.same else None if pair.interval is None else pair.interval[0],
+            None if pair.p_value is None else p,
+        )
+        for other, pair, p in zip(others, pairs, adjusted, strict=True)
+    ]
+    return Checked(claim, reading, cell, against) if against else None
 
 
 def table(recipe: Recipe, findings: Findings) -> TableSection | None:

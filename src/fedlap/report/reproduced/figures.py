@@ -115,7 +115,8 @@ def gains(recipe: Recipe, findings: Findings, reading: str) -> list[BarsSection]
             made.append(
                 BarsSection(
                     title=f"Who gains: {recipe.cells[cell].title}, {recipe.readings[reading].title}",
-                    about="Accuracy of each client on its own test rows, less Local's; mean over seeds.",
+                    about="Accuracy of each client on its own test rows, less Local's; mean over seeds, each "
+                    "of which has other rows and other scarce clients.",
                     name=f"{recipe.name}-{cell}-{reading}-clients",
                     labels=labels,
                     series=series,
@@ -140,11 +141,11 @@ def label_pictures(recipe: Recipe, findings: Findings) -> list[HeatSection]:
             if known and key not in made:
                 made[key] = HeatSection(
                     title=f"Training rows by client and label: {described.title.rpartition(', ')[0]}",
-                    about="At the first seed.",
+                    about="A line a label, a column a client, at the first seed: the stronger the more.",
                     name=f"{recipe.name}-{cell}-labels",
-                    rows=known["names"],
-                    columns=known["labels"],
-                    values=known["train"],
+                    rows=known["labels"],
+                    columns=known["names"],
+                    values=np.transpose(known["train"]).tolist(),
                 )
     return list(made.values())
 

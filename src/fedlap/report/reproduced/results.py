@@ -1,7 +1,7 @@
 """RESULTS.md: everything that was reproduced, from the files of findings alone."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedlap.findings import Finding, Findings, cells_of
 from fedlap.recipe import Recipe
@@ -17,10 +17,14 @@ from the files in `results/`, which `fedlap reproduce` wrote; nothing in it is t
 stand in the recipes (`recipes/*.toml`).
 
 How to read it: accuracy is pooled over all test rows, after the last round, mean ± standard deviation over
-seeds. A seed fixes split, start, sampling and batches for all methods alike. Values of every method (rate,
-strength, …) were chosen by cross-validation on the training rows of that very seed: no test row has a say in
-anything, and no round but the last counts. "R local steps" is read in both ways: 5 mini-batches, as the text
-has it, and 5 epochs, as the published code has it.
+seeds, with the paper's in brackets. A number is marked where it is better than every other of its column by
+paired t-tests over seeds (two-sided, p below 0.05 by Holm's rule over all pairs). A seed fixes split, start,
+sampling and batches for all methods alike. Values of every method (rate, strength, …) were chosen by
+cross-validation on the training rows of that very seed: no test row has a say in anything, and no round but
+the last counts. Of claims: better and worse are what such a test shows (Holm's rule over a claim's tests in a
+cell); as good, that it shows nothing and the difference's 95 % interval stays above −0.5 points; open,
+neither. "R local steps" is read in both ways: 5 mini-batches, as the text has it, and 5 epochs, as the
+published code has it.
 """
 VERDICTS = {"holds": "holds for", "DOES NOT HOLD": "**does not hold** for", "not shown": "is open for"}
 
@@ -39,6 +43,7 @@ class Apart:
 def results(recipes: Sequence[Recipe], findings: Findings) -> str:
     """The whole file."""
     shown = [each for each in recipes if any(True for _ in cells_of(each, findings))]
+    shown.sort(key=lambda each: each.order)
     parts = [INTRODUCTION, "## What holds, what does not\n"]
     for each in shown:
         parts += summary(each, findings)
@@ -99,7 +104,7 @@ def _chapter(recipe: Recipe, findings: Findings) -> Iterator[str]:
             yield ""
     held = claims.table(recipe, findings)
     if held is not None:
-        yield _section(held)
+        yield _section(held, about=False)
     for reading in recipe.readings:
         chosen = scores.choices(recipe, findings, reading)
         if chosen is not None:
@@ -108,10 +113,10 @@ def _chapter(recipe: Recipe, findings: Findings) -> Iterator[str]:
     yield "Made with: " + "; ".join(f"{key} {value}" for key, value in facts) + ".\n"
 
 
-def _section(table: TableSection) -> str:
-    about = f"{table.about}\n\n" if table.about else ""
-    footer = f"\n{table.footer}\n" if table.footer else ""
-    return f"### {table.title}\n\n{about}{markdown(table).strip()}\n{footer}"
+def _section(table: TableSection, about: bool = True) -> str:
+    """A table under its heading; what is the same for all tables stands in the introduction."""
+    body = markdown(replace(table, title="", about=table.about if about else "", footer=""))
+    return f"### {table.title}\n\n{body.strip()}\n"
 
 
 def apart(recipe: Recipe, findings: Findings) -> list[Apart]:
