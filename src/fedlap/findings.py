@@ -112,8 +112,7 @@ class Findings:
         made = self.read(unit.recipe.name, unit.cell, unit.reading)
         made |= {"recipe": unit.recipe.name, "cell": unit.cell, "reading": unit.reading}
         made["clients"] = label_counts(federation)
-        kept = {**made.get("rows", {}), unit.row: dict(row)}
-        made["rows"] = {name: kept[name] for name in unit.recipe.rows if name in kept}
+        made["rows"] = {**made.get("rows", {}), unit.row: dict(row)}  # a narrowed recipe has not all of them
         write_file(path, _lines(made).encode())
 
     def tuned(self, recipe: Recipe) -> dict[str, Any]:

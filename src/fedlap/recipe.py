@@ -31,6 +31,7 @@ class Reading(Part):
     """One way to read "R local steps": settings of every method, and the rates that are tried with it."""
 
     title: str
+    note: str = ""
     settings: Section
     grid: dict[str, list[Any]] = {}
     tuning_rounds: int | None = None  # of runs that values are chosen by, where these are fewer

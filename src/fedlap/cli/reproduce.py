@@ -20,7 +20,8 @@ from fedlap.ledger import Ledger
 from fedlap.recipe import Recipe, Unit, known_recipes, recipe
 from fedlap.report.page.sections import TableSection
 from fedlap.report.remaining import Remaining, shown
-from fedlap.report.reproduced import claims, page, scores
+from fedlap.report.reproduced import page, scores
+from fedlap.report.reproduced.results import summary
 from fedlap.reproduction import Reproducer, Told, weight
 from fedlap.runs import prepare
 from fedlap.sweeps import Loader
@@ -154,13 +155,14 @@ def _show(each: Recipe, findings: Findings) -> None:
         table = scores.table(each, findings, reading)
         if table is not None:
             _print(table)
-    held = claims.table(each, findings)
-    if held is not None:
-        _print(held)
+    for line in summary(each, findings):
+        console.result(line.replace("**", ""))
 
 
 def _print(section: TableSection) -> None:
-    console.result(f"{section.group} — {section.title} ({section.about.rstrip('.')})")
+    console.result(f"{section.group}: {section.title}")
+    if section.about:
+        console.remark(section.about)
     table = Table(*section.columns, box=SIMPLE_HEAVY, padding=(0, 1, 0, 0), pad_edge=False)
     for row in section.rows:
         cells = [Text(f"{cell.text}{' *' if cell.best else ''}\n{cell.note}".rstrip()) for cell in row]

@@ -83,28 +83,47 @@ def _tested(recipe: Recipe, findings: Findings, claim: Claim, cell: str, reading
     return Checked(claim, reading, cell, against) if against else None
 
 
-def table(recipe: Recipe, findings: Findings) -> TableSection | None:
-    """A line for each claim, cell and reading."""
-    made = checked(recipe, findings)
-    if not made:
-        return None
-    return TableSection(
-        title="What holds",
-        about=ABOUT,
-        name=f"{recipe.name}-claims",
-        columns=["claim", "data and model", "reading of R", "verdict", "differences"],
-        rows=[
-            [
-                Cell(each.claim.text),
-                Cell(recipe.cells[each.cell].title),
-                Cell(each.reading),
-                Cell(each.verdict),
-                Cell(differences(recipe, each)),
+def tables(recipe: Recipe, findings: Findings) -> list[TableSection]:
+    """A table for each claim: cells and readings in rows, those it is held against in columns."""
+    every = checked(recipe, findings)
+    made: list[TableSection] = []
+    for place, claim in enumerate(recipe.claims, 1):
+        own = [each for each in every if each.claim is claim]
+        if own:
+            others = [
+                other for other in claim.against if any(other == a.other for e in own for a in e.against)
             ]
-            for each in made
-        ],
-        group=recipe.title,
-    )
+            made.append(
+                TableSection(
+                    title=f"{claim.text}?",
+                    about=ABOUT if not made else "",
+                    name=f"{recipe.name}-claim-{place}",
+                    columns=[
+                        "data and model",
+                        "R",
+                        "verdict",
+                        *(recipe.rows[other].title for other in others),
+                    ],
+                    rows=[_line(recipe, each, others) for each in own],
+                    group="What holds",
+                )
+            )
+    return made
+
+
+def _line(recipe: Recipe, each: Checked, others: list[str]) -> list[Cell]:
+    known = {against.other: against for against in each.against}
+    return [
+        Cell(recipe.cells[each.cell].title),
+        Cell(each.reading),
+        Cell(each.verdict),
+        *(_difference(known[other]) if other in known else Cell("–", muted=True) for other in others),
+    ]
+
+
+def _difference(against: Against) -> Cell:
+    error = "" if against.error is None else f" ± {against.error:.2f}"
+    return Cell(f"{against.difference:+z.2f}{error}", against.verdict, muted=against.verdict == "open")
 
 
 def steadiness(recipe: Recipe, findings: Findings) -> list[str]:
@@ -139,12 +158,3 @@ def _spans(recipe: Recipe, row: str, reached: dict[str, list[float]]) -> str:
         for name in (row, *others)
     ]
     return "points between the lowest and the highest mean: " + ", ".join(words) + "."
-
-
-def differences(recipe: Recipe, each: Checked) -> str:
-    """Every difference with what the test says of it."""
-    return "; ".join(
-        f"{recipe.rows[a.other].title} {a.difference:+.2f}{'' if a.error is None else f' ± {a.error:.2f}'}"
-        f" ({a.verdict})"
-        for a in each.against
-    )

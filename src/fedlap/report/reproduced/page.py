@@ -32,9 +32,7 @@ def _sections(recipe: Recipe, findings: Findings) -> Iterator[Section]:
         table = scores.table(recipe, findings, reading)
         if table is not None:
             yield table
-    held = claims.table(recipe, findings)
-    if held is not None:
-        yield held
+    yield from claims.tables(recipe, findings)
     for reading in recipe.readings:
         if recipe.shown == "strengths":
             figure = figures.strengths(recipe, findings, reading)

@@ -102,8 +102,7 @@ def _chapter(recipe: Recipe, findings: Findings) -> Iterator[str]:
             yield f"More than {MUCH:g} points from the paper's, and why:\n"
             yield from _reasons(recipe, far)
             yield ""
-    held = claims.table(recipe, findings)
-    if held is not None:
+    for held in claims.tables(recipe, findings):
         yield _section(held, about=False)
     for reading in recipe.readings:
         chosen = scores.choices(recipe, findings, reading)

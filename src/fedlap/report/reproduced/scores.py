@@ -35,7 +35,7 @@ def table(recipe: Recipe, findings: Findings, reading: str) -> TableSection | No
     numbers = sorted({len(row.seeds) for rows in cells.values() for row in rows.values()})
     return TableSection(
         title=recipe.readings[reading].title,
-        about=f"{_seeds(numbers)}.",
+        about=f"{_seeds(numbers)}; {recipe.readings[reading].note}." if recipe.readings[reading].note else "",
         name=f"{recipe.name}-{reading}",
         columns=["method", *(recipe.cells[cell].title for cell in cells)],
         rows=lines,
