@@ -59,6 +59,20 @@ def test_as_good_is_less_than_half_a_point_below(tmp_path):
     assert checked(tmp_path, level, level).verdict == "holds"
 
 
+def test_what_was_not_run_is_not_said_to_hold(tmp_path):
+    made = small(tmp_path, ('against = ["local"]', 'against = ["local", "other"]'), ("[[claims]]", OTHER))
+    better = {"fedu": row([91.0, 92.1, 93.0]), "local": row([90.0, 91.0, 92.0])}
+    (one,) = claims.checked(made, found(tmp_path, made, **better))
+    assert one.verdict == "holds so far"
+
+
+OTHER = """[rows.other]
+title = "other"
+algorithm = { name = "fedavg" }
+
+[[claims]]"""
+
+
 def test_what_two_seeds_cannot_tell_is_open(tmp_path):
     one = checked(tmp_path, [60.0, 70.0], [90.0, 91.0])
     assert one.against[0].verdict == "open"

@@ -136,7 +136,8 @@ def test_the_default_strength():
     assert fl.FedU(fl.Graph.empty(names)).coupling.eta == 0.01
 
 
-@pytest.mark.parametrize("sample", [0.1, pytest.param(0.25, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("sample", [0.1, 0.25])
 def test_strong_mixing_of_few_clients_goes_uphill(sample):
     """A sampled client loses μRηd of its step and gets S/N of that back: past 1 in all, nothing is left."""
     federation = fl.data.load("digits")

@@ -164,6 +164,7 @@ def test_peers_come_to_the_same_where_exchanges_reach():
     assert (once - expected).abs().max() > 1e-3
 
 
+@pytest.mark.slow
 def test_with_more_steps_the_fixed_point_is_near_to_first_order():
     """Half the step, half the distance, as with explicit mixing."""
     arrays, federation, graph = ring()

@@ -283,6 +283,7 @@ def joint(squares):
     return lam, best, (constant.sum() - right @ best.flatten() / 2).item()
 
 
+@pytest.mark.slow
 def test_pfedme_converges_to_the_joint_optimum(squares, joint):
     federation, H, _, _ = squares
     lam, best, least = joint

@@ -37,7 +37,12 @@ def smallest(made):
     return made.model_copy(update={"cells": dict(cells.values()), "quick": quick})
 
 
-@pytest.mark.parametrize("name", known_recipes())
+# Those that are like another one are left to `make test-all`.
+ALIKE = ("table-full-sampled", "table-scaling", "figure-dirichlet")
+SMALLEST = [pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name for name in known_recipes()]
+
+
+@pytest.mark.parametrize("name", SMALLEST)
 def test_every_recipe_runs_in_its_smallest_form(call, monkeypatch, name, tmp_path):
     made = smallest(recipe(name))
     monkeypatch.setattr("fedlap.report.page.pictures.pictures", lambda section, places: {})  # a second each
@@ -53,7 +58,8 @@ def test_every_recipe_runs_in_its_smallest_form(call, monkeypatch, name, tmp_pat
     assert f"--quick --out {tmp_path / 'runs'}" in page
 
 
-def test_a_recipe_of_ones_own_goes_on_where_it_was(call, own, tmp_path):
+def test_a_recipe_of_ones_own_goes_on_where_it_was(call, own, monkeypatch, tmp_path):
+    monkeypatch.setattr("fedlap.report.page.pictures.pictures", lambda section, places: {})
     code, out, err = call("reproduce", own, "--seeds", "0,3")
     assert code == 0, err
     assert "paper 90.00 ± 1.00" in out

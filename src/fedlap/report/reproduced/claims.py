@@ -43,6 +43,7 @@ class Checked:
     reading: str
     cell: str
     against: list[Against]
+    missing: bool  # whether some of those it is held against were not run
 
     @property
     def verdict(self) -> str:
@@ -50,7 +51,9 @@ class Checked:
         kinds = {each.verdict for each in self.against}
         if "worse" in kinds:
             return "DOES NOT HOLD"
-        return "not shown" if "open" in kinds else "holds"
+        if "open" in kinds:
+            return "not shown"
+        return "holds so far" if self.missing else "holds"
 
 
 def checked(recipe: Recipe, findings: Findings) -> list[Checked]:
@@ -58,8 +61,10 @@ def checked(recipe: Recipe, findings: Findings) -> list[Checked]:
     made = []
     for claim in recipe.claims:
         for reading in claim.readings or recipe.readings:
-            for cell in claim.cells or recipe.cells:
-                made.append(_tested(recipe, findings, claim, cell, reading))
+            cells = [
+                cell for cell in claim.cells or recipe.cells if cell in recipe.cells
+            ]  # of a narrowed one
+            made += [_tested(recipe, findings, claim, cell, reading) for cell in cells]
     return [each for each in made if each is not None]
 
 
@@ -80,7 +85,8 @@ def _tested(recipe: Recipe, findings: Findings, claim: Claim, cell: str, reading
         )
         for other, pair, p in zip(others, pairs, adjusted, strict=True)
     ]
-    return Checked(claim, reading, cell, against) if against else None
+    asked = [other for other in claim.against if other not in recipe.cells[cell].without]
+    return Checked(claim, reading, cell, against, len(others) < len(asked)) if against else None
 
 
 def tables(recipe: Recipe, findings: Findings) -> list[TableSection]:

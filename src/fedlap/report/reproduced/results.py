@@ -26,7 +26,12 @@ cell); as good, that it shows nothing and the difference's 95 % interval stays a
 neither. "R local steps" is read in both ways: 5 mini-batches, as the text has it, and 5 epochs, as the
 published code has it.
 """
-VERDICTS = {"holds": "holds for", "DOES NOT HOLD": "**does not hold** for", "not shown": "is open for"}
+VERDICTS = {
+    "holds": "holds for",
+    "holds so far": "holds so far, as not all of it was run, for",
+    "DOES NOT HOLD": "**does not hold** for",
+    "not shown": "is open for",
+}
 
 
 @dataclass(frozen=True)
