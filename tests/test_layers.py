@@ -15,7 +15,7 @@ ORDER = [
     "arrays", "tables", "frames", "federation", "work", "graph", "algorithms",
     "data", "scores", "engines", "personal", "result", "schedule", "trials", "members", "stack", "rounds",
     "training", "theory", "memory", "tuning", "sections", "experiment", "contents", "sweeps", "checkpoints",
-    "runs", "tracking", "keeping", "outcomes", "recipe", "ledger", "reproduction", "findings",
+    "runs", "tracking", "keeping", "outcomes", "recipe", "ledger", "findings", "reproduction",
     "report", "cli",
 ]  # fmt: skip
 

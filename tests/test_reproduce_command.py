@@ -119,6 +119,9 @@ def test_results_are_written_from_what_was_found(call, own, monkeypatch, tmp_pat
     monkeypatch.setattr("fedlap.findings.TUNED", tuned)
     _, _, err = call("reproduce", own, "--seeds", "0,3", "--out", str(tmp_path / "new"), out=False)
     assert "tuning" not in err
+    assert "2 rows take the values that are stored with the recipe; --tune" in err
+    _, _, err = call("reproduce", own, "--seeds", "0,3", "--tune", "--out", str(tmp_path / "anew"), out=False)
+    assert "Local: tuning, 20 runs" in err
     code, _, err = call("results", str(tmp_path / "none"), out=False)
     assert code == 2
     assert "reproduce" in err

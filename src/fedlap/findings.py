@@ -134,6 +134,12 @@ def stored(recipe: str) -> dict[str, Any]:
     return dict(json.loads(path.read_bytes())) if path.is_file() else {}
 
 
+def stored_for(unit: Unit, kept: Mapping[str, Any]) -> dict[str, Any]:
+    """A unit's values by seed, of those that come with its recipe; none where it has changed since."""
+    own = kept.get(f"{unit.place}/{unit.row}", {})
+    return dict(own["values"]) if own.get("signature") == unit.signature else {}
+
+
 def cells_of(recipe: Recipe, findings: Findings) -> Iterator[tuple[str, str, dict[str, Finding]]]:
     """Reading, cell and rows of everything of a recipe that is there."""
     for reading in recipe.readings:

@@ -204,6 +204,7 @@ class Recipe(Part):
 
         return self.model_copy(
             update={
+                "title": f"{self.title} (quick form: its numbers mean nothing)",
                 "seeds": quick.seeds,
                 "folds": quick.folds,
                 "common": self.common | {"rounds": quick.rounds, "evaluate_every": 1},

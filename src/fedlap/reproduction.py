@@ -15,6 +15,7 @@ from fedlap.algorithms import Coupled
 from fedlap.errors import InputError
 from fedlap.experiment import Experiment
 from fedlap.federation import Federation
+from fedlap.findings import stored_for
 from fedlap.keeping import StoppedError
 from fedlap.ledger import Ledger
 from fedlap.memory import Sized
@@ -118,11 +119,10 @@ class Reproducer:
         """The values for each seed, chosen by cross-validation on that seed's training rows alone."""
         key = (unit.place, unit.row)
         if key not in self._chosen:
-            stored = self.stored.get(f"{unit.place}/{unit.row}", {})
-            known: dict[int, Choice | InputError] = {}
-            if stored.get("signature") == unit.signature:
-                values = stored["values"]
-                known = {s: Choice(values[str(s)], "stored") for s in self.seeds if str(s) in values}
+            values = stored_for(unit, self.stored)
+            known: dict[int, Choice | InputError] = {
+                seed: Choice(values[str(seed)], "stored") for seed in self.seeds if str(seed) in values
+            }
             rest = [seed for seed in self.seeds if seed not in known]
             known |= self._tuned(unit, rest) if rest else {}
             self._chosen[key] = {seed: known[seed] for seed in self.seeds}

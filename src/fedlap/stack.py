@@ -203,8 +203,9 @@ class Stack:
             states = self._room.filled(given[0], tuple(kept))
         else:
             states = self._pool.read(given, places)
-        made = self.engine.each(method.local, moved(states, self.clients.device), turn.task)
-        own, ups = moved(made if places.back is None else rows(made, places.back), self.home)
+        worked = self.engine.each(method.local, moved(states, self.clients.device), turn.task)
+        made = moved(worked, self.home)  # where `back` is, too
+        own, ups = made if places.back is None else rows(made, places.back)
         return own, ups, [nbytes(told) for _, told in given]
 
     def settled(self, kept: Sequence[Kept], places: Places, made: Made) -> tuple[list[Kept], list[Sent]]:

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAVY
@@ -15,7 +15,7 @@ from fedlap.cli.description import seed_numbers
 from fedlap.cli.stopping import stop_on_signal
 from fedlap.cli.threads import use_threads
 from fedlap.errors import InputError, unknown
-from fedlap.findings import Findings, stored
+from fedlap.findings import Findings, stored, stored_for
 from fedlap.ledger import Ledger
 from fedlap.recipe import Recipe, Unit, known_recipes, recipe
 from fedlap.report.page.sections import TableSection
@@ -71,7 +71,15 @@ def reproduce(
     units = sum(1 for each in recipes for _ in each.units())
     if len(todo) < units:
         console.remark(f"note: {units - len(todo)} of {units} rows are in {out} already")
-    failed = _make(todo, findings, Ledger(out / "ledger.jsonl"), device, anew=tune or quick)
+    kept = {each.name: {} if tune or quick else stored(each.name) for each in recipes}
+    known = sum(
+        set(map(str, numbers)) <= set(stored_for(unit, kept[unit.recipe.name])) for unit, numbers in todo
+    )
+    if known:
+        console.remark(
+            f"note: {known} rows take the values that are stored with the recipe; --tune chooses anew"
+        )
+    failed = _make(todo, findings, Ledger(out / "ledger.jsonl"), device, kept)
     for each in recipes:
         _show(each, findings)
         if pages:
@@ -114,7 +122,9 @@ def _listed(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _make(todo: Todo, findings: Findings, ledger: Ledger, device: str, anew: bool) -> int:
+def _make(
+    todo: Todo, findings: Findings, ledger: Ledger, device: str, kept: dict[str, dict[str, Any]]
+) -> int:
     """Make rows one after another; how many could not be made is answered, with why."""
     loader, failed = Loader(), 0
     weights = []
@@ -138,8 +148,7 @@ def _make(todo: Todo, findings: Findings, ledger: Ledger, device: str, anew: boo
             key = (unit.recipe.name, tuple(numbers))
             if key not in makers:
                 told = Told(lambda *at: on_stack(_at_work(*at)), on_round, stopping)
-                values = {} if anew else stored(unit.recipe.name)
-                makers[key] = Reproducer(ledger, numbers, device, values, told, loader)
+                makers[key] = Reproducer(ledger, numbers, device, kept[unit.recipe.name], told, loader)
             findings.write(unit, makers[key].row(unit), makers[key].federation(unit))
             remaining.finish(cost)
     return failed
