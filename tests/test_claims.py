@@ -8,7 +8,7 @@ from fedlap.recipe import Unit
 from fedlap.report.page import Cell
 from fedlap.report.paired import paired
 from fedlap.report.reproduced import claims, scores
-from fedlap.report.reproduced.results import apart, results
+from fedlap.report.reproduced.results import apart, missing, results
 from test_recipe import small
 
 
@@ -185,3 +185,8 @@ def test_results_have_every_number(tmp_path):
     ):
         assert word in text
     assert results([made], found(tmp_path, made)).count("##") == 1  # nothing was run
+    assert "Not run yet" not in text
+    half = found(tmp_path, made, fedu=row([90.0, 92.0]))
+    assert missing(made, half) == ["steps, digits, convex: Local"]
+    assert "Not run yet: steps, digits, convex: Local." in results([made], half)
+    assert missing(made, found(tmp_path, made)) == ["steps, all of digits, convex"]

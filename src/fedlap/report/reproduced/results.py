@@ -113,8 +113,26 @@ def _chapter(recipe: Recipe, findings: Findings) -> Iterator[str]:
         chosen = scores.choices(recipe, findings, reading)
         if chosen is not None:
             yield _section(chosen)
+    absent = missing(recipe, findings)
+    if absent:
+        yield f"Not run yet: {'; '.join(absent)}.\n"
     facts = page.environment(recipe, findings).facts
     yield "Made with: " + "; ".join(f"{key} {value}" for key, value in facts) + ".\n"
+
+
+def missing(recipe: Recipe, findings: Findings) -> list[str]:
+    """Cells that were not run, by reading, and rows of others that were not."""
+    made = []
+    for reading in recipe.readings:
+        whole = [name for name in recipe.cells if not findings.rows(recipe, name, reading)]
+        if whole:
+            made.append(f"{reading}, all of {', '.join(recipe.cells[name].title for name in whole)}")
+        for name, cell in recipe.cells.items():
+            rows = findings.rows(recipe, name, reading)
+            left = [row for row in recipe.rows if row not in rows and row not in cell.without]
+            if rows and left:
+                made.append(f"{reading}, {cell.title}: {', '.join(recipe.rows[row].title for row in left)}")
+    return made
 
 
 def _section(table: TableSection, about: bool = True) -> str:
