@@ -187,6 +187,6 @@ def test_results_have_every_number(tmp_path):
     assert results([made], found(tmp_path, made)).count("##") == 1  # nothing was run
     assert "Not run yet" not in text
     half = found(tmp_path, made, fedu=row([90.0, 92.0]))
-    assert missing(made, half) == ["steps, digits, convex: Local"]
-    assert "Not run yet: steps, digits, convex: Local." in results([made], half)
-    assert missing(made, found(tmp_path, made)) == ["steps, all of digits, convex"]
+    assert missing(made, half) == ["steps, of digits-convex local"]
+    assert "Not run yet: steps, of digits-convex local." in results([made], half)
+    assert missing(made, found(tmp_path, made)) == ["steps, all of digits-convex"]

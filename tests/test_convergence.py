@@ -55,6 +55,7 @@ def settled(algorithm, federation, l2, rounds, start=None):
     )
 
 
+@pytest.mark.slow
 def test_fedu_converges_to_the_minimiser_of_j_in_first_order(problem):
     arrays, federation, graph = problem
     size = 4 * LABELS + LABELS

@@ -295,6 +295,7 @@ def test_pfedme_converges_to_the_joint_optimum(squares, joint):
     assert result.scores[-1].objective == pytest.approx(least, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_fedu_on_the_star_comes_to_pfedme_s_optimum_in_proportion_to_its_step(squares, joint):
     federation, *_ = squares
     lam, best, least = joint

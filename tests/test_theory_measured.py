@@ -169,6 +169,7 @@ def slope(lengths, found):
     return np.polyfit(np.log(lengths), np.log(found), 1)[0]
 
 
+@pytest.mark.slow
 def test_the_floor_is_linear_in_the_step_with_mini_batches():
     lengths = [0.01, 0.02, 0.04]
     found = floors(Isotropic(PATH, coupling=0.5, copies=60, noise=2.0), 2, lengths, 5, batch=2)

@@ -126,12 +126,12 @@ def missing(recipe: Recipe, findings: Findings) -> list[str]:
     for reading in recipe.readings:
         whole = [name for name in recipe.cells if not findings.rows(recipe, name, reading)]
         if whole:
-            made.append(f"{reading}, all of {', '.join(recipe.cells[name].title for name in whole)}")
+            made.append(f"{reading}, all of {', '.join(whole)}")
         for name, cell in recipe.cells.items():
             rows = findings.rows(recipe, name, reading)
             left = [row for row in recipe.rows if row not in rows and row not in cell.without]
             if rows and left:
-                made.append(f"{reading}, {cell.title}: {', '.join(recipe.rows[row].title for row in left)}")
+                made.append(f"{reading}, of {name} {', '.join(left)}")
     return made
 
 
