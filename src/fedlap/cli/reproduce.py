@@ -164,7 +164,7 @@ def _show(each: Recipe, findings: Findings) -> None:
         table = scores.table(each, findings, reading)
         if table is not None:
             _print(table)
-    for line in summary(each, findings):
+    for line in summary(each, findings, remarks=False):
         console.result(line.replace("**", ""))
 
 

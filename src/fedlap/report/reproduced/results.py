@@ -57,13 +57,17 @@ def results(recipes: Sequence[Recipe], findings: Findings) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-def summary(recipe: Recipe, findings: Findings) -> Iterator[str]:
-    """Each claim in a line for each reading: where it holds, where not, and by how much."""
+def summary(recipe: Recipe, findings: Findings, remarks: bool = True) -> Iterator[str]:
+    """Each claim in a line for each reading: where it holds, where not, and by how much.
+
+    A recipe's remarks are on what came out for RESULTS.md, and not on anybody else's findings.
+    """
     made = claims.checked(recipe, findings)
-    if not made and not recipe.remarks:
+    said = recipe.remarks if remarks else []
+    if not made and not said:
         return
     yield f"**{recipe.title}** ({recipe.place})\n"
-    for remark in recipe.remarks:
+    for remark in said:
         yield f"{' '.join(remark.split())}\n"
     for claim in recipe.claims:
         for reading in recipe.readings:
