@@ -103,6 +103,7 @@ def test_the_table_has_ours_beside_the_papers(tmp_path):
     findings = found(tmp_path, made, fedu=row([90.0, 92.0]), local=row([70.0, 91.0]))
     table = scores.table(made, findings, "steps")
     assert table.columns == ["method", "digits, convex"]
+    assert table.about == "2 seeds."
     assert table.rows[1] == [Cell("FedU"), Cell(f"91.00 ± {np.sqrt(2):.2f}", "paper 90.00 ± 1.00")]
     assert table.rows[0][1].text == f"80.50 ± {21 * np.sqrt(0.5):.2f}"
     assert scores.table(made, found(tmp_path, made), "steps") is None

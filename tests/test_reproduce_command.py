@@ -163,7 +163,8 @@ def test_the_rest_is_told_by_what_was_done():
     now[0] = 30.0
     remaining.finish(2.5)
     assert remaining.left() == pytest.approx(90.0)
-    remaining.part(2.5)
+    remaining.add(1.0)
+    remaining.add(1.5)
     assert remaining.text() == "about 30 s left"
     assert [duration(each) for each in (89, 91, 5399, 5401)] == ["89 s", "2 min", "90 min", "1.5 h"]
 

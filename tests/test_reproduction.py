@@ -213,5 +213,6 @@ def test_findings_are_kept_and_found(done, tmp_path):
 def test_more_work_weighs_more(done):
     _, made, _, _ = done
     loader, unit = Loader(), unit_of(made, "fedu")
-    assert weight(unit, [0, 1], loader) == pytest.approx(2 * weight(unit, [0], loader))
+    assert weight(unit, [0, 1], loader).all == pytest.approx(2 * weight(unit, [0], loader).all)
     assert weight(unit_of(made, "fedu"), [0], loader) == weight(unit_of(made, "local"), [0], loader)
+    assert weight(unit, [0], loader).rounds == 4 * (5 * 2 + 1)  # as many as are made, see the stacks above

@@ -101,6 +101,11 @@ class Findings:
             if name in known and known[name]["signature"] == Unit(recipe, cell, reading, name).signature
         }
 
+    def cells(self, recipe: Recipe, reading: str) -> dict[str, dict[str, Finding]]:
+        """The rows of all cells that have any."""
+        every = {cell: self.rows(recipe, cell, reading) for cell in recipe.cells}
+        return {cell: rows for cell, rows in every.items() if rows}
+
     def has(self, unit: Unit, seeds: Sequence[int]) -> bool:
         """Whether a row is there, for these seeds or more."""
         known = self.rows(unit.recipe, unit.cell, unit.reading).get(unit.row)
@@ -143,10 +148,8 @@ def stored_for(unit: Unit, kept: Mapping[str, Any]) -> dict[str, Any]:
 def cells_of(recipe: Recipe, findings: Findings) -> Iterator[tuple[str, str, dict[str, Finding]]]:
     """Reading, cell and rows of everything of a recipe that is there."""
     for reading in recipe.readings:
-        for cell in recipe.cells:
-            rows = findings.rows(recipe, cell, reading)
-            if rows:
-                yield reading, cell, rows
+        for cell, rows in findings.cells(recipe, reading).items():
+            yield reading, cell, rows
 
 
 def _lines(cell: Mapping[str, Any]) -> str:

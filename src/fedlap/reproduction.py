@@ -2,7 +2,6 @@
 
 import json
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -42,8 +41,7 @@ class Choice:
     values: Section
     by: str
     validation: float | None = None  # mean accuracy on the folds
-    tried: int = 1
-    refused: int = 0
+    refused: int = 0  # how many combinations the method refused
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,6 @@ class Reproducer:
 
     def row(self, unit: Unit) -> dict[str, Any]:
         """Everything that is told of a method in a cell, as plain values."""
-        began = time.perf_counter()
         choices = self.choices(unit)
         refused = {seed: each for seed, each in choices.items() if isinstance(each, InputError)}
         made: dict[str, Any] = {
@@ -87,8 +84,7 @@ class Reproducer:
             made |= {"refused": str(next(iter(refused.values()))), "refused_seeds": list(refused)}
             return made | ({"product": max(products)} if products else {})
         final = {seed: self._at(unit.experiment(c.values), seed) for seed, c in choices.items()}  # type: ignore[union-attr]
-        entries = self._made(unit, "training", list(final.values()))
-        outcomes = [entries[_name(each)] for each in final.values()]
+        outcomes = self._made(unit, "training", list(final.values()))
         made["choices"] = {
             str(seed): {"values": c.values, "by": c.by, "validation": c.validation, "refused": c.refused}
             for seed, c in choices.items()
@@ -108,7 +104,6 @@ class Reproducer:
         seconds = sum(each["seconds"] for each in outcomes if "seconds" in each)
         made["training_seconds"] = round(seconds, 1)
         made |= {key: outcomes[0][key] for key in ("environment", "made") if key in outcomes[0]}
-        made["seconds"] = round(time.perf_counter() - began, 1)
         return made
 
     def federation(self, unit: Unit) -> Federation:
@@ -154,17 +149,15 @@ class Reproducer:
                 chosen[seed] = Choice(accepted[seed][0][0], "fixed", refused=len(reasons[seed]))
             else:
                 folds[seed] = [self._folds(unit, whole, seed) for _, whole in accepted[seed]]
-        entries = self._made(
-            unit, "tuning", [run for some in folds.values() for runs in some for run in runs]
-        )
+        runs = [run for some in folds.values() for each in some for run in each]
+        entries = iter(self._made(unit, "tuning", runs))
         for seed, some in folds.items():
-            means = [_validation([entries[_name(run)] for run in runs]) for runs in some]
+            means = [_validation([next(entries) for _ in each]) for each in some]
             best = int(np.argmax(means))
             if not np.isfinite(means[best]):
                 chosen[seed] = InputError(f"{unit.place}/{unit.row}: every candidate diverged at seed {seed}")
                 continue
-            values, tried = accepted[seed][best][0], len(means)
-            chosen[seed] = Choice(values, "tuned", means[best], tried, len(reasons[seed]))
+            chosen[seed] = Choice(accepted[seed][best][0], "tuned", means[best], len(reasons[seed]))
         return chosen
 
     def _followed(self, unit: Unit, seed: int) -> Section:
@@ -206,8 +199,8 @@ class Reproducer:
             for held_out in range(number)
         ]
 
-    def _made(self, unit: Unit, stage: str, runs: Sequence[Experiment]) -> dict[str, dict[str, Any]]:
-        """What came out of runs, those that are missing made first, as few stacks as can be."""
+    def _made(self, unit: Unit, stage: str, runs: Sequence[Experiment]) -> list[dict[str, Any]]:
+        """What came out of each run, those that are missing made first, as few stacks as can be."""
         missing = [run for run in runs if self.ledger.entry(run) is None]
         trials = [self.loader.trial(run) for run in missing]
         sized = [
@@ -218,7 +211,7 @@ class Reproducer:
             number = -(-len(places) // most)
             for part in np.array_split(places, number):
                 self._stack(unit, stage, [missing[place] for place in part], [sized[place] for place in part])
-        return {_name(run): self.ledger.entry(run) or {} for run in runs}
+        return [self.ledger.entry(run) or {} for run in runs]
 
     def _stack(self, unit: Unit, stage: str, runs: Sequence[Experiment], sized: Sequence[Sized]) -> None:
         """Train some runs side by side and write down what came out."""
@@ -244,16 +237,30 @@ class Reproducer:
         )
 
 
-def weight(unit: Unit, seeds: Sequence[int], loader: Loader) -> float:
-    """About how much work a row is: numbers that are multiplied, and a little for every run and round."""
+@dataclass(frozen=True)
+class Weight:
+    """About how much work a row is: of one round of one run, and how many of these there are."""
+
+    a_round: float
+    rounds: int
+
+    @property
+    def all(self) -> float:
+        """Of all rounds of all runs."""
+        return self.a_round * self.rounds
+
+
+def weight(unit: Unit, seeds: Sequence[int], loader: Loader) -> Weight:
+    """What a row weighs: numbers that are multiplied, and a little for every run and round."""
     experiment = unit.experiment(_first(unit)).model_copy(update={"seed": seeds[0]})
     federation, _ = loader.load(experiment)
     trial, model = loader.trial(experiment.model_copy(update={"sample": 1.0}))
     candidates = math.prod(len(values) for values in unit.grid().values())
-    runs = len(seeds) * (1 + (unit.recipe.folds * candidates if candidates > 1 else 0))
+    tuning = unit.recipe.folds * candidates * unit.tuning_rounds if candidates > 1 else 0
     work = Work.of(trial.algorithm.local_steps, trial.algorithm.local_epochs)
     rows = len(federation.train.row) if work.epochs else len(federation.clients) * 20
-    return runs * experiment.rounds * (work.repeats * experiment.sample * rows * model.size + ROUND)
+    a_round = work.repeats * experiment.sample * rows * model.size + ROUND
+    return Weight(a_round, len(seeds) * (tuning + experiment.rounds))
 
 
 def _first(unit: Unit) -> Section:
@@ -266,10 +273,6 @@ def _described(unit: Unit, values: Section) -> Experiment | InputError:
         return unit.experiment(values)
     except InputError as error:
         return error
-
-
-def _name(run: Experiment) -> str:
-    return f"{run.digest}-{run.rounds}"
 
 
 def _validation(entries: Sequence[Mapping[str, Any]]) -> float:

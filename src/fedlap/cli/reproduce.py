@@ -22,7 +22,7 @@ from fedlap.report.page.sections import TableSection
 from fedlap.report.remaining import Remaining, shown
 from fedlap.report.reproduced import page, scores
 from fedlap.report.reproduced.results import summary
-from fedlap.reproduction import Reproducer, Told, weight
+from fedlap.reproduction import Reproducer, Told, Weight, weight
 from fedlap.runs import prepare
 from fedlap.sweeps import Loader
 
@@ -127,30 +127,42 @@ def _make(
 ) -> int:
     """Make rows one after another; how many could not be made is answered, with why."""
     loader, failed = Loader(), 0
-    weights = []
+    weights: list[Weight | None] = []
     for unit, numbers in todo:
         try:
             weights.append(weight(unit, numbers, loader))
         except InputError as error:
-            weights.append(0.0)
+            weights.append(None)
             console.remark(f"error: {unit.place}: {error}")
-    remaining = Remaining(sum(weights))
+    remaining = Remaining(sum(each.all for each in weights if each is not None))
     makers: dict[tuple[str, tuple[int, ...]], Reproducer] = {}
-    with stop_on_signal() as stopping, shown(console.err, remaining) as (on_stack, on_round):
+    at_work, a_round = 0, 0.0  # runs, and what a round of one of them weighs
+    with stop_on_signal() as stopping, shown(console.err, remaining) as (name, move):
+
+        def on_stack(unit: Unit, stage: str, runs: int) -> None:
+            nonlocal at_work
+            at_work = runs
+            name(_at_work(unit, stage, runs))
+
+        def on_round(done: int, rounds: int) -> None:
+            remaining.add(at_work * a_round)
+            move(done, rounds)
+
         before = ""
         for (unit, numbers), cost in zip(todo, weights, strict=True):
-            if not cost:
+            if cost is None:
                 failed += 1
                 continue
             if unit.place != before:
                 loader.forget()  # other data may take as much memory
                 before = unit.place
+            a_round = cost.a_round
             key = (unit.recipe.name, tuple(numbers))
             if key not in makers:
-                told = Told(lambda *at: on_stack(_at_work(*at)), on_round, stopping)
+                told = Told(on_stack, on_round, stopping)
                 makers[key] = Reproducer(ledger, numbers, device, kept[unit.recipe.name], told, loader)
             findings.write(unit, makers[key].row(unit), makers[key].federation(unit))
-            remaining.finish(cost)
+            remaining.finish(cost.all)
     return failed
 
 

@@ -16,9 +16,9 @@ class Remaining:
         self.total, self.done, self._part = total, 0.0, 0.0
         self._clock, self._began = clock, clock()
 
-    def part(self, weight: float) -> None:
-        """So much of the piece at hand is done."""
-        self._part = weight
+    def add(self, weight: float) -> None:
+        """So much more of the piece at hand is done."""
+        self._part += weight
 
     def finish(self, weight: float) -> None:
         """A whole piece is done."""

@@ -53,8 +53,7 @@ def _sections(recipe: Recipe, findings: Findings) -> Iterator[Section]:
 
 def sent(recipe: Recipe, findings: Findings, reading: str) -> TableSection | None:
     """Bytes a round."""
-    cells = {cell: findings.rows(recipe, cell, reading) for cell in recipe.cells}
-    cells = {cell: rows for cell, rows in cells.items() if any(row.finished for row in rows.values())}
+    cells = findings.cells(recipe, reading)
     if not cells:
         return None
 

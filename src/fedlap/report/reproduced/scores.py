@@ -19,8 +19,7 @@ FOOTER = (
 
 def table(recipe: Recipe, findings: Findings, reading: str) -> TableSection | None:
     """Methods in rows, data and models in columns; none where nothing was run."""
-    cells = {cell: findings.rows(recipe, cell, reading) for cell in recipe.cells}
-    cells = {cell: rows for cell, rows in cells.items() if rows}
+    cells = findings.cells(recipe, reading)
     if not cells:
         return None
     marked = {cell: best(rows) for cell, rows in cells.items()}
@@ -35,7 +34,7 @@ def table(recipe: Recipe, findings: Findings, reading: str) -> TableSection | No
     numbers = sorted({len(row.seeds) for rows in cells.values() for row in rows.values()})
     return TableSection(
         title=recipe.readings[reading].title,
-        about=f"{_seeds(numbers)}; {recipe.readings[reading].note}." if recipe.readings[reading].note else "",
+        about="; ".join(filter(None, (_seeds(numbers), recipe.readings[reading].note))) + ".",
         name=f"{recipe.name}-{reading}",
         columns=["method", *(recipe.cells[cell].title for cell in cells)],
         rows=lines,
@@ -92,8 +91,7 @@ def common(rows: Mapping[str, Finding]) -> dict[str, np.ndarray]:
 
 def choices(recipe: Recipe, findings: Findings, reading: str) -> TableSection | None:
     """What each method was tuned to: the values most often chosen, and how often."""
-    cells = {cell: findings.rows(recipe, cell, reading) for cell in recipe.cells}
-    cells = {cell: rows for cell, rows in cells.items() if rows}
+    cells = findings.cells(recipe, reading)
     if not cells:
         return None
     lines = [
