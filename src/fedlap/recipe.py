@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -46,6 +46,7 @@ class Cell(Part):
     partition: Section = {}
     scarce: Section | None = None
     without: list[str] = []  # rows that do not go with it
+    tuning_rounds: dict[str, int] = {}  # where they are others than the reading's
     paper: dict[str, list[float]] = {}
 
     @field_validator("paper")
@@ -154,16 +155,16 @@ class Recipe(Part):
                         f"{where}: {other!r} is no row that is tuned by itself; name one that is"
                     )
         for name, cell in self.cells.items():
-            for other in (*cell.without, *cell.paper):
-                if other not in self.rows:
-                    raise InputError(f"recipe {self.name}: cells.{name}: {unknown('row', other, self.rows)}")
+            self._known(f"cells.{name}", "row", (*cell.without, *cell.paper), self.rows)
+            self._known(f"cells.{name}.tuning_rounds", "reading", cell.tuning_rounds, self.readings)
         for claim in self.claims:
-            for other in (claim.row, *claim.against):
-                if other not in self.rows:
-                    raise InputError(f"recipe {self.name}: claims: {unknown('row', other, self.rows)}")
-            for other in claim.cells:
-                if other not in self.cells:
-                    raise InputError(f"recipe {self.name}: claims: {unknown('cell', other, self.cells)}")
+            self._known("claims", "row", (claim.row, *claim.against), self.rows)
+            self._known("claims", "cell", claim.cells, self.cells)
+
+    def _known(self, where: str, what: str, names: Iterable[str], known: Mapping[str, Any]) -> None:
+        for name in names:
+            if name not in known:
+                raise InputError(f"recipe {self.name}: {where}: {unknown(what, name, known)}")
 
     def units(self) -> Iterator["Unit"]:
         """Everything that is asked for, one method in one cell at a time; a row after those it follows."""
@@ -195,9 +196,7 @@ class Recipe(Part):
     def smaller(self) -> "Recipe":
         """Its quick form, which exercises everything and shows nothing."""
         quick = self.quick
-        for cell in quick.cells:
-            if cell not in self.cells:
-                raise InputError(f"recipe {self.name}: quick: {unknown('cell', cell, self.cells)}")
+        self._known("quick", "cell", quick.cells, self.cells)
 
         def fewer(grid: Mapping[str, list[Any] | Literal["reading"]]) -> dict[str, Any]:
             return {k: v if isinstance(v, str) else v[: quick.values] for k, v in grid.items()}
@@ -248,7 +247,8 @@ class Unit:
     def tuning_rounds(self) -> int:
         """Rounds of the runs that values are chosen by."""
         all_ = int(self.recipe.common.get("rounds", Experiment.model_fields["rounds"].default))
-        return min(self.recipe.readings[self.reading].tuning_rounds or all_, all_)
+        own = self.recipe.cells[self.cell].tuning_rounds.get(self.reading)
+        return min(own or self.recipe.readings[self.reading].tuning_rounds or all_, all_)
 
     def experiment(self, values: Section) -> Experiment:
         """With these values of what is tuned."""

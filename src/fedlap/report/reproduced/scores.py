@@ -1,7 +1,7 @@
 """The table of a recipe: ours ± std beside the paper's, the best marked only where a test supports it."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -102,15 +102,26 @@ def choices(recipe: Recipe, findings: Findings, reading: str) -> TableSection | 
         for name in recipe.rows
         if any(name in rows for rows in cells.values())
     ]
-    rounds = Unit(recipe, next(iter(recipe.cells)), reading, next(iter(recipe.rows))).tuning_rounds
     return TableSection(
         title=f"Chosen values: {recipe.readings[reading].title}",
-        about=f"By {recipe.folds}-fold cross-validation on each seed's training rows, {rounds} rounds: the "
+        about=f"By {recipe.folds}-fold cross-validation on each seed's training rows, "
+        f"{_rounds(recipe, reading, cells)}: the "
         "values chosen most often, and at how many seeds. * is at an end of the values that were tried.",
         name=f"{recipe.name}-{reading}-chosen",
         columns=["method", *(recipe.cells[cell].title for cell in cells)],
         rows=lines,
     )
+
+
+def _rounds(recipe: Recipe, reading: str, cells: Iterable[str]) -> str:
+    """Of runs that values were chosen by; cells are named where these differ."""
+    row, titles = next(iter(recipe.rows)), dict[int, list[str]]()
+    for cell in cells:
+        rounds = Unit(recipe, cell, reading, row).tuning_rounds
+        titles.setdefault(rounds, []).append(recipe.cells[cell].title)
+    if len(titles) == 1:
+        return f"{next(iter(titles))} rounds"
+    return ", ".join(f"{rounds} rounds for {' and '.join(each)}" for rounds, each in titles.items())
 
 
 def _usual(row: Finding) -> str:
