@@ -44,20 +44,29 @@ def philox(counter: Words, key: Key) -> Words:
     return c0, c1, c2, c3
 
 
-def _philox_on_host(counter: Words, key: Key) -> Int64[Tensor, "*shape 4"]:
+def _philox_on_host(counter: Words, key: Key) -> Int64[Tensor, "... 4"]:
     """The same words, last axis, by NumPy, which starts an operation ten times faster than PyTorch does."""
-    shape = counter[0].shape
-    words = [word.expand(shape).reshape(-1).numpy().view(np.uint64) for word in counter]
-    keys = [
-        np.uint64(k) if isinstance(k, int) else k.expand(shape).reshape(-1).numpy().view(np.uint64)
-        for k in key
-    ]
-    out = np.empty((shape.numel(), 4), dtype=np.uint64)
+    keys = [np.asarray(k, dtype=np.int64).view(np.uint64) for k in key]
+    shape = np.broadcast_shapes(*(word.shape for word in counter), *(k.shape for k in keys))
+    words = [np.broadcast_to(word.numpy().view(np.uint64), shape) for word in counter]
+    out = np.empty((*shape, 4), dtype=np.uint64)
+    if keys[0].size == 1:
+        _philox_by_chunks(words, [k.ravel()[0] for k in keys], out)
+    elif keys[0].shape == (shape[0], *(1 for _ in shape[1:])) and out[0].size >= CHUNK:
+        for place, own in enumerate(zip(*(k.ravel() for k in keys), strict=True)):
+            _philox_by_chunks([word[place] for word in words], own, out[place])
+    else:
+        _philox_by_chunks(words, [np.broadcast_to(k, shape).reshape(-1) for k in keys], out)
+    return torch.from_numpy(out.view(np.int64))
+
+
+def _philox_by_chunks(words: Sequence[np.ndarray], keys: Sequence[Any], out: np.ndarray) -> None:
+    """With keys that are one number each, which is faster, or as many as there are counters."""
+    own, out = [word.flatten() for word in words], out.reshape(-1, 4)
     for begin in range(0, len(out), CHUNK):
         some = slice(begin, begin + CHUNK)
-        own = [k if isinstance(k, np.uint64) else k[some] for k in keys]
-        _philox_chunk([word[some].copy() for word in words], own, out[some])
-    return torch.from_numpy(out.view(np.int64)).view(*shape, 4)
+        chunk = [k[some] if isinstance(k, np.ndarray) else k for k in keys]
+        _philox_chunk([word[some] for word in own], chunk, out[some])
 
 
 def _philox_chunk(c: list[np.ndarray], keys: list[Any], out: np.ndarray) -> None:
@@ -125,9 +134,9 @@ class Draws:
         return words.flatten(-2)[..., :count]
 
     def blocks(
-        self, client: Int64[Tensor, "*shape"], step: Int64[Tensor, "*shape"], block: Int64[Tensor, "*shape"]
-    ) -> Int64[Tensor, "*shape 4"]:
-        """Words 4·block to 4·block + 3 of each client and step."""
+        self, client: Int64[Tensor, "..."], step: Int64[Tensor, "..."], block: Int64[Tensor, "..."]
+    ) -> Int64[Tensor, "... 4"]:
+        """Words 4·block to 4·block + 3 of each client and step, whose shapes are brought together."""
         counter = (client & _LOW, client >> 32 & _LOW, block, step)
         if client.device.type == "cpu":
             return _philox_on_host(counter, self.key)

@@ -110,7 +110,9 @@ def drawn(stream: Draws, cohort: Cohort, work: Work, batch: BatchSize) -> list[P
         place = (
             times.epoch * order.shape[-1] + _offset(cohort.most).to(count.device).view(1, -1, 1) + times.local
         )
-        rows = first.unsqueeze(-1) + order.flatten(-2)[..., place]
+        order = order.flatten(-2)
+        local = order.gather(-1, place.flatten().expand(*order.shape[:-1], -1))
+        rows = first.unsqueeze(-1) + local.unflatten(-1, place.shape)
         return _plans(rounds, rows, times.weight, times.active)
     if batch <= CHOOSE_UP_TO:
         local = chosen(several, digests, count, work.repeats, batch)
@@ -176,20 +178,21 @@ def shuffled(draws: Draws, cohort: Cohort, epochs: int) -> Int64[Tensor, "... ep
     epoch = torch.arange(epochs, device=device).unsqueeze(1)
     own, count = (v[..., owner].unsqueeze(-2) for v in (cohort.digests, cohort.count))
     keyed = draws.mapped(lambda key: key if key.shape[-1] == 1 else key[..., owner])
-    shape = np.broadcast_shapes(own.shape, epoch.shape, keyed.shape)
-    words = keyed.blocks(own.expand(shape), epoch.expand(shape), within.expand(shape))
+    words = keyed.blocks(own, epoch, within)
     local = within.unsqueeze(-1) * 4 + torch.arange(4, device=device)
     # Padding sorts behind every row of its client.
-    words = torch.where(local < count.unsqueeze(-1), words, 2**32 - 1)
+    past = torch.where(local < count.unsqueeze(-1), 0, 2**32 - 1)
     bits = int(most.max()).bit_length() + 2
     group = owner.unsqueeze(-1) << 32
     if len(most).bit_length() + 32 + bits > 63:  # too many for one number to tell client, draw and place
-        order = (group + words).flatten(-2).argsort(dim=-1, stable=True)
+        order = (words | past | group).flatten(-2).argsort(dim=-1, stable=True)
         return local.flatten()[order]
-    keys = ((group + words) << bits | local).flatten(-2)
-    # NumPy sorts whole numbers several times faster.
-    ordered = torch.from_numpy(np.sort(keys.numpy())) if device.type == "cpu" else keys.sort(-1).values
-    return ordered & (1 << bits) - 1
+    keys = words.bitwise_left_shift_(bits).bitwise_or_((past | group) << bits | local).flatten(-2)
+    if device.type == "cpu":  # NumPy sorts whole numbers several times faster.
+        keys.numpy().sort()
+    else:
+        keys = keys.sort(-1).values
+    return keys.bitwise_and_((1 << bits) - 1)
 
 
 def _offset(most: Int64[Tensor, "client"]) -> Int64[Tensor, "client"]:
