@@ -1,22 +1,25 @@
 """The work of a stack of clients in one round."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import groupby
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fedlap.algorithms.column import Number, at_rows
+from fedlap.algorithms.column import Column, Number, at_rows
 from fedlap.engines.clients import Clients
-from fedlap.models import Batch, Memory
+from fedlap.models import Batch, Goal, Memory
 from fedlap.work import Cohort, Plan, Work
 
 Stack = Float[Tensor, "client param"]
 Some = Float[Tensor, "_ param"]
 Read = Callable[[], Float[Tensor, "client batch *feature"]]
+# Steps in a row with as many clients: how many, how features are read, where, and goals, if any are made.
+Stretch = tuple[int, Callable[[Tensor], Tensor], Sequence[Tensor], Sequence[Any]]
 
 # On a device the features of several steps are read together, up to this many values (256 MB in float32). A
 # CPU reads those of one when they are used, where its cache has just held those of the step before.
@@ -27,7 +30,7 @@ GOALS = 2_000_000  # values of what a loss wants, up to which a CPU makes them f
 class LazyBatch(Batch):
     """A batch whose features are read when they are asked for; what is forgotten is read again."""
 
-    def __init__(self, read: Read, y: Tensor, weight: Tensor, goal: Tensor | None) -> None:
+    def __init__(self, read: Read, y: Tensor, weight: Tensor, goal: Goal | None) -> None:
         """With a function that reads them."""
         vars(self).update(_read=read, y=y, weight=weight, goal=goal)
 
@@ -85,61 +88,75 @@ class StackTask:
             yield batch, rows - self.cohort.first[: len(rows)].unsqueeze(1)
 
     def _drawn(self) -> Iterator[tuple[Batch, Int64[Tensor, "client batch"]]]:
-        for _, rows, read, label, weight, goal in self._steps():
-            made = LazyBatch(read, label, weight, goal)
+        numbers = _cut(self.plan.active, self.plan.rows)
+        for (_, made), (_, (rows,)) in zip(self._steps(), _each(numbers), strict=True):
             for _ in range(self.plan.repeat):
                 yield made, rows
             made.forget()
 
     def _steps(
         self, memory: Memory | None = None, wide: Tensor | None = None
-    ) -> Iterator[tuple[int, Tensor, Read, Tensor, Tensor, Tensor | None]]:
-        """Of each step clients, rows, how features are read, labels, weights, and the goal of the loss."""
-        plan, clients, train = self.plan, self.clients, self.clients.train
-        at = plan.rows.flatten()
-        stored = train.row.index_select(0, at).view(plan.rows.shape)
-        y = train.y.index_select(0, at).unflatten(0, plan.rows.shape)
-        weight = plan.weight.to(clients.dtype)
-        # Cut into steps once: each view that Python makes takes as long as a small product.
-        steps = zip(plan.active, plan.rows.unbind(0), y.unbind(0), weight.unbind(0), strict=True)
-        if clients.device.type == "cpu":
-            at, store = (stored, train.store) if wide is None else (plan.rows, wide)
-            seen = self._when_read(at, store, y, weight, memory)
+    ) -> Iterator[tuple[int, LazyBatch]]:
+        """How many clients are at work in each step, and their batch."""
+        y, weight = self._truth
+        if self.clients.device.type == "cpu":
+            seen = self._when_read(memory, wide)
         else:
-            seen = self._together(stored, y, weight)
-        every = plan.rows.shape[1]
-        for (n, rows, label, w), (read, goal) in zip(steps, seen, strict=True):
-            if n == every:
-                yield n, rows, read, label, w, goal
-            else:
-                yield n, rows[:n], read, label[:n], w[:n], None if goal is None else goal[:n]
+            seen = self._together(y, weight)
+        parts = _each(_cut(self.plan.active, y, weight))
+        for (active, (label, w)), (read, goal) in zip(parts, seen, strict=True):
+            yield active, LazyBatch(read, label, w, goal)
 
-    def _when_read(
-        self, rows: Tensor, store: Tensor, y: Tensor, weight: Tensor, memory: Memory | None
-    ) -> Iterator[tuple[Read, Tensor | None]]:
+    @cached_property
+    def _truth(self) -> tuple[Tensor, Float[Tensor, "step client batch"]]:
+        """Labels and weights of every step."""
+        rows = self.plan.rows
+        y = self.clients.train.y.index_select(0, rows.flatten()).unflatten(0, rows.shape)
+        return y, self.plan.weight.to(self.clients.dtype)
+
+    @property
+    def _stored(self) -> Int64[Tensor, "step client batch"]:
+        """Where the features of the plan's rows are."""
+        rows = self.plan.rows
+        return self.clients.train.row.index_select(0, rows.flatten()).view(rows.shape)
+
+    @property
+    def _few(self) -> bool:
+        """Whether goals of all steps are made at once on a CPU."""
+        return self._truth[0].numel() * self.clients.model.network.outputs <= GOALS
+
+    def _stretches(self, memory: Memory | None, wide: Tensor | None) -> Iterator[Stretch]:
+        """The steps of the round, on a CPU."""
+        clients, (y, weight) = self.clients, self._truth
+        model, batch = clients.model, y.shape[2]
+        at, store = (self._stored, clients.train.store) if wide is None else (self.plan.rows, wide)
+        tensors = [at]
+        if self._few:
+            tensors += [model.loss_of.goal(y, weight, model.network.outputs), weight.unsqueeze(2)]
+        for active, (places, *goals) in _cut(self.plan.active, *tensors):
+            read = clients.reader(store, self.cohort.ids, (active, batch), memory)
+            steps = places.flatten(1).unbind(0)
+            yield active, read, steps, list(_unbound(goals)) if goals else [None] * len(steps)
+
+    def _when_read(self, memory: Memory | None, wide: Tensor | None) -> Iterator[tuple[Read, Goal | None]]:
         """How the features of each step are read and, where it is worth while, the goal of its loss."""
-        clients, (_, every, batch), before = self.clients, rows.shape, -1
-        loss, outputs, active = clients.model.loss_of, clients.model.network.outputs, self.plan.active
-        goals: Sequence[Tensor | None] = [None] * len(active)
-        if y.numel() * outputs <= GOALS:
-            goals = loss.goal(y, weight, outputs).unbind(0)
-        for most, at, goal in zip(active, rows.flatten(1).unbind(0), goals, strict=True):
-            if most != before:
-                read, before = clients.reader(store, self.cohort.ids, (most, batch), memory), most
-            yield partial(read, at if most == every else at[: most * batch]), goal
+        for _, read, places, goals in self._stretches(memory, wide):
+            for at, goal in zip(places, goals, strict=True):
+                yield partial(read, at), goal
 
-    def _together(self, stored: Tensor, y: Tensor, weight: Tensor) -> Iterator[tuple[Read, Tensor | None]]:
+    def _together(self, y: Tensor, weight: Tensor) -> Iterator[tuple[Read, Goal | None]]:
         """The same, with features and goals of several steps made at once."""
         clients, train, active = self.clients, self.clients.train, self.plan.active
-        loss, outputs = clients.model.loss_of, clients.model.network.outputs
+        loss, outputs, stored = clients.model.loss_of, clients.model.network.outputs, self._stored
         together = max(1, TOGETHER // (stored[0].numel() * train.store[0].numel()))
         for begin in range(0, len(active), together):
             some = stored[begin : begin + together, : active[begin]]
             ids = self.cohort.ids[: active[begin]].repeat(len(some))
             x = clients.features(train, ids, some.flatten(0, 1)).unflatten(0, some.shape[:2])
             now = slice(begin, begin + together)
-            for most, each, goal in zip(active[now], x, loss.goal(y[now], weight[now], outputs), strict=True):
-                yield partial(each.narrow, 0, 0, most), goal
+            goals = loss.goal(y[now], weight[now], outputs)
+            for most, each, goal, own in zip(active[now], x, goals, weight[now].unsqueeze(2), strict=True):
+                yield partial(each.narrow, 0, 0, most), (goal[:most], own[:most])
 
     def descend(self, w: Stack, batch: Batch, lr: Number) -> Stack:
         """A step at the clients of the batch, in place: the stack is the task's own."""
@@ -150,16 +167,23 @@ class StackTask:
     def descended(self, w: Stack, lr: Number) -> Stack:
         """All steps of the round, in place, with as little between them as can be."""
         clients, plan, before = self.clients, self.plan, -1
-        model, memory, more = clients.model, clients.memory, range(plan.repeat - 1)
+        model, memory, more = clients.model, clients.memory, range(plan.repeat)
         wide = clients.wide if len(w) > 1 else None
         held = model.network.hold(w, len(plan.active) * plan.repeat, memory, wide is not None)
-        for active, _, read, label, weight, goal in self._steps(memory, wide):
-            if active != before:
-                before, descend, rate = active, held.first(active), at_rows(lr, active)
-            batch = Batch(read(), label, weight, goal)
-            model.step(descend, batch, rate)
-            for _ in more:
-                model.step(descend, batch, rate)
+        if clients.device.type == "cpu" and self._few and not isinstance(lr, Column):
+            # Products leave no room in a cache: whatever else a step touches is waited for.
+            for active, read, places, goals in self._stretches(memory, wide):
+                descend = held.first(active)
+                for at, goal in zip(places, goals, strict=True):
+                    x = read(at)
+                    for _ in more:
+                        model.step_to(descend, x, goal, lr)
+        else:
+            for active, batch in self._steps(memory, wide):
+                if active != before:
+                    before, descend, rate = active, held.first(active), at_rows(lr, active)
+                for _ in more:
+                    model.step(descend, batch, rate)
         held.give()
         return w
 
@@ -203,3 +227,23 @@ class StackTask:
             first += x.shape[1]
             batch = Batch(x, y, inside.to(self.clients.dtype) / self.count[: len(x)])
             yield batch, torch.where(inside, number, 0)
+
+
+def _cut(active: Sequence[int], *tensors: Tensor) -> Iterator[tuple[int, list[Tensor]]]:
+    """Steps in a row with as many clients at work: how many, and what the tensors hold of these."""
+    begin = 0
+    for most, alike in groupby(active):
+        end = begin + len(list(alike))
+        yield most, [each[begin:end, :most] for each in tensors]
+        begin = end
+
+
+def _each(stretches: Iterable[tuple[int, list[Tensor]]]) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
+    """The same step by step, cut apart by one operation: views that Python makes take their time."""
+    for active, tensors in stretches:
+        for parts in _unbound(tensors):
+            yield active, parts
+
+
+def _unbound(tensors: Sequence[Tensor]) -> Iterator[tuple[Tensor, ...]]:
+    return zip(*(each.unbind(0) for each in tensors), strict=True)

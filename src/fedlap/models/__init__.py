@@ -6,7 +6,7 @@ from typing import Final
 from fedlap.models.convolutional import cnn
 from fedlap.models.dense import DenseNetwork, linear, mlp
 from fedlap.models.losses import CrossEntropy, Loss, SquaredError
-from fedlap.models.model import Architecture, Batch, Memory, Model, Network, widened
+from fedlap.models.model import Architecture, Batch, Goal, Memory, Model, Network, widened
 from fedlap.models.module import module
 
 MODELS: Final[dict[str, Callable[..., Architecture]]] = {"linear": linear, "mlp": mlp, "cnn": cnn}
@@ -17,6 +17,7 @@ __all__ = [
     "Batch",
     "CrossEntropy",
     "DenseNetwork",
+    "Goal",
     "Loss",
     "Memory",
     "Model",

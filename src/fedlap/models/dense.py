@@ -147,9 +147,9 @@ class HeldLayers:
     def first(self, clients: int) -> Descent:
         """Steps on the first so many."""
         layers = [(w[:clients], None if b is None else b[:clients]) for w, b in self.layers]
-        subtract = [subtraction(weight) for weight, _ in layers]
         if len(layers) == 1:
-            return partial(_descend_linear, *layers[0], subtract[0])
+            return LinearSteps(layers[0])
+        subtract = [subtraction(weight) for weight, _ in layers]
         return partial(self.network.descend, layers, subtract)
 
     def give(self) -> None:
@@ -168,22 +168,25 @@ def _leaving(layer: Layer, h: Tensor) -> Tensor:
     return torch.bmm(weight, h) if bias is None else torch.baddbmm(bias, weight, h)
 
 
-def _descend_linear(
-    weight: Tensor,
-    bias: Tensor | None,
-    subtract: Subtraction,
-    x: Tensor,
-    slope: Slope,
-    lr: float = 1.0,
-    keep: Keep = 1.0,
-) -> None:
+class LinearSteps:
     """`DenseNetwork.descend` of one layer, with as little between its products as can be."""
-    x = x if x.dim() == 3 else x.flatten(2)
-    delta = slope(_leaving((weight, bias), x.mT))
-    _decay((weight, bias), keep)
-    subtract(delta, x, lr)
-    if bias is not None:
-        bias.sub_(delta.sum(-1, keepdim=True), alpha=lr)
+
+    def __init__(self, layer: Layer) -> None:
+        """On these weights."""
+        self._layer, self._subtract = layer, subtraction(layer[0])
+        self._rows: Tensor | None = None
+
+    def __call__(self, x: Tensor, slope: Slope, lr: float = 1.0, keep: Keep = 1.0) -> None:
+        """A step."""
+        x = x if x.dim() == 3 else x.flatten(2)
+        if x is not self._rows:  # rows that are read into the same memory are turned once
+            self._rows, self._columns = x, x.mT
+        delta = slope(_leaving(self._layer, self._columns))
+        _decay(self._layer, keep)
+        self._subtract(delta, x, lr)
+        bias = self._layer[1]
+        if bias is not None:
+            bias.sub_(delta.sum(-1, keepdim=True), alpha=lr)
 
 
 def _decay(layer: Layer, keep: Keep) -> None:

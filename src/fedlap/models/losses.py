@@ -36,7 +36,7 @@ class Loss(Protocol):
         self,
         scores: Float[Tensor, "client output batch"],
         goal: Float[Tensor, "client output batch"],
-        weight: Float[Tensor, "client batch"],
+        weight: Float[Tensor, "client 1 batch"],
     ) -> Float[Tensor, "client output batch"]:
         """The weighted slope, in fewer operations, of scores with samples along the last axis."""
         ...
@@ -70,10 +70,10 @@ class CrossEntropy:
         self,
         scores: Float[Tensor, "client output batch"],
         goal: Float[Tensor, "client output batch"],
-        weight: Float[Tensor, "client batch"],
+        weight: Float[Tensor, "client 1 batch"],
     ) -> Float[Tensor, "client output batch"]:
         """softmax(scores) · weight + goal."""
-        return torch.addcmul(goal, torch.softmax(scores, -2), weight.unsqueeze(-2))
+        return torch.addcmul(goal, torch.softmax(scores, -2), weight)
 
 
 class SquaredError:
@@ -104,7 +104,7 @@ class SquaredError:
         self,
         scores: Float[Tensor, "client output batch"],
         goal: Float[Tensor, "client output batch"],
-        weight: Float[Tensor, "client batch"],
+        weight: Float[Tensor, "client 1 batch"],
     ) -> Float[Tensor, "client output batch"]:
         """Scores · weight + goal."""
-        return torch.addcmul(goal, scores, weight.unsqueeze(-2))
+        return torch.addcmul(goal, scores, weight)

@@ -18,6 +18,8 @@ Slope = Callable[[Tensor], Tensor]
 Rate = float | Float[Tensor, "client 1"]  # a step length, one for all or one for each
 Descent = Callable[..., None]  # a step from (x, slope, lr = 1, keep = 1)
 Memory = Callable[[str, tuple[int, ...], torch.dtype], Tensor]  # lent under a name, for the next as well
+# What a loss makes of labels for many steps at once, and weights, for each output the same.
+Goal = tuple[Float[Tensor, "client output batch"], Float[Tensor, "client 1 batch"]]
 Keep = float | Float[Tensor, "client 1"]  # what is left of parameters before a step
 
 
@@ -32,7 +34,7 @@ class Batch:
     x: Float[Tensor, "client batch *feature"]
     y: Num[Tensor, "client batch *output"]
     weight: Float[Tensor, "client batch"]
-    goal: Float[Tensor, "client output batch"] | None = None
+    goal: Goal | None = None
 
 
 WIDTH = 16  # numbers: rows of memory that begin a block of the cache are read faster
@@ -163,7 +165,7 @@ class Model:
 
     def gradient(self, W: Stack, batch: Batch) -> Stack:
         """∇F̃_k of each client on its batch."""
-        gradient = self.network.gradient(W, batch.x, self._slope(batch, batch.weight))
+        gradient = self.network.gradient(W, batch.x, self._slope(batch))
         return gradient.add_(self.l2 * W) if self.l2 else gradient
 
     def descend(self, W: Stack, batch: Batch, lr: Rate) -> None:
@@ -176,12 +178,21 @@ class Model:
         """The same by a network's own step on the stack, for many of them."""
         keep = 1.0 if self.l2 == 0 else 1.0 - lr * self.l2
         if isinstance(lr, Tensor):  # a gradient is linear in the slope
-            descend(batch.x, self._slope(batch, batch.weight * lr), keep=keep)
+            descend(batch.x, self._weighted(batch, batch.weight * lr), keep=keep)
         else:
-            descend(batch.x, self._slope(batch, batch.weight), lr, keep)
+            descend(batch.x, self._slope(batch), lr, keep)
 
-    def _slope(self, batch: Batch, weight: Float[Tensor, "client batch"]) -> Slope:
-        goal = batch.goal
-        if goal is None or weight is not batch.weight:
-            return lambda scores: self.loss_of.slope(scores.mT, batch.y).mul_(weight.unsqueeze(-1)).mT
-        return lambda scores: self.loss_of.slope_to(scores, goal, weight)
+    def step_to(
+        self, descend: Descent, x: Float[Tensor, "client batch *feature"], goal: Goal, lr: float
+    ) -> None:
+        """The same for a batch of which only features and goal are known."""
+        slope = partial(self.loss_of.slope_to, goal=goal[0], weight=goal[1])
+        descend(x, slope, lr, 1.0 if self.l2 == 0 else 1.0 - lr * self.l2)
+
+    def _slope(self, batch: Batch) -> Slope:
+        if batch.goal is None:
+            return self._weighted(batch, batch.weight)
+        return partial(self.loss_of.slope_to, goal=batch.goal[0], weight=batch.goal[1])
+
+    def _weighted(self, batch: Batch, weight: Float[Tensor, "client batch"]) -> Slope:
+        return lambda scores: self.loss_of.slope(scores.mT, batch.y).mul_(weight.unsqueeze(-1)).mT
