@@ -31,12 +31,13 @@ def table(recipe: Recipe, findings: Findings, reading: str) -> TableSection | No
         ]
         for name in shown
     ]
-    numbers = sorted({len(row.seeds) for rows in cells.values() for row in rows.values()})
+    seeds = {cell: max(len(row.seeds) for row in rows.values()) for cell, rows in cells.items()}
+    most = max(seeds.values())
     return TableSection(
         title=recipe.readings[reading].title,
-        about="; ".join(filter(None, (_seeds(numbers), recipe.readings[reading].note))) + ".",
+        about="; ".join(filter(None, (_seeds(most), recipe.readings[reading].note))) + ".",
         name=f"{recipe.name}-{reading}",
-        columns=["method", *(recipe.cells[cell].title for cell in cells)],
+        columns=["method", *(_titled(recipe, cell, seeds[cell], most) for cell in cells)],
         rows=lines,
         footer=FOOTER,
         group=recipe.title,
@@ -143,7 +144,11 @@ def _edge(values: list[float] | None, value: float) -> str:
     return "*" if values and len(values) > 1 and value in (values[0], values[-1]) else ""
 
 
-def _seeds(numbers: list[int]) -> str:
-    if len(numbers) == 1:
-        return f"{numbers[0]} seed{'s' if numbers[0] > 1 else ''}"
-    return f"{numbers[0]} to {numbers[-1]} seeds"
+def _titled(recipe: Recipe, cell: str, seeds: int, most: int) -> str:
+    """A column's title; the number of seeds too, where others have more."""
+    title = recipe.cells[cell].title
+    return title if seeds == most else f"{title} ({_seeds(seeds)})"
+
+
+def _seeds(number: int) -> str:
+    return f"{number} seed{'s' if number > 1 else ''}"
