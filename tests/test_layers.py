@@ -15,8 +15,8 @@ ORDER = [
     "arrays", "tables", "frames", "federation", "work", "graph", "algorithms",
     "data", "scores", "engines", "personal", "result", "schedule", "trials", "members", "stack", "rounds",
     "training", "theory", "memory", "tuning", "sections", "experiment", "contents", "sweeps", "checkpoints",
-    "runs", "tracking", "keeping", "outcomes", "recipe", "ledger", "findings", "reproduction",
-    "report", "cli",
+    "runs", "tracking", "keeping", "outcomes", "ingredients", "recipe", "ledger", "findings",
+    "search", "reproduction", "report", "cli",
 ]  # fmt: skip
 
 every_file = pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SRC)))

@@ -175,6 +175,28 @@ def test_stored_values_are_used_unless_the_recipe_has_changed(done, tmp_path):
     assert {choice["by"] for choice in row["choices"].values()} == {"tuned"}
 
 
+def test_values_go_on_along_ladders_where_the_best_is_at_an_end(tmp_path):
+    ladder = [0.0001, 0.001, 0.01, 0.1]
+    made = small(
+        tmp_path, ("[quick]", f"[ladders]\nlr = {ladder}\n\n[quick]"), ("[0.03, 0.3]", "[0.001, 0.01]")
+    )
+    row = Reproducer(Ledger(tmp_path / "a"), SEEDS).row(unit_of(made, "local"))
+    whole = small(tmp_path, ("[0.03, 0.3]", str(ladder)))
+    other = Reproducer(Ledger(tmp_path / "b"), SEEDS).row(unit_of(whole, "local"))
+    assert {choice["values"]["lr"] for choice in row["choices"].values()} == {
+        0.1
+    }  # few rounds need a large one
+    assert row["choices"] == other["choices"]
+    assert row["last"] == other["last"]
+    assert row["signature"] != other["signature"]
+    kept = small(
+        tmp_path,
+        ("[quick]", f"[ladders]\nlr = {ladder}\n\n[quick]"),
+        ("[cells.digits-convex]", "[cells.digits-convex]\nwithin = ['steps']"),
+    )
+    assert unit_of(kept, "local").signature == unit_of(small(tmp_path), "local").signature
+
+
 def test_what_is_unstable_is_told_with_its_number(tmp_path):
     made = small(tmp_path, ("strength = [0.001, 0.01]", "strength = [10.0, 20.0]"))
     maker = Reproducer(Ledger(tmp_path / "ledger"), [0])

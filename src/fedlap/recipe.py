@@ -9,104 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import Field, ValidationError
 
 from fedlap.errors import InputError, unknown
 from fedlap.experiment import Experiment
+from fedlap.ingredients import SETTING, Cell, Claim, Part, Quick, Reading, Reason, Row
 from fedlap.sections import Section, one_line
 
 FOLDER = Path(__file__).parent / "recipes"
-SETTING = "reading"  # in a grid: the values that the reading of R gives for this setting
-
-Grid = dict[str, list[Any] | Literal["reading"]]
-
-
-class Part(BaseModel):
-    """What all parts of a recipe are."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Reading(Part):
-    """One way to read "R local steps": settings of every method, and the rates that are tried with it."""
-
-    title: str
-    note: str = ""
-    settings: Section
-    grid: dict[str, list[Any]] = {}
-    tuning_rounds: int | None = None  # of runs that values are chosen by, where these are fewer
-
-
-class Cell(Part):
-    """Data, their partition and scaling, and a model; and what the paper has for each row, mean and std."""
-
-    title: str
-    data: Section
-    model: Section
-    partition: Section = {}
-    scarce: Section | None = None
-    without: list[str] = []  # rows that do not go with it
-    tuning_rounds: dict[str, int] = {}  # where they are others than the reading's
-    paper: dict[str, list[float]] = {}
-
-    @field_validator("paper")
-    @classmethod
-    def _pairs(cls, paper: dict[str, list[float]]) -> dict[str, list[float]]:
-        for name, values in paper.items():
-            if len(values) != 2:
-                raise ValueError(f"{name} = {values}; give the mean and the standard deviation")
-        return paper
-
-
-class Row(Part):
-    """A method with what is tuned of it.
-
-    grid: settings and the values to try, in all combinations; "reading" takes those of the reading.
-    follows: settings that take the values another row was tuned to, seed by seed.
-    readings: settings of the method that another reading changes.
-    """
-
-    title: str
-    algorithm: Section
-    graph: Section = {}
-    grid: Grid = {}
-    follows: dict[str, str] = {}
-    readings: dict[str, Section] = {}
-    note: str = ""
-
-
-class Claim(Part):
-    """What the paper says: one row is at least as good as others, or, of no others, that it is steady.
-
-    A row is steady where its accuracy hardly changes from cell to cell of one model.
-    """
-
-    text: str
-    row: str
-    against: list[str] = []
-    cells: list[str] = []  # all unless these
-    readings: list[str] = []
-
-
-class Reason(Part):
-    """Why numbers differ much from the paper's: which, and in which direction."""
-
-    text: str
-    readings: list[str] = []  # all unless these, as for cells and rows
-    cells: list[str] = []
-    rows: list[str] = []
-    side: Literal["above", "below", "either"] = "either"
-
-
-class Quick(Part):
-    """The small form: what is left of everything."""
-
-    cells: list[str]
-    readings: list[str] = ["steps"]
-    seeds: str = "0-1"
-    folds: int = 2
-    rounds: int = 3
-    values: int = 2  # of each grid's list
 
 
 class Recipe(Part):
@@ -124,9 +34,10 @@ class Recipe(Part):
     readings: dict[str, Reading]
     cells: dict[str, Cell]
     rows: dict[str, Row]
-    claims: list[Claim] = []
-    remarks: list[str] = []  # what came out, in words
-    reasons: list[Reason] = []
+    ladders: dict[str, list[Any]] = Field(default_factory=dict)  # rising values, beyond the grids
+    claims: list[Claim] = Field(default_factory=list)
+    remarks: list[str] = Field(default_factory=list)  # what came out, in words
+    reasons: list[Reason] = Field(default_factory=list)
     quick: Quick
 
     @staticmethod
@@ -157,6 +68,7 @@ class Recipe(Part):
         for name, cell in self.cells.items():
             self._known(f"cells.{name}", "row", (*cell.without, *cell.paper), self.rows)
             self._known(f"cells.{name}.tuning_rounds", "reading", cell.tuning_rounds, self.readings)
+            self._known(f"cells.{name}.within", "reading", cell.within, self.readings)
         for claim in self.claims:
             self._known("claims", "row", (claim.row, *claim.against), self.rows)
             self._known("claims", "cell", claim.cells, self.cells)
@@ -206,6 +118,7 @@ class Recipe(Part):
                 "title": f"{self.title} (quick form: its numbers mean nothing)",
                 "seeds": quick.seeds,
                 "folds": quick.folds,
+                "ladders": {},
                 "common": self.common | {"rounds": quick.rounds, "evaluate_every": 1},
                 "readings": {
                     name: self.readings[name].model_copy(update={"grid": fewer(self.readings[name].grid)})
@@ -266,6 +179,15 @@ class Unit:
             made[name] = given[name] if isinstance(values, str) else values
         return made
 
+    def ladders(self) -> dict[str, list[Any]]:
+        """Of settings with several values, those to go on to."""
+        if self.reading in self.recipe.cells[self.cell].within:
+            return {}
+        known = self.recipe.ladders
+        return {
+            name: known[name] for name, values in self.grid().items() if len(values) > 1 and name in known
+        }
+
     def candidates(self, followed: Section) -> list[Section]:
         """All combinations of values, beside those that follow another row."""
         grid = self.grid()
@@ -279,6 +201,7 @@ class Unit:
         """Sixteen hexadecimal digits of all that fixes its numbers, but for seeds, device and kept values."""
         row = self.recipe.rows[self.row]
         said = [self.description(), self.grid(), row.follows, self.recipe.folds, self.tuning_rounds]
+        said += [self.ladders()] if self.ladders() else []
         for other in sorted(row.follows.values()):
             said.append(Unit(self.recipe, self.cell, self.reading, other).signature)
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]

@@ -22,6 +22,7 @@ from fedlap.outcomes import mean_clients, mean_curves, outcome
 from fedlap.recipe import Unit
 from fedlap.rounds import Moment
 from fedlap.runs import environment
+from fedlap.search import Choice, Search
 from fedlap.sections import Section
 from fedlap.sweeps import Loader
 from fedlap.training import fit_all
@@ -29,19 +30,6 @@ from fedlap.work import Work
 
 ROUND = 1e6  # what a round of a run takes beside its products, in numbers multiplied
 MOST_ON_CPU = 60  # runs of a stack: what is lost when it is stopped stays small
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The values a method is trained with at one seed, and how they were found.
-
-    by: "tuned" on training rows, "stored" with the recipe, or "fixed", where nothing is to be chosen.
-    """
-
-    values: Section
-    by: str
-    validation: float | None = None  # mean accuracy on the folds
-    refused: int = 0  # how many combinations the method refused
 
 
 @dataclass(frozen=True)
@@ -76,6 +64,7 @@ class Reproducer:
             "signature": unit.signature,
             "seeds": list(self.seeds),
             "grid": unit.grid(),
+            "ladders": unit.ladders(),
             "folds": unit.recipe.folds,
             "tuning_rounds": unit.tuning_rounds,
         }
@@ -124,40 +113,33 @@ class Reproducer:
         return self._chosen[key]
 
     def _tuned(self, unit: Unit, seeds: Sequence[int]) -> dict[int, Choice | InputError]:
-        """Choose by the mean accuracy over folds, the first of equals."""
-        accepted: dict[int, list[tuple[Section, Experiment]]] = {}
-        reasons: dict[int, list[InputError]] = {seed: [] for seed in seeds}
-        described: dict[str, Experiment | InputError] = {}
-        for seed in seeds:
-            for values in unit.candidates(self._followed(unit, seed)):
-                name = json.dumps(values)
-                if name not in described:
-                    described[name] = _described(unit, values)
-                whole = described[name]
-                refusal = whole if isinstance(whole, InputError) else self._refusal(self._at(whole, seed))
-                if refusal is not None:
-                    reasons[seed].append(refusal)
-                else:
-                    assert isinstance(whole, Experiment)
-                    accepted.setdefault(seed, []).append((values, whole))
+        """Choose by the mean accuracy over folds, seed by seed; what is to be tried next is made at once."""
+        searches = {
+            seed: Search(unit.candidates(self._followed(unit, seed)), unit.ladders()) for seed in seeds
+        }
         chosen: dict[int, Choice | InputError] = {}
-        folds: dict[int, list[list[Experiment]]] = {}
-        for seed in seeds:
-            if seed not in accepted:
-                chosen[seed] = reasons[seed][0]
-            elif len(accepted[seed]) == 1:
-                chosen[seed] = Choice(accepted[seed][0][0], "fixed", refused=len(reasons[seed]))
-            else:
-                folds[seed] = [self._folds(unit, whole, seed) for _, whole in accepted[seed]]
-        runs = [run for some in folds.values() for each in some for run in each]
-        entries = iter(self._made(unit, "tuning", runs))
-        for seed, some in folds.items():
-            means = [_validation([next(entries) for _ in each]) for each in some]
-            best = int(np.argmax(means))
-            if not np.isfinite(means[best]):
-                chosen[seed] = InputError(f"{unit.place}/{unit.row}: every candidate diverged at seed {seed}")
-                continue
-            chosen[seed] = Choice(accepted[seed][best][0], "tuned", means[best], len(reasons[seed]))
+        described: dict[str, Experiment | InputError] = {}
+        while rest := [seed for seed in seeds if seed not in chosen]:
+            tried: list[tuple[int, Section, list[Experiment]]] = []
+            for seed in rest:
+                search = searches[seed]
+                accepted: list[tuple[Section, Experiment]] = []
+                for values in search.wanted():
+                    name = json.dumps(values)
+                    if name not in described:
+                        described[name] = _described(unit, values)
+                    whole = described[name]
+                    refusal = whole if isinstance(whole, InputError) else self._refusal(self._at(whole, seed))
+                    if refusal is not None:
+                        search.refuse(values, refusal)
+                    elif isinstance(whole, Experiment):
+                        accepted.append((values, whole))
+                chosen |= _settled(unit, seed, search, accepted)
+                if seed not in chosen:
+                    tried += [(seed, values, self._folds(unit, whole, seed)) for values, whole in accepted]
+            entries = iter(self._made(unit, "tuning", [run for _, _, runs in tried for run in runs]))
+            for seed, values, runs in tried:
+                searches[seed].add(values, _validation([next(entries) for _ in runs]))
         return chosen
 
     def _followed(self, unit: Unit, seed: int) -> Section:
@@ -273,6 +255,21 @@ def _described(unit: Unit, values: Section) -> Experiment | InputError:
         return unit.experiment(values)
     except InputError as error:
         return error
+
+
+def _settled(
+    unit: Unit, seed: int, search: Search, accepted: Sequence[tuple[Section, Experiment]]
+) -> dict[int, Choice | InputError]:
+    """The choice at a seed, where nothing is left to try for it."""
+    if not search.scores and len(accepted) == 1:
+        return {seed: Choice(accepted[0][0], "fixed", refused=len(search.refusals))}
+    if accepted:
+        return {}
+    if search.choice is not None:
+        return {seed: search.choice}
+    if search.scores:
+        return {seed: InputError(f"{unit.place}/{unit.row}: every candidate diverged at seed {seed}")}
+    return {seed: search.refusals[0][1]}
 
 
 def _validation(entries: Sequence[Mapping[str, Any]]) -> float:

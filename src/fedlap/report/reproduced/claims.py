@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from fedlap.findings import Findings
-from fedlap.recipe import Claim, Recipe
+from fedlap.ingredients import Claim
+from fedlap.recipe import Recipe
 from fedlap.report.page.sections import Cell, TableSection
 from fedlap.report.paired import LEVEL, holm, paired
 from fedlap.report.reproduced.scores import common

@@ -129,7 +129,7 @@ def _usual(row: Finding) -> str:
     """The values chosen most often."""
     if not row.choices:
         return "refused"
-    grid = row.values.get("grid", {})
+    grid = {**row.values.get("grid", {}), **row.values.get("ladders", {})}
     said = []
     for choice in row.choices.values():
         words = [
