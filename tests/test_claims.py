@@ -153,25 +153,49 @@ def test_a_reason_is_for_what_it_names(tmp_path, reason, fits):
     assert one.reason == ("so" if fits else None)
 
 
-def test_steadiness_tells_how_far_means_lie_apart(tmp_path):
+def steady(tmp_path, **rows):
+    """The claim that FedU is steady over two cells, of rows with accuracies for each cell."""
     second = '\n[cells.other]\ntitle = "other"\ndata = { name = "digits" }\nmodel = { name = "linear" }\n'
     made = small(
         tmp_path, ("[rows.local]", f"{second}\n[rows.local]"), ('against = ["local"]', "against = []")
     )
-    made = made.model_copy(update={"rows": made.rows})
 
     class Two(Findings):
         def read(self, recipe, cell, reading):
-            level = 90.0 if cell == "other" else 95.0
-            both = {"fedu": row([level, level]), "local": row([level - 10, level + 1])}
+            here = {name: row(both[cell == "other"]) for name, both in rows.items()}
             return {
                 "rows": {
-                    n: {"signature": Unit(made, cell, reading, n).signature, **v} for n, v in both.items()
+                    n: {"signature": Unit(made, cell, reading, n).signature, **v} for n, v in here.items()
                 }
             }
 
-    (line,) = claims.steadiness(made, Two(tmp_path))
-    assert "FedU 5.00 (90.00 to 95.00), Local 5.00 (85.50 to 90.50)" in line
+    return made, Two(tmp_path)
+
+
+def test_a_row_is_steady_where_it_changes_less_than_others(tmp_path):
+    made, findings = steady(
+        tmp_path,
+        fedu=([90.0, 91.0, 92.0], [91.0, 92.1, 93.0]),
+        local=([80.0, 81.0, 82.0], [90.0, 91.1, 91.9]),
+    )
+    (each,) = claims.checked(made, findings)
+    assert each.verdict == "holds"
+    assert each.spans == pytest.approx({"fedu": 31 / 30, "local": 10.0})
+    assert each.against[0].difference == pytest.approx(10.0 - 31 / 30)
+    (table,) = claims.tables(made, findings)
+    assert [cell.note for cell in table.rows[0][2:]] == ["1.03 points", "better, 10.00 points"]
+
+
+def test_a_row_that_changes_more_than_another_is_not_steady(tmp_path):
+    made, findings = steady(
+        tmp_path,
+        fedu=([80.0, 81.0, 82.0], [90.0, 91.1, 91.9]),
+        local=([90.0, 91.0, 92.0], [91.0, 92.1, 93.0]),
+    )
+    (each,) = claims.checked(made, findings)
+    assert each.verdict == "DOES NOT HOLD"
+    said = "".join(results([made], findings))
+    assert "points from lowest to highest: FedU 10.00, Local 1.03" in said
 
 
 def test_results_have_every_number(tmp_path):

@@ -1,8 +1,11 @@
 """What the paper says, checked: which claims hold, by how much, and where not."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from fedlap.findings import Findings
+import numpy as np
+
+from fedlap.findings import Finding, Findings
 from fedlap.ingredients import Claim
 from fedlap.recipe import Recipe
 from fedlap.report.page.sections import Cell, TableSection
@@ -15,6 +18,10 @@ ABOUT = (
     "shows it, p below 0.05 by Holm's rule over the tests of a claim in a cell. As good: it does not, and "
     f"the difference's 95 % interval stays above −{MARGIN:g}. Open: neither. A claim of being at least as "
     "good holds where all are better or as good, and does not where one is worse."
+)
+STEADY = (
+    "Points are those between the lowest and the highest cell, seed by seed: the row's beneath the verdict, "
+    "others' beneath the difference, which is above zero where the row changes less."
 )
 
 
@@ -38,13 +45,17 @@ class Against:
 
 @dataclass(frozen=True)
 class Checked:
-    """A claim in one cell and reading."""
+    """A claim in one cell and reading, or, that a row is steady, in all cells of one model.
+
+    spans: of a steady row and others, points between the lowest and the highest cell, mean over seeds.
+    """
 
     claim: Claim
     reading: str
-    cell: str
+    title: str
     against: list[Against]
     missing: bool  # whether some of those it is held against were not run
+    spans: dict[str, float] = field(default_factory=dict)
 
     @property
     def verdict(self) -> str:
@@ -58,14 +69,19 @@ class Checked:
 
 
 def checked(recipe: Recipe, findings: Findings) -> list[Checked]:
-    """Every claim that names others, wherever there are numbers for it."""
+    """Every claim, wherever there are numbers for it."""
     made = []
     for claim in recipe.claims:
         for reading in claim.readings or recipe.readings:
             cells = [
                 cell for cell in claim.cells or recipe.cells if cell in recipe.cells
             ]  # of a narrowed one
-            made += [_tested(recipe, findings, claim, cell, reading) for cell in cells]
+            if claim.against:
+                made += [_tested(recipe, findings, claim, cell, reading) for cell in cells]
+            else:
+                models = dict.fromkeys(str(recipe.cells[cell].model["name"]) for cell in cells)
+                alike = [[c for c in cells if recipe.cells[c].model["name"] == model] for model in models]
+                made += [_steady(recipe, findings, claim, some, reading) for some in alike]
     return [each for each in made if each is not None]
 
 
@@ -73,10 +89,54 @@ def _tested(recipe: Recipe, findings: Findings, claim: Claim, cell: str, reading
     """A claim in one cell, where its tests count together."""
     rows = findings.rows(recipe, cell, reading)
     scores = common({name: rows[name] for name in (claim.row, *claim.against) if name in rows})
-    others = [other for other in claim.against if claim.row in scores and other in scores]
-    pairs = [paired(scores[claim.row], scores[other]) for other in others]
+    against = _held_against(scores, claim.row, claim.against)
+    asked = [other for other in claim.against if other not in recipe.cells[cell].without]
+    title = recipe.cells[cell].title
+    return Checked(claim, reading, title, against, len(against) < len(asked)) if against else None
+
+
+def _steady(
+    recipe: Recipe, findings: Findings, claim: Claim, cells: Sequence[str], reading: str
+) -> Checked | None:
+    """Whether a row changes less from cell to cell than others do; to change less is to be better."""
+    known = {cell: findings.rows(recipe, cell, reading) for cell in cells}
+    known = {cell: rows for cell, rows in known.items() if claim.row in rows and rows[claim.row].finished}
+    if len(known) < 2:
+        return None
+    spans = _spans(list(known.values()))
+    against = _held_against({name: -span for name, span in spans.items()}, claim.row, recipe.rows)
+    title = f"{recipe.cells[cells[0]].title} to {recipe.cells[cells[-1]].title}"
+    missing = len(known) < len(cells) or len(spans) < len(recipe.rows)
+    means = {name: float(span.mean()) for name, span in spans.items()}
+    return Checked(claim, reading, title, against, missing, means) if against else None
+
+
+def _spans(cells: Sequence[Mapping[str, Finding]]) -> dict[str, np.ndarray]:
+    """Of rows that all cells have, the points between the lowest and the highest, seed by seed."""
+    names = [name for name in cells[0] if all(name in rows and rows[name].finished for rows in cells)]
+    seeds = set.intersection(*(set(rows[name].seeds) for rows in cells for name in names))
+    return {
+        name: np.ptp(
+            [
+                [
+                    value
+                    for seed, value in zip(rows[name].seeds, rows[name].accuracy, strict=True)
+                    if seed in seeds
+                ]
+                for rows in cells
+            ],
+            axis=0,
+        )
+        for name in names
+    }
+
+
+def _held_against(scores: Mapping[str, np.ndarray], row: str, others: Iterable[str]) -> list[Against]:
+    """A row against others, tested together."""
+    there = [other for other in others if row in scores and other in scores and other != row]
+    pairs = [paired(scores[row], scores[other]) for other in there]
     adjusted = holm([1.0 if pair.p_value is None else pair.p_value for pair in pairs])
-    against = [
+    return [
         Against(
             other,
             pair.mean,
@@ -84,10 +144,8 @@ def _tested(recipe: Recipe, findings: Findings, claim: Claim, cell: str, reading
             pair.mean if pair.same else None if pair.interval is None else pair.interval[0],
             None if pair.p_value is None else p,
         )
-        for other, pair, p in zip(others, pairs, adjusted, strict=True)
+        for other, pair, p in zip(there, pairs, adjusted, strict=True)
     ]
-    asked = [other for other in claim.against if other not in recipe.cells[cell].without]
-    return Checked(claim, reading, cell, against, len(others) < len(asked)) if against else None
 
 
 def tables(recipe: Recipe, findings: Findings) -> list[TableSection]:
@@ -97,13 +155,13 @@ def tables(recipe: Recipe, findings: Findings) -> list[TableSection]:
     for place, claim in enumerate(recipe.claims, 1):
         own = [each for each in every if each.claim is claim]
         if own:
-            others = [
-                other for other in claim.against if any(other == a.other for e in own for a in e.against)
-            ]
+            others = [other for other in recipe.rows if any(other == a.other for e in own for a in e.against)]
             made.append(
                 TableSection(
                     title=f"{claim.text}?",
-                    about=ABOUT if not made else "",
+                    about=" ".join(
+                        filter(None, (ABOUT if not made else "", "" if claim.against else STEADY))
+                    ),
                     name=f"{recipe.name}-claim-{place}",
                     columns=[
                         "data and model",
@@ -120,48 +178,16 @@ def tables(recipe: Recipe, findings: Findings) -> list[TableSection]:
 
 def _line(recipe: Recipe, each: Checked, others: list[str]) -> list[Cell]:
     known = {against.other: against for against in each.against}
+    own = f"{each.spans[each.claim.row]:.2f} points" if each.spans else ""
     return [
-        Cell(recipe.cells[each.cell].title),
+        Cell(each.title),
         Cell(each.reading),
-        Cell(each.verdict),
-        *(_difference(known[other]) if other in known else Cell("–", muted=True) for other in others),
+        Cell(each.verdict, own),
+        *(_difference(known[o], each.spans.get(o)) if o in known else Cell("–", muted=True) for o in others),
     ]
 
 
-def _difference(against: Against) -> Cell:
+def _difference(against: Against, span: float | None) -> Cell:
     error = "" if against.error is None else f" ± {against.error:.2f}"
-    return Cell(f"{against.difference:+z.2f}{error}", against.verdict, muted=against.verdict == "open")
-
-
-def steadiness(recipe: Recipe, findings: Findings) -> list[str]:
-    """Claims that a row is hardly affected by the cell: how far its accuracy goes, and that of others."""
-    made = []
-    for claim in recipe.claims:
-        for reading in recipe.readings if not claim.against else []:
-            for kind in dict.fromkeys(recipe.cells[cell].model["name"] for cell in recipe.cells):
-                reached = _reached(recipe, findings, reading, kind)
-                if claim.row in reached and len(reached[claim.row]) > 1:
-                    made.append(f"{claim.text} ({reading}, {kind}): {_spans(recipe, claim.row, reached)}")
-    return made
-
-
-def _reached(recipe: Recipe, findings: Findings, reading: str, kind: str) -> dict[str, list[float]]:
-    """Mean accuracies of each row over the cells of one kind of model."""
-    made: dict[str, list[float]] = {}
-    for cell, described in recipe.cells.items():
-        if described.model["name"] == kind:
-            for name, row in findings.rows(recipe, cell, reading).items():
-                if row.finished:
-                    made.setdefault(name, []).append(float(row.accuracy.mean()))
-    return made
-
-
-def _spans(recipe: Recipe, row: str, reached: dict[str, list[float]]) -> str:
-    """The row's span first, then the others', narrowest first."""
-    spans = {name: max(values) - min(values) for name, values in reached.items()}
-    others = sorted((name for name in spans if name != row), key=spans.__getitem__)
-    words = [
-        f"{recipe.rows[name].title} {spans[name]:.2f} ({min(reached[name]):.2f} to {max(reached[name]):.2f})"
-        for name in (row, *others)
-    ]
-    return "points between the lowest and the highest mean: " + ", ".join(words) + "."
+    note = against.verdict if span is None else f"{against.verdict}, {span:.2f} points"
+    return Cell(f"{against.difference:+z.2f}{error}", note, muted=against.verdict == "open")

@@ -74,8 +74,6 @@ def summary(recipe: Recipe, findings: Findings, remarks: bool = True) -> Iterato
             own = [each for each in made if each.claim is claim and each.reading == reading]
             if own:
                 yield f"- {claim.text} ({reading}): {_where(recipe, own)}."
-    for line in claims.steadiness(recipe, findings):
-        yield f"- {line}"
     yield ""
 
 
@@ -85,7 +83,7 @@ def _where(recipe: Recipe, made: Sequence[claims.Checked]) -> str:
     for verdict, words in VERDICTS.items():
         cells = [each for each in made if each.verdict == verdict]
         if cells:
-            names = "; ".join(f"{recipe.cells[each.cell].title}{_losses(recipe, each)}" for each in cells)
+            names = "; ".join(f"{each.title}{_losses(recipe, each)}" for each in cells)
             said.append(f"{words} {names}")
     return ". ".join(said)
 
@@ -93,8 +91,12 @@ def _where(recipe: Recipe, made: Sequence[claims.Checked]) -> str:
 def _losses(recipe: Recipe, each: claims.Checked) -> str:
     """By how much it is worse, and than whom."""
     worse = [against for against in each.against if against.verdict == "worse"]
-    words = ", ".join(f"{recipe.rows[a.other].title} {a.difference:+.2f}" for a in worse)
-    return f" ({words})" if words else ""
+    words = [f"{recipe.rows[a.other].title} {a.difference:+.2f}" for a in worse]
+    if each.spans:
+        names = sorted(each.spans, key=lambda name: name != each.claim.row)
+        words = [f"{recipe.rows[name].title} {each.spans[name]:.2f}" for name in names]
+        words[0] = f"points from lowest to highest: {words[0]}"
+    return f" ({', '.join(words)})" if words else ""
 
 
 def _chapter(recipe: Recipe, findings: Findings) -> Iterator[str]:

@@ -107,7 +107,7 @@ def choices(recipe: Recipe, findings: Findings, reading: str) -> TableSection | 
         title=f"Chosen values: {recipe.readings[reading].title}",
         about=f"By {recipe.folds}-fold cross-validation on each seed's training rows, "
         f"{_rounds(recipe, reading, cells)}: the "
-        "values chosen most often, and at how many seeds. * is at an end of the values that were tried.",
+        "values chosen most often, and at how many seeds. * is at an end of the values that could be tried.",
         name=f"{recipe.name}-{reading}-chosen",
         columns=["method", *(recipe.cells[cell].title for cell in cells)],
         rows=lines,
