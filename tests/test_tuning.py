@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import fedlap as fl
 from conftest import random_arrays, random_weights
@@ -115,6 +116,21 @@ def test_rows_that_runs_share_are_counted_once(federation, graph, monkeypatch):
     assert len(memory.stacks(apart)) > 1
     monkeypatch.setattr(memory, "_free", lambda _: 0)
     assert len(memory.stacks(shared)) == 6
+
+
+def test_models_at_work_fit_into_a_cpus_cache(federation, graph, monkeypatch):
+    def runs(sample):
+        model = suited(fl.FedAvg(), federation, LINEAR)[1]
+        return [
+            Sized(Trial(fl.FedAvg(), federation, LINEAR), model, Schedule(sample=sample)) for _ in range(6)
+        ]
+
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(memory, "CACHED", 2 * runs(1.0)[0].working() // threads + 1)
+    assert memory.stacks(runs(1.0)) == [[0, 1], [2, 3], [4, 5]]
+    assert memory.stacks(runs(0.5)) == [[0, 1, 2], [3, 4, 5]]
+    monkeypatch.setattr(memory, "CACHED", 0)
+    assert len(memory.stacks(runs(0.5))) == 6
 
 
 def test_graphs_and_anything_else_of_a_method_can_be_tried(federation, graph):
