@@ -155,6 +155,9 @@ def test_all_combinations_of_a_grid(tmp_path):
         ('title = "Digits"', 'title = "Digits"\ntitel = "Digits"', "titel"),
         ('title = "Digits"', "", "title is missing; a recipe needs it"),
         ("[common]", "[commons]", "common"),
+        ("[quick]", "[ladders]\nlr = [0.1, 0.01]\n\n[quick]", "ladders.lr"),
+        ("[cells.digits-convex]", "[cells.digits-convex]\nwithin = ['step']", "did you mean 'steps'"),
+        ("[cells.digits-convex]", "[cells.digits-convex]\ntuning_rounds = { epoch = 5 }", "tuning_rounds"),
     ],
 )
 def test_a_mistake_in_ones_own_recipe_is_one_line(tmp_path, old, new, said):

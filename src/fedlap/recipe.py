@@ -69,6 +69,9 @@ class Recipe(Part):
             self._known(f"cells.{name}", "row", (*cell.without, *cell.paper), self.rows)
             self._known(f"cells.{name}.tuning_rounds", "reading", cell.tuning_rounds, self.readings)
             self._known(f"cells.{name}.within", "reading", cell.within, self.readings)
+        for name, ladder in self.ladders.items():
+            if ladder != sorted(set(ladder)):
+                raise InputError(f"recipe {self.name}: ladders.{name} = {ladder}; give rising values")
         for claim in self.claims:
             self._known("claims", "row", (claim.row, *claim.against), self.rows)
             self._known("claims", "cell", claim.cells, self.cells)
