@@ -73,9 +73,8 @@ def checked(recipe: Recipe, findings: Findings) -> list[Checked]:
     made = []
     for claim in recipe.claims:
         for reading in claim.readings or recipe.readings:
-            cells = [
-                cell for cell in claim.cells or recipe.cells if cell in recipe.cells
-            ]  # of a narrowed one
+            # A narrowed recipe has not all of those that a claim names.
+            cells = [cell for cell in claim.cells or recipe.cells if cell in recipe.cells]
             if claim.against:
                 made += [_tested(recipe, findings, claim, cell, reading) for cell in cells]
             else:
@@ -105,30 +104,21 @@ def _steady(
         return None
     spans = _spans(list(known.values()))
     against = _held_against({name: -span for name, span in spans.items()}, claim.row, recipe.rows)
-    title = f"{recipe.cells[cells[0]].title} to {recipe.cells[cells[-1]].title}"
+    first, *_, last = (recipe.cells[cell].title for cell in known)
     missing = len(known) < len(cells) or len(spans) < len(recipe.rows)
     means = {name: float(span.mean()) for name, span in spans.items()}
-    return Checked(claim, reading, title, against, missing, means) if against else None
+    return Checked(claim, reading, f"{first} to {last}", against, missing, means) if against else None
 
 
 def _spans(cells: Sequence[Mapping[str, Finding]]) -> dict[str, np.ndarray]:
     """Of rows that all cells have, the points between the lowest and the highest, seed by seed."""
     names = [name for name in cells[0] if all(name in rows and rows[name].finished for rows in cells)]
     seeds = set.intersection(*(set(rows[name].seeds) for rows in cells for name in names))
-    return {
-        name: np.ptp(
-            [
-                [
-                    value
-                    for seed, value in zip(rows[name].seeds, rows[name].accuracy, strict=True)
-                    if seed in seeds
-                ]
-                for rows in cells
-            ],
-            axis=0,
-        )
-        for name in names
-    }
+    made = {}
+    for name in names:
+        by_seed = [dict(zip(rows[name].seeds, rows[name].accuracy, strict=True)) for rows in cells]
+        made[name] = np.ptp([[each[seed] for seed in sorted(seeds)] for each in by_seed], axis=0)
+    return made
 
 
 def _held_against(scores: Mapping[str, np.ndarray], row: str, others: Iterable[str]) -> list[Against]:
