@@ -87,6 +87,28 @@ def test_candidates_and_folds_and_seeds_are_one_stack(done):
     ]  # fmt: skip
 
 
+def test_rows_that_differ_in_settings_alone_are_one_stack(done, tmp_path):
+    _, made, _, _ = done
+    fedu = made.rows["fedu"].model_copy(update={"grid": {}})
+    weak, strong = (
+        fedu.model_copy(update={"algorithm": {"name": "fedu", "strength": strength}})
+        for strength in (0.001, 0.01)
+    )
+    made = made.model_copy(update={"rows": {"local": made.rows["local"], "weak": weak, "strong": strong}})
+    stacks: list[tuple[str, str, int]] = []
+    told = Told(lambda unit, stage, runs: stacks.append((unit.row, stage, runs)))
+    units = list(made.units())
+    steps = [unit for unit in units if unit.place == unit_of(made, "weak").place]
+    maker = Reproducer(Ledger(tmp_path / "ledger.jsonl"), SEEDS, told=told)
+    together = {unit.row: maker.row(unit, units) for unit in steps}
+    assert stacks == [("local", "tuning", 2 * 5 * 2), ("local", "training", 2), ("weak", "training", 2 * 2)]
+    apart = Reproducer(Ledger(tmp_path / "apart.jsonl"), SEEDS)
+    for unit in steps:
+        for one, other in zip(together[unit.row]["last"], apart.row(unit)["last"], strict=True):
+            assert one == pytest.approx(other, abs=1e-6)
+    assert together["weak"]["last"] != together["strong"]["last"]
+
+
 def test_nothing_is_made_twice(done):
     folder, made, _, rows = done
     again: list[str] = []

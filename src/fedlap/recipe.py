@@ -199,6 +199,14 @@ class Unit:
             for values in itertools.product(*grid.values())
         ]
 
+    def alike(self, other: "Unit") -> bool:
+        """Whether both are rows of one method in one cell, with values that a third row was tuned to."""
+        rows = self.recipe.rows[self.row], other.recipe.rows[other.row]
+        if self.place != other.place or self.row == other.row or any(each.grid for each in rows):
+            return False
+        said = [(each.algorithm["name"], each.follows) for each in rows]
+        return bool(rows[0].follows) and said[0] == said[1]
+
     @property
     def signature(self) -> str:
         """Sixteen hexadecimal digits of all that fixes its numbers, but for seeds, device and kept values."""

@@ -56,8 +56,11 @@ class Reproducer:
     loader: Loader = field(default_factory=Loader)
     _chosen: dict[tuple[str, str], dict[int, Choice | InputError]] = field(default_factory=dict)
 
-    def row(self, unit: Unit) -> dict[str, Any]:
-        """Everything that is told of a method in a cell, as plain values."""
+    def row(self, unit: Unit, beside: Sequence[Unit] = ()) -> dict[str, Any]:
+        """Everything that is told of a method in a cell, as plain values.
+
+        beside: rows that will be asked for, too; those that differ in settings alone are trained with it.
+        """
         choices = self.choices(unit)
         refused = {seed: each for seed, each in choices.items() if isinstance(each, InputError)}
         made: dict[str, Any] = {
@@ -72,8 +75,9 @@ class Reproducer:
             products = [p for seed in refused if (p := self._product(unit, seed)) is not None]
             made |= {"refused": str(next(iter(refused.values()))), "refused_seeds": list(refused)}
             return made | ({"product": max(products)} if products else {})
-        final = {seed: self._at(unit.experiment(c.values), seed) for seed, c in choices.items()}  # type: ignore[union-attr]
-        outcomes = self._made(unit, "training", list(final.values()))
+        final = self._final(unit)
+        more = [run for other in beside if unit.alike(other) for run in self._final(other).values()]
+        outcomes = self._made(unit, "training", [*final.values(), *more])[: len(final)]
         made["choices"] = {
             str(seed): {"values": c.values, "by": c.by, "validation": c.validation, "refused": c.refused}
             for seed, c in choices.items()
@@ -170,6 +174,13 @@ class Reproducer:
         except InputError:
             return None
         return trial.algorithm.coupling.product if isinstance(trial.algorithm, Coupled) else None
+
+    def _final(self, unit: Unit) -> dict[int, Experiment]:
+        """The runs with the values that were chosen; none where there are none for a seed."""
+        choices = {seed: each for seed, each in self.choices(unit).items() if isinstance(each, Choice)}
+        if len(choices) < len(self.seeds):
+            return {}
+        return {seed: self._at(unit.experiment(each.values), seed) for seed, each in choices.items()}
 
     def _at(self, experiment: Experiment, seed: int, **fields: Any) -> Experiment:
         return experiment.model_copy(update={"seed": seed, "device": self.device, **fields})

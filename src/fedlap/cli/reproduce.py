@@ -161,7 +161,8 @@ def _make(
             if key not in makers:
                 told = Told(on_stack, on_round, stopping)
                 makers[key] = Reproducer(ledger, numbers, device, kept[unit.recipe.name], told, loader)
-            findings.write(unit, makers[key].row(unit), makers[key].federation(unit))
+            beside = [other for other, same in todo if other.place == unit.place and same == numbers]
+            findings.write(unit, makers[key].row(unit, beside), makers[key].federation(unit))
             remaining.finish(cost.all)
     return failed
 
