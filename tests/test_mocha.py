@@ -382,11 +382,12 @@ def test_the_best_of_one_dual_variable(loss):
     expected = [best(loss, *each) for each in zip(a, z, y, c, strict=True)]
     assert np.abs(found - expected).max() < 1e-13 * max(1, np.abs(expected).max())
     if loss != "squared":
-        single = CONJUGATES[loss].best(
-            *(torch.from_numpy(v).float() for v in (a, z, y, c))
-        ) * torch.from_numpy(y)
-        assert single.min() >= 0
-        assert single.max() <= 1
+        rounded = [torch.from_numpy(v).float() for v in (a, z, y, c)]
+        single = CONJUGATES[loss].best(*rounded)
+        exact = CONJUGATES[loss].best(*(each.double() for each in rounded))
+        assert (single - exact).abs().max() < 1e-6
+        assert (single * rounded[2]).min() >= 0
+        assert (single * rounded[2]).max() <= 1
 
 
 def test_the_mean_regulariser_of_the_paper_is_a_complete_graph():

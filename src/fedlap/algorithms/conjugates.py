@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-NEWTON = 4  # steps, from a start near enough everywhere for these to reach the last digits of float64
+# Newton's steps, from a start near enough everywhere for these to reach the last digits.
+NEWTON = {torch.float64: 4, torch.float32: 3}
 
 
 @runtime_checkable
@@ -86,7 +87,7 @@ class Logistic:
         low, over = torch.minimum(d, other), 1 / c
         near = softplus(c.log() + low)
         t = torch.addcmul(low - near, near, near.log1p() / (2 + near)).clamp_max_(0)
-        for step in range(NEWTON):
+        for step in range(NEWTON[t.dtype]):
             # Of σ(t) + (t − d)/c, in as few operations as can be: each is made for every row by itself.
             p = t.sigmoid()
             slope = torch.addcmul(over, p, p, value=-1).add_(p)
