@@ -73,6 +73,26 @@ algorithm = { name = "fedavg" }
 [[claims]]"""
 
 
+def test_against_one_that_diverged_the_seeds_count_at_which_it_did_not(tmp_path):
+    made = small(tmp_path)
+    broken = row([90.0, 91.0, 92.0, 93.0], diverged={"3": "training diverged"})
+    broken["last"][3] = None
+    (one,) = claims.checked(made, found(tmp_path, made, fedu=row([91.0, 92.1, 93.0, 10.0]), local=broken))
+    (against,) = one.against
+    assert one.verdict == "holds"
+    assert against.seeds == 3
+    assert against.difference == pytest.approx(3.1 / 3)
+    (table,) = claims.tables(made, found(tmp_path, made, fedu=row([91.0, 92.1, 93.0, 10.0]), local=broken))
+    assert table.rows[0][-1].note == "better, 3 seeds"
+
+
+def test_a_row_that_diverged_claims_nothing(tmp_path):
+    made = small(tmp_path)
+    broken = row([91.0, 92.1, 93.0], diverged={"2": "training diverged"})
+    broken["last"][2] = None
+    assert claims.checked(made, found(tmp_path, made, fedu=broken, local=row([90.0, 91.0, 92.0]))) == []
+
+
 def test_what_two_seeds_cannot_tell_is_open(tmp_path):
     one = checked(tmp_path, [60.0, 70.0], [90.0, 91.0])
     assert one.against[0].verdict == "open"

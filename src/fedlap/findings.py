@@ -63,6 +63,12 @@ class Finding:
         return 100 * self.last()
 
     @property
+    def by_seed(self) -> dict[int, float]:
+        """Pooled test accuracy in percent at the seeds at which training came to its end."""
+        last = zip(self.seeds, self.values.get("last", []), strict=False)
+        return {seed: 100.0 * each["accuracy"] for seed, each in last if each is not None}
+
+    @property
     def choices(self) -> dict[str, dict[str, Any]]:
         """The values that were chosen, by seed."""
         return dict(self.values.get("choices", {}))

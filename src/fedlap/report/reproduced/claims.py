@@ -10,14 +10,14 @@ from fedlap.ingredients import Claim
 from fedlap.recipe import Recipe
 from fedlap.report.page.sections import Cell, TableSection
 from fedlap.report.paired import LEVEL, holm, paired
-from fedlap.report.reproduced.scores import common
 
 MARGIN = 0.5  # points: less than this is no loss worth naming
 ABOUT = (
     "Paired over seeds: the difference in points ± its standard error. Better and worse: a two-sided t-test "
     "shows it, p below 0.05 by Holm's rule over the tests of a claim in a cell. As good: it does not, and "
     f"the difference's 95 % interval stays above −{MARGIN:g}. Open: neither. A claim of being at least as "
-    "good holds where all are better or as good, and does not where one is worse."
+    "good holds where all are better or as good, and does not where one is worse. Against a method that "
+    "diverged at some seeds, the others count, and their number is said."
 )
 STEADY = (
     "Points are those between the lowest and the highest cell, seed by seed: the row's beneath the verdict, "
@@ -34,6 +34,7 @@ class Against:
     error: float | None
     least: float | None  # the lower end of the difference's 95 % interval
     p_value: float | None  # by Holm's rule over the claim's tests in this cell
+    seeds: int | None = None  # that count, where the row has more
 
     @property
     def verdict(self) -> str:
@@ -87,7 +88,9 @@ def checked(recipe: Recipe, findings: Findings) -> list[Checked]:
 def _tested(recipe: Recipe, findings: Findings, claim: Claim, cell: str, reading: str) -> Checked | None:
     """A claim in one cell, where its tests count together."""
     rows = findings.rows(recipe, cell, reading)
-    scores = common({name: rows[name] for name in (claim.row, *claim.against) if name in rows})
+    if claim.row not in rows or not rows[claim.row].finished:
+        return None
+    scores = {name: row.by_seed for name, row in rows.items()}
     against = _held_against(scores, claim.row, claim.against)
     asked = [other for other in claim.against if other not in recipe.cells[cell].without]
     title = recipe.cells[cell].title
@@ -103,28 +106,36 @@ def _steady(
     if len(known) < 2:
         return None
     spans = _spans(list(known.values()))
-    against = _held_against({name: -span for name, span in spans.items()}, claim.row, recipe.rows)
+    steadiness = {name: {seed: -span for seed, span in own.items()} for name, own in spans.items()}
+    against = _held_against(steadiness, claim.row, recipe.rows)
     first, *_, last = (recipe.cells[cell].title for cell in known)
     missing = len(known) < len(cells) or len(spans) < len(recipe.rows)
-    means = {name: float(span.mean()) for name, span in spans.items()}
+    means = {name: float(np.mean(list(own.values()))) for name, own in spans.items()}
     return Checked(claim, reading, f"{first} to {last}", against, missing, means) if against else None
 
 
-def _spans(cells: Sequence[Mapping[str, Finding]]) -> dict[str, np.ndarray]:
+def _spans(cells: Sequence[Mapping[str, Finding]]) -> dict[str, dict[int, float]]:
     """Of rows that all cells have, the points between the lowest and the highest, seed by seed."""
-    names = [name for name in cells[0] if all(name in rows and rows[name].finished for rows in cells)]
-    seeds = set.intersection(*(set(rows[name].seeds) for rows in cells for name in names))
     made = {}
-    for name in names:
-        by_seed = [dict(zip(rows[name].seeds, rows[name].accuracy, strict=True)) for rows in cells]
-        made[name] = np.ptp([[each[seed] for seed in sorted(seeds)] for each in by_seed], axis=0)
+    for name in cells[0]:
+        scores = [rows[name].by_seed for rows in cells if name in rows]
+        seeds = sorted(set.intersection(*map(set, scores)))
+        if len(scores) == len(cells) and seeds:
+            made[name] = {seed: float(np.ptp([each[seed] for each in scores])) for seed in seeds}
     return made
 
 
-def _held_against(scores: Mapping[str, np.ndarray], row: str, others: Iterable[str]) -> list[Against]:
-    """A row against others, tested together."""
-    there = [other for other in others if row in scores and other in scores and other != row]
-    pairs = [paired(scores[row], scores[other]) for other in there]
+def _held_against(
+    scores: Mapping[str, Mapping[int, float]], row: str, others: Iterable[str]
+) -> list[Against]:
+    """A row against others, each at the seeds that both have, tested together."""
+    own, there, pairs, seeds = scores[row], [], [], []
+    for other in others:
+        both = [seed for seed in own if seed in scores.get(other, {})]
+        if both and other != row:
+            there.append(other)
+            seeds.append(len(both))
+            pairs.append(paired([own[seed] for seed in both], [scores[other][seed] for seed in both]))
     adjusted = holm([1.0 if pair.p_value is None else pair.p_value for pair in pairs])
     return [
         Against(
@@ -133,8 +144,9 @@ def _held_against(scores: Mapping[str, np.ndarray], row: str, others: Iterable[s
             pair.error,
             pair.mean if pair.same else None if pair.interval is None else pair.interval[0],
             None if pair.p_value is None else p,
+            number if number < len(own) else None,
         )
-        for other, pair, p in zip(there, pairs, adjusted, strict=True)
+        for other, pair, p, number in zip(there, pairs, adjusted, seeds, strict=True)
     ]
 
 
@@ -180,4 +192,5 @@ def _line(recipe: Recipe, each: Checked, others: list[str]) -> list[Cell]:
 def _difference(against: Against, span: float | None) -> Cell:
     error = "" if against.error is None else f" ± {against.error:.2f}"
     note = against.verdict if span is None else f"{against.verdict}, {span:.2f} points"
+    note += "" if against.seeds is None else f", {against.seeds} seeds"
     return Cell(f"{against.difference:+z.2f}{error}", note, muted=against.verdict == "open")
