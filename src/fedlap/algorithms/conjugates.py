@@ -80,13 +80,16 @@ class Logistic:
         """y σ(t) with t + c σ(t) = d = y(ca − z), σ the logistic function.
 
         Seen from the side where t ≤ 0, the left is convex in t, so that Newton's steps cannot leave; they
-        begin at the root with eᵗ for σ(t), which is Lambert's function (to a percent, after Winitzki).
+        begin at the root with eᵗ for σ(t), d − L(ceᵈ) with Lambert's function L (to a percent, after
+        Winitzki), written such that large c and d do not cancel.
         """
         d = y * (c * a - z)
         other = c - d  # the d of −t
-        low, over = torch.minimum(d, other), 1 / c
-        near = softplus(c.log() + low)
-        t = torch.addcmul(low - near, near, near.log1p() / (2 + near)).clamp_max_(0)
+        low, over, log = torch.minimum(d, other), 1 / c, c.log()
+        whole = log + low
+        rest = softplus(-whole)
+        near = whole.add_(rest)  # softplus(whole)
+        t = torch.addcmul(rest.add_(log).neg_(), near, near.log1p() / (2 + near)).clamp_max_(0)
         for step in range(NEWTON[t.dtype]):
             # Of σ(t) + (t − d)/c, in as few operations as can be: each is made for every row by itself.
             p = t.sigmoid()
