@@ -118,6 +118,22 @@ def test_the_best_is_marked_only_where_a_test_supports_it(tmp_path):
     assert scores.best(far) is None  # not better than c
 
 
+def test_nothing_is_marked_in_a_column_that_is_not_whole(tmp_path):
+    def marked(**rows):
+        table = scores.table(made, found(tmp_path, made, **rows), "steps")
+        return [line[1].best for line in table.rows]
+
+    made = small(tmp_path, ("[[claims]]", OTHER))
+    two = {"fedu": row([91.0, 92.1, 93.0]), "local": row([90.0, 91.0, 92.0])}
+    broken = row([10.0, 11.0, 12.0], diverged={"2": "training diverged"})
+    broken["last"][2] = None
+    refused = {"seeds": [0, 1, 2], "refused": "…", "refused_seeds": [0, 1, 2], "product": 4.5}
+    assert marked(**two) == [False, False]
+    assert marked(**two, other=row([10.0, 11.0, 12.0])) == [False, True, False]
+    assert marked(**two, other=broken) == [False, False, False]
+    assert marked(**two, other=refused) == [False, True, False]
+
+
 def test_the_table_has_ours_beside_the_papers(tmp_path):
     made = small(tmp_path)
     findings = found(tmp_path, made, fedu=row([90.0, 92.0]), local=row([70.0, 91.0]))

@@ -18,13 +18,13 @@ stand in the recipes (`recipes/*.toml`).
 
 How to read it: accuracy is pooled over all test rows, after the last round, mean ± standard deviation over
 seeds, with the paper's in brackets. A number is marked where it is better than every other of its column by
-paired t-tests over seeds (two-sided, p below 0.05 by Holm's rule over all pairs). A seed fixes split, start,
-sampling and batches for all methods alike. Values of every method (rate, strength, …) were chosen by
-cross-validation on the training rows of that very seed: no test row has a say in anything, and no round but
-the last counts. Of claims: better and worse are what such a test shows (Holm's rule over a claim's tests in a
-cell); as good, that it shows nothing and the difference's 95 % interval stays above −0.5 points; open,
-neither. "R local steps" is read in both ways: 5 mini-batches, as the text has it, and 5 epochs, as the
-published code has it.
+paired t-tests over seeds (two-sided, p below 0.05 by Holm's rule over all pairs), and none where a method of
+the column was not run. A seed fixes split, start, sampling and batches for all methods alike. Values of every
+method (rate, strength, …) were chosen by cross-validation on the training rows of that very seed: no test row
+has a say in anything, and no round but the last counts. Of claims: better and worse are what such a test
+shows (Holm's rule over a claim's tests in a cell); as good, that it shows nothing and the difference's 95 %
+interval stays above −0.5 points; open, neither. "R local steps" is read in both ways: 5 mini-batches, as the
+text has it, and 5 epochs, as the published code has it.
 """
 VERDICTS = {
     "holds": "holds for",

@@ -13,7 +13,8 @@ from fedlap.report.paired import leads
 FOOTER = (
     "Pooled test accuracy in percent after the last round, mean ± standard deviation over seeds; beneath it "
     "the paper's. Marked: better than every other row of its column by paired t-tests over seeds, two-sided, "
-    "p below 0.05 by Holm's rule over all pairs."
+    "p below 0.05 by Holm's rule over all pairs; none in a column of which a row was not run, or diverged at "
+    "some seeds."
 )
 
 
@@ -22,7 +23,7 @@ def table(recipe: Recipe, findings: Findings, reading: str) -> TableSection | No
     cells = findings.cells(recipe, reading)
     if not cells:
         return None
-    marked = {cell: best(rows) for cell, rows in cells.items()}
+    marked = {cell: best(rows) if _whole(recipe, cell, rows) else None for cell, rows in cells.items()}
     shown = [name for name in recipe.rows if any(name in rows for rows in cells.values())]
     lines = [
         [
@@ -68,6 +69,12 @@ def score(values: np.ndarray) -> str:
     """Mean ± sample standard deviation, or the one value."""
     mean = f"{values.mean():.2f}"
     return f"{mean} ± {values.std(ddof=1):.2f}" if len(values) > 1 else mean
+
+
+def _whole(recipe: Recipe, cell: str, rows: Mapping[str, Finding]) -> bool:
+    """Whether every method of a cell was run, and has a score at all seeds or at none."""
+    asked = set(recipe.rows) - set(recipe.cells[cell].without)
+    return asked <= set(rows) and all(row.finished or not row.by_seed for row in rows.values())
 
 
 def best(rows: Mapping[str, Finding]) -> str | None:
