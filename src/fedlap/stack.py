@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fedlap.algorithms import Algorithm, Own, State, Steady
+from fedlap.algorithms import Algorithm, Overwriting, Own, State, Steady
 from fedlap.algorithms.column import Column
 from fedlap.engines import Clients, Engine, Stacked
 from fedlap.engines.pool import Places, Pool
@@ -120,6 +120,12 @@ class Stack:
         return near and isinstance(self.engine, Stacked) and not any(m.sampled for m in self.members)
 
     @cached_property
+    def _in_place(self) -> bool:
+        """Whether a CPU need not copy what the server keeps: all make as many steps, in the table's order."""
+        on_host = self.clients.device.type == "cpu" and self._all_work and not self.work.epochs
+        return on_host and len(self.members) == 1 and isinstance(self.members[0].algorithm, Overwriting)
+
+    @cached_property
     def _steps(self) -> int:
         """The most steps of a round."""
         return self.work.steps(int(self.clients.train.count.max()), self.clients.batch)
@@ -133,9 +139,10 @@ class Stack:
             yield from self._drawn_ahead(some) if ahead else self._drawn_on_host(some)
 
     def _drawn_on_host(self, rounds: range) -> Iterator[Turn]:
-        """The turns of several rounds; those with most rows come first in the stack."""
+        """The turns of several rounds; those with most rows come first, where it matters, in the stack."""
         for number, everyone in zip(rounds, self._lots.drawn(rounds, torch.device("cpu")), strict=True):
-            ids = self.clients.by_count(everyone) if len(self.members) == 1 else everyone
+            apart = len(self.members) == 1 and not self._in_place
+            ids = self.clients.by_count(everyone) if apart else everyone
             union = ids + self._begin
             order = self._order(union)
             stack = union if order is None else union[order]
@@ -200,7 +207,7 @@ class Stack:
         method = method or self.shared(places)
         given = [_given(*run) for run in zip(self.members, kept, places.ids, strict=True)]
         if len(given) == 1:
-            states = self._room.filled(given[0], tuple(kept))
+            states = self._room.filled(given[0], tuple(kept), self._in_place)
         else:
             states = self._pool.read(given, places)
         worked = self.engine.each(method.local, moved(states, self.clients.device), turn.task)

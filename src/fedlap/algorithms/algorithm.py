@@ -205,6 +205,16 @@ class Steady(Protocol):
 
 
 @runtime_checkable
+class Overwriting(Protocol):
+    """A method whose clients, where all of them work, may do so in what is kept and not in a copy of it.
+
+    Its `local` makes steps on its models and nothing else; no `merge` asks then for what these were before.
+    """
+
+    overwrites: ClassVar[Literal[True]]
+
+
+@runtime_checkable
 class Suited(Protocol):
     """A method that depends on the clients or the model it is used for."""
 

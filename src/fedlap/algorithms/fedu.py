@@ -59,6 +59,7 @@ class FedU:
 
     kind: ClassVar[Kind] = "multi-task"
     steady: ClassVar[Steadiness] = "round"
+    overwrites: ClassVar[Literal[True]] = True  # old models are asked for of those alone who did not work
     citation: ClassVar[str] = CITATION
 
     def __post_init__(self) -> None:
@@ -150,6 +151,7 @@ class DFedU:
 
     kind: ClassVar[Kind] = "multi-task"
     steady: ClassVar[Steadiness] = "round"
+    overwrites: ClassVar[Literal[True]] = True
     citation: ClassVar[str] = CITATION
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
 """Local: every client alone."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -25,6 +25,7 @@ class Local:
 
     kind: ClassVar[Kind] = "personal"
     steady: ClassVar[Steadiness] = "round"
+    overwrites: ClassVar[Literal[True]] = True
     citation: ClassVar[str] = ""
 
     def __post_init__(self) -> None:

@@ -21,18 +21,21 @@ class Room:
         self._blocks: list[Tensor] = []
         self._lent = 0
 
-    def filled(self, states: State, kept: State) -> State:
+    def filled(self, states: State, kept: State, in_place: bool = False) -> State:
         """A copy of what is still in what is kept; the rest, made for this round, as it is.
 
-        What was filled in the round before is overwritten, but for what is kept by now.
+        What was filled in the round before is overwritten, but for what is kept by now. `in_place`: tables of
+        which all rows are asked for, in their order, are handed over themselves.
         """
         taken = {tensor.untyped_storage().data_ptr() for tensor in leaves(kept)}
         self._blocks = [block for block in self._blocks if block.untyped_storage().data_ptr() not in taken]
         self._lent = 0
-        return mapped(partial(self._own, taken), states)
+        return mapped(partial(self._own, taken, in_place), states)
 
-    def _own(self, taken: set[int], leaf: Own | Tensor) -> Tensor:
+    def _own(self, taken: set[int], in_place: bool, leaf: Own | Tensor) -> Tensor:
         if isinstance(leaf, Own):
+            if in_place and len(leaf.ids) == len(leaf.table):
+                return leaf.table
             shape = (len(leaf.ids), *leaf.table.shape[1:])
             return torch.index_select(leaf.table, 0, leaf.ids, out=self._block(shape, leaf.table))
         if leaf.is_contiguous() and leaf.untyped_storage().data_ptr() not in taken:

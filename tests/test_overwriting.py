@@ -1,0 +1,100 @@
+"""Where all clients work, with as many steps, a CPU lets them do so in what is kept; bits are the same."""
+
+import pytest
+import torch
+
+import fedlap as fl
+from fedlap.algorithms import Overwriting
+from fedlap.engines.room import Room
+from fedlap.engines.state import leaves
+from fedlap.rounds import Runs, played
+from fedlap.schedule import Schedule
+from fedlap.trials import Trial
+from laws import METHODS, WORK
+
+OVERWRITING = [
+    name for name in METHODS if isinstance(METHODS[name].make(fl.Graph.complete("abcdef")), Overwriting)
+]
+every_one = pytest.mark.parametrize("name", OVERWRITING)
+schedules = pytest.mark.parametrize("batch", [4, "all"])
+
+
+def trained(name, federation, graph, batch, **more):
+    method = METHODS[name]
+    return fl.fit(
+        method.make(graph, **WORK["steps"]), federation, method.model, rounds=5, batch=batch, seed=2, **more
+    )
+
+
+@schedules
+@every_one
+def test_the_bits_are_those_of_work_on_copies(name, batch, federation, graph, monkeypatch):
+    here = trained(name, federation, graph, batch)
+    filled = Room.filled
+    monkeypatch.setattr(Room, "filled", lambda room, states, kept, in_place: filled(room, states, kept))
+    copied = trained(name, federation, graph, batch)
+    assert torch.equal(here.models, copied.models)
+    assert [score.objective for score in here.scores] == [score.objective for score in copied.scores]
+
+
+@schedules
+@every_one
+def test_it_is_what_clients_do_one_by_one(name, batch, federation, graph):
+    here, apart = (
+        trained(name, federation, graph, batch, engine=engine, dtype="float64")
+        for engine in ("stacked", "one_by_one")
+    )
+    assert (here.models - apart.models).abs().max() < 1e-12
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("work", "sample", "in_place"),
+    [
+        (WORK["steps"], 1.0, True),
+        (WORK["steps"], 0.5, False),  # those who do not work are asked for as they were
+        (WORK["epochs"], 1.0, False),  # those with most steps come first
+    ],
+)
+def test_what_is_kept_stays_where_it_is(work, sample, in_place, federation, monkeypatch):
+    handed, filled = [], Room.filled
+
+    def watched(room, states, kept, wanted=False):
+        made = filled(room, states, kept, wanted)
+        handed.extend((made[1].data_ptr(), table.data_ptr()) for table in leaves(kept))
+        return made
+
+    monkeypatch.setattr(Room, "filled", watched)
+    method = fl.FedU(fl.Graph.complete(federation.clients), strength=0.05, **work)
+    runs = Runs.of([Trial(method, federation, fl.models.linear())], Schedule(sample=sample, batch=4))
+    for _ in played(runs.stack, runs.kept, range(1, 4)):
+        pass
+    assert {given == table for given, table in handed} == {in_place}
+    if in_place:
+        assert len({table for _, table in handed}) == 1
+
+
+def test_a_server_vertex_is_left_where_it_is(federation):
+    """It has a row of the table and no client."""
+    method = fl.FedU(fl.Graph.star(federation.clients, server=True), strength=0.01, **WORK["steps"])
+    here, apart = (
+        fl.fit(method, federation, fl.models.linear(), rounds=3, engine=engine, dtype="float64")
+        for engine in ("stacked", "one_by_one")
+    )
+    assert (here.models - apart.models).abs().max() < 1e-12
+
+
+@every_one
+def test_what_was_given_stays_as_it_was(name, federation, graph):
+    """The start, and what is resumed."""
+    model = METHODS[name].model.build(federation.inputs, federation.outputs)
+    start = 0.1 * torch.randn(len(federation.clients), model.size, generator=torch.Generator().manual_seed(0))
+    before = start.clone()
+    first = trained(name, federation, graph, 4, start=start)
+    models, kept = first.models.clone(), [leaf.clone() for leaf in leaves(first.server)]
+    method = METHODS[name]
+    for _ in range(2):
+        fl.fit(method.make(graph, **WORK["steps"]), federation, method.model, rounds=7, batch=4, resume=first)
+    assert torch.equal(start, before)
+    assert torch.equal(first.models, models)
+    assert all(torch.equal(a, b) for a, b in zip(leaves(first.server), kept, strict=True))
