@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int64, Num
 from torch import Tensor
 
+from fedlap.engines import in_store
 from fedlap.federation import Federation
 from fedlap.models import CrossEntropy, DenseNetwork, Memory, Model, widened
 from fedlap.parts import Part, Scale
@@ -25,7 +26,8 @@ BLOCK_CLIENTS = 256
 STEPS, WIDE = 8, 64_000_000
 REMEMBERED = 1_000_000  # rows of a part, of which it is remembered how they are scored (33 MB)
 
-Block = tuple[Tensor, Tensor, Tensor, Tensor]  # clients, where rows are stored, labels, which are no padding
+# Clients, where rows are stored, labels, which are no padding, and spans of rows that are read in the store.
+Block = tuple[Tensor, Tensor, Tensor, Tensor, list[in_store.Span] | None]
 Piece = tuple[Tensor, Tensor, Iterable[Block]]
 
 
@@ -207,7 +209,7 @@ class Clients:
         Later blocks may hold fewer clients, always the first. What is read into memory that is lent is lost
         with the next.
         """
-        for own, at, y, inside in self._laid_out(part, cohort):
+        for own, at, y, inside, _ in self._laid_out(part, cohort):
             yield self.reader(part.store, own, tuple(inside.shape), memory)(at), y, inside
 
     def _laid_out(self, part: Part, cohort: Cohort) -> Iterator[Block]:
@@ -218,7 +220,23 @@ class Clients:
         for step, active in enumerate(plan.active):
             at = plan.rows[step, :active].flatten().to(part.row.device)
             y = part.y.index_select(0, at).unflatten(0, (active, -1)).to(self.device)
-            yield cohort.ids[:active], part.row.index_select(0, at), y, plan.weight[step, :active] > 0
+            stored, inside = part.row.index_select(0, at), plan.weight[step, :active] > 0
+            yield cohort.ids[:active], stored, y, inside, self._spans(part, stored, inside)
+
+    def _spans(self, part: Part, stored: Tensor, inside: Tensor) -> list[in_store.Span] | None:
+        """Of rows that a CPU may read in the store, as they are."""
+        as_they_are = self.scale.kind == "none" and part.store.dtype == self.dtype
+        near = self.device.type == "cpu" and as_they_are
+        return in_store.spans(self.model.network, stored, inside) if near else None
+
+    def _scores(self, W: Tensor, part: Part, block: Block) -> Float[Tensor, "client row output"]:
+        """What the models of a block's clients say of its rows, and anything finite of its padding."""
+        clients, stored, _, inside, each = block
+        if each is not None and isinstance(self.model.network, DenseNetwork):
+            return in_store.scores(self.model.network, W, part.store, each, inside.shape[1])
+        return self.model.scores(
+            W, self.reader(part.store, clients, tuple(inside.shape), self.memory)(stored)
+        )
 
     def tally(self, W: Float[Tensor, "client param"], part: Part, ids: Int64[Tensor, "client"]) -> Tally:
         """Sums of loss and right answers over the rows of clients `ids`, whose models are in W."""
@@ -226,10 +244,10 @@ class Clients:
         hits = torch.zeros_like(loss)
         for some, at, blocks in self._in_pieces(part, ids):
             own = W[some.to(W.device)].to(self.device)
-            for clients, stored, y, inside in blocks:
+            for block in blocks:
+                _, _, y, inside, _ = block
                 active = len(y)
-                x = self.reader(part.store, clients, tuple(inside.shape), self.memory)(stored)
-                scores = self.model.scores(own[:active], x)
+                scores = self._scores(own[:active], part, block)
                 loss[at[:active]] += (self.model.loss_of.values(scores, y) * inside).double().sum(1)
                 if not y.is_floating_point():
                     # The first of equals, as argmax, in a tenth of the time.
