@@ -36,7 +36,7 @@ FEDAVG = {
     "flower": ("flower", 2, 12.0, 30.0),
     "fedjax": ("fedjax_simulation", 2, 2.0, 5.0),
 }
-ROUNDS = 5  # of each system, in its turn
+TURN = (5, 0.4)  # of each system: so many rounds, or as many as take so many seconds, if these are more
 NEAR = (4.0, 2.0)  # times the limit of the machine: must, and aim
 HEADERS = (
     "a round of", "ours, ms", "against", "its ms", "ratio", "must", "aim", "", "limit, ms", "above it",
@@ -110,6 +110,7 @@ def against_systems(repeats: int, threads: int, console: Console) -> Iterator[Li
         data = Path(folder) / "activity.npz"
         bound = _write_activity(data)
         running: dict[str, Alternative] = {}
+        limit, above = (0.0, ""), 0.0
         for name, (system, cores, _, _) in {"ours": ("ours", threads, 0, 0), **FEDAVG}.items():
             console.print(f"starting {name} …", style="dim")
             known = ALTERNATIVES[system]
@@ -118,19 +119,13 @@ def against_systems(repeats: int, threads: int, console: Console) -> Iterator[Li
                 running[name] = stack.enter_context(alone.running(data, min(cores, threads)))
             except (NotToBeHadError, AlternativeError) as reason:
                 console.print(f"{name} is not to be had here: {reason}", style="yellow")
-        # Several rounds at a time, as training does them: one alone finds cold what the others have used.
-        turns, machines = [], []
-        for _ in range(repeats + 1):
-            machines.append(Machine.measured())
-            turns.append(
-                {
-                    name: statistics.fmean(system.round() for _ in range(ROUNDS))
-                    for name, system in running.items()
-                }
-            )
+            if name == "ours":  # against the machine before the others start, which work even while they wait
+                alone_with_it = [(_turn(running[name]), Machine.measured()) for _ in range(repeats + 1)][1:]
+                times, machines = zip(*alone_with_it, strict=True)
+                limit, above = _limit(bound, machines, times)
+        turns = [{name: _turn(system) for name, system in running.items()} for _ in range(repeats + 1)]
         seconds = {name: [turn[name] for turn in turns[1:]] for name in running}
         own = running["ours"]
-        limit, above = _limit(bound, machines[1:], seconds["ours"])
         for name, (_, cores, must, aim) in FEDAVG.items():
             if name in running:
                 said, system = running[name].ready, running[name]
@@ -147,6 +142,14 @@ def against_systems(repeats: int, threads: int, console: Console) -> Iterator[Li
                     statistics.median(seconds[name]), ratio, must, aim, limit, above,
                     f"{own.peak_mb():.0f} / {system.peak_mb():.0f}",
                 )  # fmt: skip
+
+
+def _turn(system: Alternative) -> float:
+    """Seconds of a round, of several as training does them: one alone finds cold what others have used."""
+    seconds: list[float] = []
+    while len(seconds) < TURN[0] or sum(seconds) < TURN[1]:
+        seconds.append(system.round())
+    return statistics.fmean(seconds)
 
 
 def _write_activity(path: Path) -> Least:
@@ -192,7 +195,7 @@ def main() -> int:
             table.add_row(*line.cells())
         console.print(table)
     for workload in WORKLOADS if "ordinary" in wanted else []:
-        scored, trained = workload.evaluation()
+        scored, trained = workload.evaluation(options.repeats)
         missed |= scored > trained
         console.print(
             f"{workload.name}: {1e6 * scored:.2f} µs to score a row, {1e6 * trained:.2f} µs to train on one: "
