@@ -16,7 +16,7 @@ from laws import LINEAR, LR, METHODS, WORK
 
 
 def trained(algorithm, federation, model=LINEAR, **schedule):
-    schedule = {"rounds": 8, "batch": 4, "seed": 5, "dtype": "float64", "evaluate_every": 4, **schedule}
+    schedule = {"rounds": 6, "batch": 4, "seed": 5, "dtype": "float64", "evaluate_every": 3, **schedule}
     return fl.fit(algorithm, federation, model, **schedule)
 
 
@@ -82,13 +82,13 @@ def test_reordering_clients_reorders_the_result(name, work, sample, federation, 
 def test_the_same_seed_is_bit_identical(name, work, sample, federation, graph):
     make, tried = methods(name, sample)
     one, again = (
-        trained(make(graph, **work), federation, **tried, dtype="float32", rounds=6) for _ in range(2)
+        trained(make(graph, **work), federation, **tried, dtype="float32", rounds=4) for _ in range(2)
     )
     assert torch.equal(one.models, again.models)
     assert [{**s.as_dict(), "seconds": 0} for s in one.scores] == [
         {**s.as_dict(), "seconds": 0} for s in again.scores
     ]
-    other = trained(make(graph, **work), federation, **tried, dtype="float32", rounds=6, seed=6)
+    other = trained(make(graph, **work), federation, **tried, dtype="float32", rounds=4, seed=6)
     assert not torch.equal(one.models, other.models)
 
 
@@ -244,11 +244,11 @@ def test_a_common_start_or_one_each(federation, graph):
 
 def test_scores_do_not_change_training(federation, graph):
     method = fl.FedU(graph, strength=0.3, lr=LR)
-    often, once = (trained(method, federation, evaluate_every=every) for every in (1, 0))
+    often, once = (trained(method, federation, rounds=8, evaluate_every=every) for every in (1, 0))
     assert torch.equal(often.models, once.models)
     assert [s.round for s in often.scores] == list(range(1, 9))
     assert [s.round for s in once.scores] == [8]
-    three = trained(method, federation, evaluate_every=3)
+    three = trained(method, federation, rounds=8, evaluate_every=3)
     assert [s.round for s in three.scores] == [3, 6, 8]
 
 

@@ -36,7 +36,7 @@ def compared(task, graph, algorithms, seeds=SEEDS):
     }
 
 
-@pytest.fixture(scope="module", params=["classification", pytest.param("regression", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["classification", "regression"])
 def measured(request, tmp_path_factory):
     names = shuffled(fl.data.synthetic(rows=1, test_rows=0).graph, 0)
     edges = tmp_path_factory.mktemp("graph") / "wrong.csv"
@@ -50,6 +50,7 @@ def measured(request, tmp_path_factory):
 MARGIN = {"classification": 0.05, "regression": 0.15}
 
 
+@pytest.mark.slow
 def test_the_true_graph_beats_local_and_global(measured):
     task, scores = measured
     for other in ("local", "global"):
@@ -59,6 +60,7 @@ def test_the_true_graph_beats_local_and_global(measured):
         assert gap.min() > MARGIN[task], (other, gap)
 
 
+@pytest.mark.slow
 def test_a_wrong_graph_does_not(measured):
     _, scores = measured
     best = np.maximum(scores["local"], scores["global"])

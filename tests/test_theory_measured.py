@@ -108,7 +108,7 @@ def met(cube, method, rounds, value, share=1.0, seeds=(0,)):
 
 
 @pytest.mark.parametrize("value", [None, 2.0], ids=["from the optimum", "from afar"])
-@pytest.mark.parametrize("rounds", [128, pytest.param(16_384, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [32, pytest.param(16_384, marks=pytest.mark.slow)])
 def test_the_weighted_iterate_stays_below_the_bound(value, rounds):
     """From the optimum the bound is its floor alone, however few the rounds."""
     cube = Isotropic(PATH, coupling=3.5, copies=60)
