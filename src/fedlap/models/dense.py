@@ -20,10 +20,9 @@ Layer = tuple[Tensor, Tensor | None]
 Subtraction = Callable[[Tensor, Tensor, float], None]  # of a product, times a number, from weights
 
 # Weights that lie together are changed by one product of all clients. To copy them there and back is worth it
-# for so many steps, if they are no more than so many values (200 MB in float32); on a GPU, for two.
+# for so many steps, if they are no more than so many values (200 MB in float32).
 STEPS, TOGETHER = 8, 50_000_000
-# A GPU's products with so few outputs are ten times slower where weights do not lie together.
-FEW = 32
+FEW = 32  # outputs of a layer, up to which a GPU's products are slow by far if weights do not lie together
 PRODUCT = 400_000  # values of a product that are made before they are used (1.6 MB in float32)
 
 threshold_backward = torch.ops.aten.threshold_backward
@@ -78,9 +77,9 @@ class DenseNetwork:
     ) -> "HeldLayers":
         """Layer by layer; in memory that is lent, the weights of each lie together."""
         inside = views(W, self.shapes)
-        if not (wide or _worth_copying(W, steps, memory)):
+        small = steps >= STEPS and len(W) > 1 and W.numel() <= TOGETHER
+        if memory is None or not (small or wide):
             return HeldLayers(self, paired(inside), [])
-        memory = memory or partial(_new, W.device)
         apart = [memory(f"layer {place}", tuple(t.shape), t.dtype) for place, t in enumerate(inside)]
         layers = paired(apart)
         if wide:
@@ -161,18 +160,6 @@ class HeldLayers:
             inside.copy_(apart)
 
 
-def _worth_copying(W: Stack, steps: int, memory: Memory | None) -> bool:
-    """Whether layers should lie together for so many steps."""
-    if W.device.type == "cpu":
-        return memory is not None and steps >= STEPS and len(W) > 1 and W.numel() <= TOGETHER
-    return steps > 1 and len(W) > 1
-
-
-def _new(device: torch.device, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Memory of its own, where none is lent."""
-    return torch.empty(shape, dtype=dtype, device=device)
-
-
 def paired(tensors: list[Tensor]) -> list[Layer]:
     """Weights and biases in turn, as layers."""
     return [(w, b.unsqueeze(-1)) for w, b in zip(tensors[::2], tensors[1::2], strict=True)]
@@ -184,7 +171,9 @@ def _leaving(layer: Layer, h: Tensor) -> Tensor:
 
 
 def _for_products(layers: list[Layer]) -> list[Layer]:
-    """The layers, weights copied to lie together where products are faster by far."""
+    """The layers; on a GPU the last ones of several, which are small, copied to lie together."""
+    if len(layers) == 1:
+        return layers
     return [(w.contiguous() if w.is_cuda and w.shape[1] <= FEW else w, bias) for w, bias in layers]
 
 
