@@ -28,7 +28,7 @@ MODELS = {
     "cnn": lambda: fl.models.cnn(l2=0.01),
     "module": lambda: fl.models.module(network(), l2=0.01),
 }
-QUICK = ("fedu", "ditto")  # the others are slow ones
+QUICK = ("fedu",)  # the others are slow ones
 TRIED = [
     pytest.param(name, model, id=f"{name}-{model}", marks=[] if name in QUICK else [pytest.mark.slow])
     for name in METHODS

@@ -181,7 +181,7 @@ PRECISION = {"kernel": 0.9, "cosine": 0.9, "smooth": 0.75}
 STRENGTHS = {"equal": (0.003, 0.01), "random": (0.003, 0.01), "true": (0.3,)}
 
 
-@pytest.fixture(scope="module", params=[3, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[pytest.param(seeds, marks=pytest.mark.slow) for seeds in (3, 10)])
 def on_clusters(request):
     """Accuracies on clustered clients, seed by seed, and how well edges are found."""
     scores, precision = {}, {name: [] for name in LEARNERS}

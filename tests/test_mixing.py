@@ -154,6 +154,7 @@ def test_its_fixed_point_is_the_minimiser(strength):
     assert (found - minimiser(arrays, graph, strength)).abs().max() < 1e-9
 
 
+@pytest.mark.slow
 def test_peers_come_to_the_same_where_exchanges_reach():
     arrays, federation, graph = ring()
     reach = enough(0.2 * 5 * graph.rho, 1e-11)
@@ -176,6 +177,7 @@ def test_with_more_steps_the_fixed_point_is_near_to_first_order():
     assert 1.8 < apart[1] / apart[2] < 2.2
 
 
+@pytest.mark.slow
 def test_sampled_rounds_settle_where_the_minimiser_is():
     arrays, federation, graph = ring()
     found = trained(federation, fl.FedU(graph, strength=2.0, **GRADIENT), 600, sample=0.6)

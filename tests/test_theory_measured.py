@@ -176,7 +176,8 @@ def test_the_floor_is_linear_in_the_step_with_mini_batches():
     assert slope(lengths, found) == pytest.approx(1, abs=0.1), found
 
 
-@pytest.mark.parametrize("sample", [1.0, pytest.param(0.5, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("sample", [1.0, 0.5])
 def test_the_floor_is_quadratic_in_the_step_with_full_gradients(sample):
     lengths = [0.02, 0.04, 0.08]
     found = floors(Isotropic(PATH, coupling=0.5), 4, lengths, 8, sample=sample)
@@ -216,6 +217,7 @@ def test_with_no_loss_disagreement_grows_iff_the_coupling_is_above_two(name, pro
     assert abs(math.log(ends[1] / ends[0])) > 1
 
 
+@pytest.mark.slow
 def test_with_a_quadratic_loss_it_grows_where_the_spectral_radius_passes_one():
     """(I − μ̃ηL)(I − μH)^R, on both sides within 1 % of the strength."""
     rng, names, lr, steps = np.random.default_rng(3), [str(k) for k in range(4)], 0.2, 3

@@ -117,8 +117,12 @@ def compared(tmp_path, ready):
     assert all(torch.equal(one[key], other[key]) for key in last)
 
 
+QUICK = ("fedu", "fedu-learned", "scaffold", "mocha", "apfl")  # the others are slow ones
+TORTURED = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in ALGORITHMS]
+
+
 @pytest.mark.parametrize("work", ["steps", pytest.param("epochs", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", TORTURED)
 def test_killed_runs_end_as_unbroken_ones(tmp_path, name, work):
     ready = list(prepared(experiments(name, work, SEEDS["alone"], rounds=10 + KILLS)))
     torture(tmp_path, ready, KILLS, f"{name} {work}")
