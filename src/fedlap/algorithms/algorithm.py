@@ -82,6 +82,15 @@ class Task(Protocol):
         """`descend` through all of the round's mini-batches."""
         ...
 
+    def pulled(
+        self, w: Stack, lr: Number, to: Stack, by: Number, times: int = 1, drag: Number | None = None
+    ) -> Stack:
+        """`times` steps w_k ← w_k − lr ∇F̃_k(w_k) − by (w_k − to_k) on each of the round's mini-batches.
+
+        After each mini-batch to_k ← to_k − drag (to_k − w_k), if that is given. Both in place.
+        """
+        ...
+
     def descend(self, w: Stack, batch: Batch, lr: Number) -> Stack:
         """w_k ← w_k − lr ∇F̃_k(w_k) for the clients of the batch, in place; the others keep w_k."""
         ...

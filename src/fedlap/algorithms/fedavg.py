@@ -107,12 +107,7 @@ class FedProx:
 
     def local(self, private: None, told: Stack, task: Task) -> tuple[None, Counted]:
         """R steps along the gradient and back towards what was told."""
-        w = told.clone()
-        for batch in task.batches():
-            active = len(batch.x)
-            back = w[:active] - told[:active]
-            w = task.descend(w, batch, self.lr)
-            w[:active] -= self.lr * self.proximal * back
+        w = task.pulled(told.clone(), self.lr, told, self.lr * self.proximal)
         return private, (w, task.count)
 
     def merge(self, w: One, ids: Ids, ups: Counted) -> One:

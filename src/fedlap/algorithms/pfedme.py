@@ -76,14 +76,9 @@ class PFedMe:
 
     def local(self, private: Stack, w: Stack, task: Task) -> tuple[Stack, Stack]:
         """R steps on the envelope, each after K on the personal model; w_k is sent, θ_k is kept."""
-        theta, w = w.clone(), w.clone()
-        for batch in task.batches():
-            active = len(batch.x)
-            for _ in range(self.inner_steps):
-                back = theta[:active] - w[:active]
-                theta = task.descend(theta, batch, self.inner_lr)
-                theta[:active] -= self.inner_lr * self.regularisation * back
-            w[:active] -= self.lr * self.regularisation * (w[:active] - theta[:active])
+        w = w.clone()
+        by, drag = self.inner_lr * self.regularisation, self.lr * self.regularisation
+        theta = task.pulled(w.clone(), self.inner_lr, w, by, self.inner_steps, drag)
         return theta, w
 
     def merge(self, w: One, ids: Ids, ups: Stack) -> One:

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int64, Num
 from torch import Tensor
 
 from fedlap.engines import in_store
+from fedlap.engines.fused import Fused
 from fedlap.federation import Federation
 from fedlap.models import CrossEntropy, DenseNetwork, Memory, Model, widened
 from fedlap.parts import Part, Scale
@@ -119,6 +120,11 @@ class Clients:
     def memory(self) -> Memory | None:
         """On a CPU, memory for what a step makes and the next makes anew: new memory comes page by page."""
         return Lent() if self.device.type == "cpu" else None
+
+    @cached_property
+    def fused(self) -> Fused | None:
+        """On a GPU, all steps of a round as one kernel, where there is one for them."""
+        return Fused.of(self)
 
     def by_count(self, ids: Int64[Tensor, "client"]) -> Int64[Tensor, "client"]:
         """Those with most training rows first, so that clients at work are always the first of a stack."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedlap.algorithms.column import Column, Number, at_rows
 from fedlap.engines.clients import Clients
+from fedlap.engines.fused import Pulled
 from fedlap.models import Batch, Goal, Memory
 from fedlap.work import Cohort, Plan, Work
 
@@ -166,6 +167,8 @@ class StackTask:
 
     def descended(self, w: Stack, lr: Number) -> Stack:
         """All steps of the round, in place, with as little between them as can be."""
+        if self._fused(w, lr):
+            return w
         clients, plan, before = self.clients, self.plan, -1
         model, memory, more = clients.model, clients.memory, range(plan.repeat)
         wide = clients.wide if len(w) > 1 else None
@@ -186,6 +189,31 @@ class StackTask:
                     model.step(descend, batch, rate)
         held.give()
         return w
+
+    def pulled(
+        self, w: Stack, lr: Number, to: Stack, by: Number, times: int = 1, drag: Number | None = None
+    ) -> Stack:
+        """All steps of the round, in place, each with a step towards other models."""
+        if self._fused(w, lr, times, Pulled(to if drag is not None else to.contiguous(), by, drag)):
+            return w
+        for batch in self.batches():
+            active = len(batch.x)
+            for _ in range(times):
+                back = w[:active] - to[:active]
+                w = self.descend(w, batch, lr)
+                w[:active] -= by * back
+            if drag is not None:
+                to[:active] -= drag * (to[:active] - w[:active])
+        return w
+
+    def _fused(self, w: Stack, lr: Number, times: int = 1, pulled: Pulled | None = None) -> bool:
+        """Whether a GPU has made all steps at once."""
+        fused, plan = self.clients.fused, self.plan
+        flat = all(each.is_contiguous() for each in ([w] if pulled is None else [w, pulled.to]))
+        if fused is None or not flat or (plan.repeat > 1 and pulled is not None):
+            return False
+        fused(w, self.cohort.ids, plan, lr, plan.repeat * times, pulled)
+        return True
 
     def gradient(self, w: Some, batch: Batch) -> Stack:
         """The gradient at the clients of the batch."""

@@ -1,0 +1,145 @@
+"""All steps of a round of dense networks as one kernel, where a GPU can have it (see `fused.cu`)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from fedlap.algorithms.column import Column, Number, at_rows
+from fedlap.models import CrossEntropy, DenseNetwork
+from fedlap.work import Plan
+
+if TYPE_CHECKING:
+    from fedlap.engines.clients import Clients
+
+Stack = Float[Tensor, "client param"]
+Kernel = Callable[..., None]
+
+SOURCE = Path(__file__).with_suffix(".cu")
+LARGEST_BATCH = 32  # sums of as many rows stay in registers
+THREADS = 256  # of a block
+STATIC = 64  # bytes of shared memory that the kernel has beside what it is given
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """Models that those at work are drawn to, how far in a step, and how far they follow after a batch."""
+
+    to: Stack
+    by: Number
+    drag: Number | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Fused:
+    """The kernel for these clients, and room for the first layers of those that are at work at once."""
+
+    clients: "Clients"
+    kernel: Kernel
+    shared: int
+    room: Float[Tensor, "block value"]
+
+    @staticmethod
+    def of(clients: "Clients") -> "Fused | None":
+        """None where the network, its loss, the precision or the data are not what the kernel is made for."""
+        network, train, batch = clients.model.network, clients.train, clients.batch
+        if clients.device.type != "cuda" or train.store.device != clients.device:
+            return None
+        if not isinstance(network, DenseNetwork) or not isinstance(clients.model.loss_of, CrossEntropy):
+            return None
+        exact = clients.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+        if not exact or batch == "all" or batch > LARGEST_BATCH or not _read_as_stored(clients):
+            return None
+        as_bytes = train.store.dtype == torch.uint8
+        made = compiled(network.widths, batch, as_bytes, clients.device.index or 0)
+        if made is None:
+            return None
+        blocks = torch.cuda.get_device_properties(clients.device).multi_processor_count
+        return Fused(clients, *made, torch.empty(blocks, _room(network.widths), device=clients.device))
+
+    def __call__(
+        self, w: Stack, ids: Int64[Tensor, "_"], plan: Plan, lr: Number, times: int, pulled: Pulled | None
+    ) -> None:
+        """All steps of the plan, each batch `times` times, in place."""
+        clients, train, scale = self.clients, self.clients.train, self.clients.scale
+        rate = _each(lr, w)
+        shift, factor = (_constants(scale.kind, each, ids, w) for each in (scale.shift, scale.factor))
+        pull, drag, anchor, drawn = rate, rate, w, 0
+        if pulled is not None:
+            pull, anchor, drawn = _each(pulled.by, w), pulled.to, 1
+            if pulled.drag is not None:
+                drag, drawn = _each(pulled.drag, w), 2
+        numbers = [len(w), len(plan.rows), times, *plan.rows.stride()[:2], *plan.weight.stride()[:2], drawn]
+        self.kernel(
+            grid=(min(len(w), len(self.room)), 1, 1),
+            block=(THREADS, 1, 1),
+            args=[
+                *(w, self.room, anchor, train.store, train.row, train.y, plan.rows, plan.weight),
+                *(rate, 1 - clients.model.l2 * rate, pull, drag, shift, factor),
+                torch.zeros(1, dtype=torch.int32, device=w.device),
+                *numbers,
+            ],
+            shared_mem=self.shared,
+        )
+
+
+def _room(widths: tuple[int, ...]) -> int:
+    """Numbers that a block keeps: the first layer, and all that models are drawn to, filled up and turned."""
+    filled = [widths[0] + -widths[0] % 8, *(width + -width % 4 for width in widths[1:])]
+    layers = [i * o for i, o in pairwise(filled)]
+    return layers[0] + sum(layers)
+
+
+def _read_as_stored(clients: "Clients") -> bool:
+    """Whether rows lie as the kernel reads them: what models see, or bytes with two constants a client."""
+    store, scale = clients.train.store, clients.scale
+    features = store[0].numel() if len(store) else 0
+    if clients.train.y.dtype != torch.int64 or not store.is_contiguous() or not features:
+        return False
+    if store.dtype == torch.uint8:
+        return features % 16 == 0 and scale.kind != "none" and scale.shift[0].numel() == 1
+    return store.dtype == torch.float32 and scale.kind == "none"
+
+
+def _each(number: Number, w: Stack) -> Float[Tensor, "client"]:
+    """A setting of every client."""
+    if isinstance(number, Column):
+        return at_rows(number, len(w)).flatten().to(w).contiguous()
+    return torch.full((len(w),), number, dtype=w.dtype, device=w.device)
+
+
+def _constants(kind: str, constants: Tensor, ids: Int64[Tensor, "_"], w: Stack) -> Float[Tensor, "client"]:
+    """Of the scale, for every client; any where features are read as they are."""
+    if kind == "none":
+        return torch.zeros(len(w), dtype=w.dtype, device=w.device)
+    at = ids[: len(w)] if kind == "client" else torch.zeros_like(ids[: len(w)])
+    return constants.flatten()[at].to(w)
+
+
+@cache
+def compiled(widths: tuple[int, ...], batch: int, as_bytes: bool, device: int) -> tuple[Kernel, int] | None:
+    """The kernel and its shared memory; None where it cannot be made, or the network is too large for it."""
+    make: Any = getattr(torch.cuda, "_compile_kernel", None)
+    shared = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0) - STATIC
+    if make is None or shared <= 0:
+        return None
+    given = {
+        "WIDTHS": ",".join(map(str, widths)),
+        "BATCH": batch,
+        "BYTES": int(as_bytes),
+        "SHARED": shared,
+        "THREADS": THREADS,
+    }
+    source = "".join(f"#define {name} {value}\n" for name, value in given.items()) + SOURCE.read_text("utf-8")
+    try:
+        kernel = make(source, "steps")
+        kernel.set_shared_memory_config(shared)
+    except (RuntimeError, OSError):  # no compiler, or the kernel says that the network is too large
+        return None
+    return kernel, shared

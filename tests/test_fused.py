@@ -1,0 +1,80 @@
+"""All steps of a round as one kernel on a GPU: the same numbers as step by step."""
+
+import pytest
+import torch
+
+import fedlap as fl
+from fedlap.engines.fused import Fused
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+MODELS = {
+    "linear": fl.models.linear(0.01),
+    "one hidden layer": fl.models.mlp(30),
+    "two hidden layers": fl.models.mlp((50, 7), l2=0.001),
+    "a layer that stays in no register": fl.models.mlp((120, 20)),
+}
+METHODS = {
+    "fedu": lambda f, **work: fl.FedU(fl.Graph.complete(f.clients), lr=0.05, **work),
+    "fedprox": lambda f, **work: fl.FedProx(proximal=0.3, lr=0.05, **work),
+    "pfedme": lambda f, **work: fl.PFedMe(regularisation=5.0, inner_lr=0.03, lr=0.05, **work),
+}
+WORK = {"steps": {"local_steps": 4}, "epochs": {"local_epochs": 2}}
+
+
+@pytest.fixture(scope="module", params=["bytes", "numbers"])
+def clients(request):
+    """Digits, which are bytes, scaled when they are read; or as many numbers that are read as they are."""
+    digits = fl.data.load("digits", partition=fl.partition.Labels(8, 3))
+    if request.param == "bytes":
+        return digits
+    arrays = {
+        name: (x.flatten(1)[:, :61].double() / 16, y)
+        for name, x, y in zip(
+            digits.clients, *zip(*(digits.train.client(k) for k in range(8)), strict=True), strict=True
+        )
+    }
+    return fl.Federation.from_arrays(arrays, labels=10)
+
+
+def trained(method, clients, model, monkeypatch, fused, **schedule):
+    """The models, and how often the kernel was used."""
+    used = []
+    if fused:
+        step = Fused.__call__
+        monkeypatch.setattr(Fused, "__call__", lambda *given: (used.append(1), step(*given))[1])
+    else:
+        monkeypatch.setattr(Fused, "of", staticmethod(lambda clients: None))
+    result = fl.fit(method, clients, model, rounds=3, device="cuda", **schedule)
+    monkeypatch.undo()
+    return result.models, len(used)
+
+
+@pytest.mark.parametrize("sample", [1.0, 0.5])
+@pytest.mark.parametrize("work", WORK.values(), ids=WORK)
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_the_kernel_makes_the_same_steps(model, name, work, sample, clients, monkeypatch):
+    method = METHODS[name](clients, **work)
+    schedule = {"batch": 9, "sample": sample, "seed": 3}
+    ours, used = trained(method, clients, model, monkeypatch, True, **schedule)
+    plain, _ = trained(method, clients, model, monkeypatch, False, **schedule)
+    assert used
+    assert (ours - plain).abs().max() < 2e-5
+    assert (plain - plain[:1]).abs().max() > 1e-3 or name != "fedu"
+
+
+def test_the_kernel_repeats_bit_for_bit(clients):
+    method, model = METHODS["fedu"](clients, local_epochs=1), fl.models.mlp((100, 100))
+    one, again = (fl.fit(method, clients, model, rounds=3, device="cuda") for _ in range(2))
+    assert torch.equal(one.models, again.models)
+
+
+@pytest.mark.parametrize(
+    "other", [{"dtype": "float64"}, {"precision": "tf32"}, {"batch": "all"}, {"batch": 33}], ids=str
+)
+def test_what_it_is_not_made_for_goes_step_by_step(other, clients, monkeypatch):
+    method = METHODS["fedu"](clients)
+    assert not trained(method, clients, fl.models.linear(), monkeypatch, True, **other)[1]
+    huge = fl.models.mlp((2000, 2000))
+    assert not trained(method, clients, huge, monkeypatch, True)[1]
