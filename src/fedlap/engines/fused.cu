@@ -13,7 +13,7 @@
 
 constexpr int widths[] = {WIDTHS};
 constexpr int LAYERS = sizeof(widths) / sizeof(int) - 1;
-constexpr int B = BATCH;
+constexpr int B = BATCH, WARPS = THREADS / 32;
 
 __host__ __device__ constexpr int up(int n, int to) { return (n + to - 1) / to * to; }
 template <int l> struct Width { static constexpr int n = widths[l], wide = up(widths[l], 4); };
@@ -97,8 +97,7 @@ __host__ __device__ constexpr int lanes_each(int items) {  // of a warp that sha
 template <int l> __device__ void forward(float *s) {
     constexpr int IP = Width<l>::wide, OP = Width<l + 1>::wide, OG = OP / 4;
     constexpr int RB = OG * B >= 2 * THREADS ? 4 : 1, ITEMS = OG * ((B + RB - 1) / RB), KS = lanes_each(ITEMS);
-    const float *W = s + inner_at(l), *bias = s + inner_bias_at(l), *in = s + out_at(l);
-    float *out = s + out_at(l + 1);
+    float *W = s + inner_at(l), *bias = s + inner_bias_at(l), *in = s + out_at(l), *out = s + out_at(l + 1);
     const int tid = thread(), ks = tid % KS;
     for (int first = 0; first < ITEMS; first += THREADS / KS) {
         const int item = first + tid / KS;
@@ -107,19 +106,26 @@ template <int l> __device__ void forward(float *s) {
         float4 sum[RB];
 #pragma unroll
         for (int r = 0; r < RB; ++r) sum[r] = make_float4(0, 0, 0, 0);
-#pragma unroll 3
-        for (int i = 4 * ks; i < IP; i += 4 * KS) {
-            float4 w[4];
+        // What the next turn needs is read before this one is computed.
+        float4 w[2][4], a[2][RB];
+        auto read = [&](int i, float4 *w_, float4 *a_) {
 #pragma unroll
-            for (int j = 0; j < 4; ++j) w[j] = four(const_cast<float *>(W) + (i + j) * OP + 4 * og);
+            for (int j = 0; j < 4; ++j) w_[j] = four(W + (i + j) * OP + 4 * og);
+#pragma unroll
+            for (int r = 0; r < RB; ++r) a_[r] = four(in + (b0 + r < B ? b0 + r : B - 1) * IP + i);
+        };
+        if (4 * ks < IP) read(4 * ks, w[0], a[0]);
+#pragma unroll
+        for (int t = 0; t < (IP / 4 + KS - 1) / KS; ++t) {
+            const int i = 4 * (ks + t * KS);
+            if (i + 4 * KS < IP) read(i + 4 * KS, w[(t + 1) % 2], a[(t + 1) % 2]);
+            if (i >= IP) continue;
 #pragma unroll
             for (int r = 0; r < RB; ++r) {
-                const int b = b0 + r < B ? b0 + r : B - 1;
-                const float4 a = four(const_cast<float *>(in) + b * IP + i);
-                add(sum[r], a.x, w[0]);
-                add(sum[r], a.y, w[1]);
-                add(sum[r], a.z, w[2]);
-                add(sum[r], a.w, w[3]);
+                add(sum[r], a[t % 2][r].x, w[t % 2][0]);
+                add(sum[r], a[t % 2][r].y, w[t % 2][1]);
+                add(sum[r], a[t % 2][r].z, w[t % 2][2]);
+                add(sum[r], a[t % 2][r].w, w[t % 2][3]);
             }
         }
 #pragma unroll
@@ -148,26 +154,30 @@ template <int l> __device__ void forward(float *s) {
 template <int l> __device__ void backward(float *s) {
     constexpr int IP = Width<l>::wide, OP = Width<l + 1>::wide, IG = IP / 4;
     constexpr int RB = IG * B >= 2 * THREADS ? 4 : 1, ITEMS = IG * ((B + RB - 1) / RB), KS = lanes_each(ITEMS);
-    const float *W = s + inner_at(l), *out = s + slope_at(l + 1), *seen = s + out_at(l);
-    float *in = s + slope_at(l);
+    float *W = s + inner_at(l), *out = s + slope_at(l + 1), *seen = s + out_at(l), *in = s + slope_at(l);
     const int tid = thread(), ks = tid % KS;
     for (int first = 0; first < ITEMS; first += THREADS / KS) {
         const int item = first + tid / KS;
         const bool mine = item < ITEMS;
         const int ig = mine ? item % IG : 0, b0 = mine ? item / IG * RB : 0;
         float sum[RB][4] = {};
-#pragma unroll 3
-        for (int o = 4 * ks; o < OP; o += 4 * KS) {
-            float4 w[4];
+        float4 w[2][4], d[2][RB];
+        auto read = [&](int o, float4 *w_, float4 *d_) {
 #pragma unroll
-            for (int j = 0; j < 4; ++j) w[j] = four(const_cast<float *>(W) + (ig + IG * j) * OP + o);
+            for (int j = 0; j < 4; ++j) w_[j] = four(W + (ig + IG * j) * OP + o);
 #pragma unroll
-            for (int r = 0; r < RB; ++r) {
-                const int b = b0 + r < B ? b0 + r : B - 1;
-                const float4 d = four(const_cast<float *>(out) + b * OP + o);
+            for (int r = 0; r < RB; ++r) d_[r] = four(out + (b0 + r < B ? b0 + r : B - 1) * OP + o);
+        };
+        if (4 * ks < OP) read(4 * ks, w[0], d[0]);
 #pragma unroll
-                for (int j = 0; j < 4; ++j) sum[r][j] = dot(w[j], d, sum[r][j]);
-            }
+        for (int t = 0; t < (OP / 4 + KS - 1) / KS; ++t) {
+            const int o = 4 * (ks + t * KS);
+            if (o + 4 * KS < OP) read(o + 4 * KS, w[(t + 1) % 2], d[(t + 1) % 2]);
+            if (o >= OP) continue;
+#pragma unroll
+            for (int r = 0; r < RB; ++r)
+#pragma unroll
+                for (int j = 0; j < 4; ++j) sum[r][j] = dot(w[t % 2][j], d[t % 2][r], sum[r][j]);
         }
 #pragma unroll
         for (int r = 0; r < RB; ++r) {
@@ -285,7 +295,8 @@ __device__ void loss_slope(float *s, const float *weight, const int *label, floa
     constexpr int EACH = (KP + 31) / 32;  // outputs of a lane
     const int tid = thread(), lane = tid % 32;
 #pragma unroll
-    for (int b = tid / 32; b < B; b += THREADS / 32) {
+    for (int turn = 0; turn < (B + WARPS - 1) / WARPS; ++turn) {
+        const int own = tid / 32 + turn * WARPS, b = own < B ? own : B - 1;
         float most = -3.402823466e38f, sum = 0, e[EACH];
 #pragma unroll
         for (int k = 0; k < EACH; ++k) {
@@ -305,7 +316,7 @@ __device__ void loss_slope(float *s, const float *weight, const int *label, floa
 #pragma unroll
         for (int k = 0; k < EACH; ++k) {
             const int at = lane + 32 * k;
-            if (at < KP) d[b * KP + at] = at < K ? scale * (e[k] / sum - (at == label[b] ? 1.f : 0.f)) : 0.f;
+            if (at < KP && own < B) d[b * KP + at] = at < K ? scale * (e[k] / sum - (at == label[b] ? 1.f : 0.f)) : 0.f;
         }
     }
 }
@@ -420,6 +431,8 @@ struct Coming {
 };
 #endif
 
+constexpr int DEEP = 2;  // rows of a batch that are read ahead
+
 // A tile of the first layer: eight inputs, four outputs of each.
 struct Tile {
     float4 w[8];
@@ -441,17 +454,27 @@ struct Tile {
             w[i].z *= pull.keep;
             w[i].w *= pull.keep;
         }
+        float4 d[DEEP + 1], x0[DEEP + 1], x1[DEEP + 1];
+        auto read = [&](int b) {
+            const int at = b % (DEEP + 1);
+            d[at] = four(slope + b * HP + h0);
+            x0[at] = four(x + b * DP + i0);
+            x1[at] = four(x + b * DP + i0 + 4);
+        };
+#pragma unroll
+        for (int b = 0; b < (DEEP < B ? DEEP : B); ++b) read(b);
 #pragma unroll
         for (int b = 0; b < B; ++b) {
-            const float4 d = four(slope + b * HP + h0), x0 = four(x + b * DP + i0), x1 = four(x + b * DP + i0 + 4);
-            add(w[0], x0.x, d);
-            add(w[1], x0.y, d);
-            add(w[2], x0.z, d);
-            add(w[3], x0.w, d);
-            add(w[4], x1.x, d);
-            add(w[5], x1.y, d);
-            add(w[6], x1.z, d);
-            add(w[7], x1.w, d);
+            const int at = b % (DEEP + 1);
+            if (b + DEEP < B) read(b + DEEP);
+            add(w[0], x0[at].x, d[at]);
+            add(w[1], x0[at].y, d[at]);
+            add(w[2], x0[at].z, d[at]);
+            add(w[3], x0[at].w, d[at]);
+            add(w[4], x1[at].x, d[at]);
+            add(w[5], x1[at].y, d[at]);
+            add(w[6], x1[at].z, d[at]);
+            add(w[7], x1[at].w, d[at]);
         }
         if (!pull.drawn) return;
 #pragma unroll
@@ -467,17 +490,25 @@ struct Tile {
         }
     }
     __device__ __forceinline__ void multiply(float *x, int i0, float4 *sum) const {
+        float4 x0[DEEP + 1], x1[DEEP + 1];
+        auto read = [&](int b) {
+            x0[b % (DEEP + 1)] = four(x + b * DP + i0);
+            x1[b % (DEEP + 1)] = four(x + b * DP + i0 + 4);
+        };
+#pragma unroll
+        for (int b = 0; b < (DEEP < B ? DEEP : B); ++b) read(b);
 #pragma unroll
         for (int b = 0; b < B; ++b) {
-            const float4 x0 = four(x + b * DP + i0), x1 = four(x + b * DP + i0 + 4);
-            add(sum[b], x0.x, w[0]);
-            add(sum[b], x0.y, w[1]);
-            add(sum[b], x0.z, w[2]);
-            add(sum[b], x0.w, w[3]);
-            add(sum[b], x1.x, w[4]);
-            add(sum[b], x1.y, w[5]);
-            add(sum[b], x1.z, w[6]);
-            add(sum[b], x1.w, w[7]);
+            const int at = b % (DEEP + 1);
+            if (b + DEEP < B) read(b + DEEP);
+            add(sum[b], x0[at].x, w[0]);
+            add(sum[b], x0[at].y, w[1]);
+            add(sum[b], x0[at].z, w[2]);
+            add(sum[b], x0[at].w, w[3]);
+            add(sum[b], x1[at].x, w[4]);
+            add(sum[b], x1[at].y, w[5]);
+            add(sum[b], x1[at].z, w[6]);
+            add(sum[b], x1[at].w, w[7]);
         }
     }
 };
