@@ -91,6 +91,10 @@ class Task(Protocol):
         """
         ...
 
+    def ahead(self, w: Stack, lr: Number, then: Number) -> Stack:
+        """w_k ← w_k − then ∇F̃′_k(w_k − lr ∇F̃_k(w_k)), F̃ and F̃′ with one mini-batch after another, in place."""
+        ...
+
     def descend(self, w: Stack, batch: Batch, lr: Number) -> Stack:
         """w_k ← w_k − lr ∇F̃_k(w_k) for the clients of the batch, in place; the others keep w_k."""
         ...

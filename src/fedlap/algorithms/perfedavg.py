@@ -68,13 +68,12 @@ class PerFedAvg:
     def local(self, private: None, w: Stack, task: Task) -> tuple[None, Stack]:
         """R steps along the gradient of the loss after adaptation."""
         w = w.clone()
-        groups = zip(*[task.batches()] * self.batches_per_step, strict=True)  # one iterator, in turn
-        for here, there, *curved in groups:
-            ahead = task.descend(w.clone(), here, self.adapt_lr)
-            step = task.gradient(ahead[: len(there.x)], there)
-            for batch in curved:
-                step = step[: len(batch.x)]
-                step = step - self.adapt_lr * task.curvature(w[: len(step)], batch, step)
+        if self.form == "first-order":
+            return private, task.ahead(w, self.adapt_lr, self.lr)
+        for here, there, curved in zip(*[task.batches()] * 3, strict=True):  # one iterator, in turn
+            reached = task.descend(w.clone(), here, self.adapt_lr)
+            step = task.gradient(reached[: len(there.x)], there)[: len(curved.x)]
+            step = step - self.adapt_lr * task.curvature(w[: len(step)], curved, step)
             w[: len(step)] -= self.lr * step
         return private, w
 

@@ -431,8 +431,6 @@ struct Coming {
 };
 #endif
 
-constexpr int DEEP = 2;  // rows of a batch that are read ahead
-
 // A tile of the first layer: eight inputs, four outputs of each.
 struct Tile {
     float4 w[8];
@@ -454,27 +452,17 @@ struct Tile {
             w[i].z *= pull.keep;
             w[i].w *= pull.keep;
         }
-        float4 d[DEEP + 1], x0[DEEP + 1], x1[DEEP + 1];
-        auto read = [&](int b) {
-            const int at = b % (DEEP + 1);
-            d[at] = four(slope + b * HP + h0);
-            x0[at] = four(x + b * DP + i0);
-            x1[at] = four(x + b * DP + i0 + 4);
-        };
-#pragma unroll
-        for (int b = 0; b < (DEEP < B ? DEEP : B); ++b) read(b);
 #pragma unroll
         for (int b = 0; b < B; ++b) {
-            const int at = b % (DEEP + 1);
-            if (b + DEEP < B) read(b + DEEP);
-            add(w[0], x0[at].x, d[at]);
-            add(w[1], x0[at].y, d[at]);
-            add(w[2], x0[at].z, d[at]);
-            add(w[3], x0[at].w, d[at]);
-            add(w[4], x1[at].x, d[at]);
-            add(w[5], x1[at].y, d[at]);
-            add(w[6], x1[at].z, d[at]);
-            add(w[7], x1[at].w, d[at]);
+            const float4 d = four(slope + b * HP + h0), x0 = four(x + b * DP + i0), x1 = four(x + b * DP + i0 + 4);
+            add(w[0], x0.x, d);
+            add(w[1], x0.y, d);
+            add(w[2], x0.z, d);
+            add(w[3], x0.w, d);
+            add(w[4], x1.x, d);
+            add(w[5], x1.y, d);
+            add(w[6], x1.z, d);
+            add(w[7], x1.w, d);
         }
         if (!pull.drawn) return;
 #pragma unroll
@@ -490,25 +478,17 @@ struct Tile {
         }
     }
     __device__ __forceinline__ void multiply(float *x, int i0, float4 *sum) const {
-        float4 x0[DEEP + 1], x1[DEEP + 1];
-        auto read = [&](int b) {
-            x0[b % (DEEP + 1)] = four(x + b * DP + i0);
-            x1[b % (DEEP + 1)] = four(x + b * DP + i0 + 4);
-        };
-#pragma unroll
-        for (int b = 0; b < (DEEP < B ? DEEP : B); ++b) read(b);
 #pragma unroll
         for (int b = 0; b < B; ++b) {
-            const int at = b % (DEEP + 1);
-            if (b + DEEP < B) read(b + DEEP);
-            add(sum[b], x0[at].x, w[0]);
-            add(sum[b], x0[at].y, w[1]);
-            add(sum[b], x0[at].z, w[2]);
-            add(sum[b], x0[at].w, w[3]);
-            add(sum[b], x1[at].x, w[4]);
-            add(sum[b], x1[at].y, w[5]);
-            add(sum[b], x1[at].z, w[6]);
-            add(sum[b], x1[at].w, w[7]);
+            const float4 x0 = four(x + b * DP + i0), x1 = four(x + b * DP + i0 + 4);
+            add(sum[b], x0.x, w[0]);
+            add(sum[b], x0.y, w[1]);
+            add(sum[b], x0.z, w[2]);
+            add(sum[b], x0.w, w[3]);
+            add(sum[b], x1.x, w[4]);
+            add(sum[b], x1.y, w[5]);
+            add(sum[b], x1.z, w[6]);
+            add(sum[b], x1.w, w[7]);
         }
     }
 };
@@ -555,6 +535,11 @@ template <int l> __device__ void turn_all_back(float *room, float *w) {
     }
 }
 
+// What the steps of a round are: w ← keep·w − lr·∇; the same and pull·(anchor − w); the same, and after each batch
+// the anchor follows by drag·(w − anchor); or, with batches in turn, w̃ ← keep·w − lr·∇ from w, which the anchor
+// holds (it is w itself when the round begins), and w ← w + drag·w̃ − pull·∇ at w̃.
+constexpr int FREE = 0, DRAWN = 1, FOLLOWED = 2, AHEAD = 3;
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1) steps(
     float *w, float *room, float *anchor, const void *store, const long long *place, const long long *label,
     const long long *rows, const double *weight, const float *lr, const float *keep, const float *pull_,
@@ -578,12 +563,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) steps(
         if (tid == 0) {
             c = atomicAdd(next, 1);
             if (c < clients) {
-                const float by = drawn ? pull_[c] : 0.f;
                 pull.anchor = anchor + (long long)c * SIZE;
-                pull.keep = keep[c] - by;
-                pull.pull = by;
-                pull.drag = drawn ? drag[c] : 0.f;
-                pull.drawn = drawn;
+                pull.pull = drawn == DRAWN || drawn == FOLLOWED ? pull_[c] : 0.f;
+                pull.keep = keep[c] - pull.pull;
+                pull.drag = drawn == FOLLOWED ? drag[c] : 1.f;
+                pull.drawn = drawn != FREE;
                 pull.follows = false;
             }
         }
@@ -592,30 +576,32 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) steps(
 
         // The first two batches at once; of later ones, where rows are is asked for two batches ahead, and
         // which rows they are three.
-        auto row_of = [&](int q) { return rows[(long long)c * row_client + (long long)q * row_step + tid]; };
-        auto weight_of = [&](int q) {
-            return (float)weight[(long long)c * weight_client + (long long)q * weight_step + tid];
+        const auto weight_at_place = [&](int q, int at) {
+            return (float)weight[(long long)c * weight_client + (long long)q * weight_step + at];
         };
-        long long row = 0;
+        const auto row_of = [&](int q) {  // none where the client has no such batch
+            if (weight_at_place(q, 0) == 0) return -1LL;
+            return rows[(long long)c * row_client + (long long)q * row_step + tid];
+        };
+        long long row = -1;
         float row_weight = 0;
         if (tid < B) {
             for (int q = 0; q < 2; ++q) {
-                const bool there = q < batches;
-                const long long r = there ? row_of(q) : 0;
-                places[q * B + tid] = there ? (int)place[r] : 0;
-                labels[q * B + tid] = there ? (int)label[r] : 0;
-                weights[q * B + tid] = there ? weight_of(q) : 0.f;
+                const long long r = q < batches ? row_of(q) : -1;
+                places[q * B + tid] = r < 0 ? 0 : (int)place[r];
+                labels[q * B + tid] = r < 0 ? 0 : (int)label[r];
+                weights[q * B + tid] = r < 0 ? 0.f : weight_at_place(q, tid);
             }
             if (2 < batches) {
                 row = row_of(2);
-                row_weight = weight_of(2);
+                row_weight = weight_at_place(2, tid);
             }
         }
         __syncthreads();
         if (weights[0] == 0) continue;  // no rows, no steps
         fetch<0>(s, w + (long long)c * SIZE);
         turn<0>(w + (long long)c * SIZE, own_room);
-        if (drawn) turn_all<0>(pull.anchor, to);
+        if (drawn != FREE) turn_all<0>(pull.anchor, to);
         Coming coming;
         coming.begin(store, places, s);
         coming.end(s, shift[c], factor[c]);
@@ -682,16 +668,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) steps(
             int next_place = 0, next_label = 0;
             float next_weight = 0;
             if (more) coming.begin(store, places + (q + 1) % 2 * B, other);
-            if (tid < B && done && q + 2 < batches) {
+            if (tid < B && done && row >= 0) {
                 next_place = (int)place[row];
                 next_label = (int)label[row];
                 next_weight = row_weight;
-                if (q + 3 < batches) {
-                    row = row_of(q + 3);
-                    row_weight = weight_of(q + 3);
+                row = q + 3 < batches ? row_of(q + 3) : -1;
+                if (row >= 0) row_weight = weight_at_place(q + 3, tid);
+            }
+            const bool back = drawn == AHEAD && q % 2;
+            if (tid == 0) {  // all this is read behind the next barrier
+                pull.follows = back || (drawn == FOLLOWED && done);
+                if (drawn == AHEAD) {
+                    pull.pull = back;
+                    pull.keep = back ? drag[c] : keep[c];
                 }
             }
-            if (tid == 0) pull.follows = drawn == 2 && done;  // read behind the next barrier
 
             for (int at = 4 * thread(); at < B * HP; at += 4 * THREADS) {
                 float4 z = four(s + inner_bias_at(0) + at % HP);
@@ -704,7 +695,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) steps(
             }
             __syncthreads();
             forward_all<1>(s);
-            loss_slope(s, weights + q % 2 * B, labels + q % 2 * B, lr[c]);
+            loss_slope(s, weights + q % 2 * B, labels + q % 2 * B, back ? pull_[c] : lr[c]);
             __syncthreads();
             backward_all<LAYERS - 1>(s, pull, to);
             for (int h = thread(); h < H; h += THREADS) {
@@ -732,6 +723,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) steps(
         __syncthreads();
         bring<0>(s, w + (long long)c * SIZE);
         turn_back<0>(own_room, w + (long long)c * SIZE);
-        if (drawn == 2) turn_all_back<0>(to, pull.anchor);
+        if (drawn == FOLLOWED) turn_all_back<0>(to, pull.anchor);
     }
 }

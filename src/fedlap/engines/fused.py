@@ -36,6 +36,17 @@ class Pulled:
     drag: Number | None = None
 
 
+@dataclass(frozen=True)
+class Ahead:
+    """Steps of this length by the gradient where another step leads, on the batch after it."""
+
+    lr: Number
+
+
+Way = Pulled | Ahead | None
+FREE, DRAWN, FOLLOWED, AHEAD = range(4)  # as the kernel calls them
+
+
 @dataclass(frozen=True, eq=False)
 class Fused:
     """The kernel for these clients, and room for the first layers of those that are at work at once."""
@@ -64,24 +75,27 @@ class Fused:
         return Fused(clients, *made, torch.empty(blocks, _room(network.widths), device=clients.device))
 
     def __call__(
-        self, w: Stack, ids: Int64[Tensor, "_"], plan: Plan, lr: Number, times: int, pulled: Pulled | None
+        self, w: Stack, ids: Int64[Tensor, "_"], plan: Plan, lr: Number, times: int = 1, way: Way = None
     ) -> None:
         """All steps of the plan, each batch `times` times, in place."""
-        clients, train, scale = self.clients, self.clients.train, self.clients.scale
+        train, scale, l2 = self.clients.train, self.clients.scale, self.clients.model.l2
         rate = _each(lr, w)
         shift, factor = (_constants(scale.kind, each, ids, w) for each in (scale.shift, scale.factor))
-        pull, drag, anchor, drawn = rate, rate, w, 0
-        if pulled is not None:
-            pull, anchor, drawn = _each(pulled.by, w), pulled.to, 1
-            if pulled.drag is not None:
-                drag, drawn = _each(pulled.drag, w), 2
-        numbers = [len(w), len(plan.rows), times, *plan.rows.stride()[:2], *plan.weight.stride()[:2], drawn]
+        pull, drag, anchor, kind = rate, rate, w, FREE
+        if isinstance(way, Pulled):
+            pull, anchor, kind = _each(way.by, w), way.to, DRAWN
+            if way.drag is not None:
+                drag, kind = _each(way.drag, w), FOLLOWED
+        elif way is not None:
+            pull, kind = _each(way.lr, w), AHEAD
+            drag = -l2 * pull
+        numbers = [len(w), len(plan.rows), times, *plan.rows.stride()[:2], *plan.weight.stride()[:2], kind]
         self.kernel(
             grid=(min(len(w), len(self.room)), 1, 1),
             block=(THREADS, 1, 1),
             args=[
                 *(w, self.room, anchor, train.store, train.row, train.y, plan.rows, plan.weight),
-                *(rate, 1 - clients.model.l2 * rate, pull, drag, shift, factor),
+                *(rate, 1 - l2 * rate, pull, drag, shift, factor),
                 torch.zeros(1, dtype=torch.int32, device=w.device),
                 *numbers,
             ],

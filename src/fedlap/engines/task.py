@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedlap.algorithms.column import Column, Number, at_rows
 from fedlap.engines.clients import Clients
-from fedlap.engines.fused import Pulled
+from fedlap.engines.fused import Ahead, Pulled, Way
 from fedlap.models import Batch, Goal, Memory
 from fedlap.work import Cohort, Plan, Work
 
@@ -206,13 +206,25 @@ class StackTask:
                 to[:active] -= drag * (to[:active] - w[:active])
         return w
 
-    def _fused(self, w: Stack, lr: Number, times: int = 1, pulled: Pulled | None = None) -> bool:
+    def ahead(self, w: Stack, lr: Number, then: Number) -> Stack:
+        """Steps of two mini-batches each, in place: the second's gradient is that where the first leads."""
+        if self._fused(w, lr, 1, Ahead(then)):
+            return w
+        for here, there in zip(*[self.batches()] * 2, strict=True):  # one iterator, in turn
+            reached = self.descend(w.clone(), here, lr)
+            step = self.gradient(reached[: len(there.x)], there)
+            w[: len(step)] -= then * step
+        return w
+
+    def _fused(self, w: Stack, lr: Number, times: int = 1, way: Way = None) -> bool:
         """Whether a GPU has made all steps at once."""
         fused, plan = self.clients.fused, self.plan
-        flat = all(each.is_contiguous() for each in ([w] if pulled is None else [w, pulled.to]))
-        if fused is None or not flat or (plan.repeat > 1 and pulled is not None):
+        flat = w.is_contiguous() and (not isinstance(way, Pulled) or way.to.is_contiguous())
+        if fused is None or not flat or plan.rows.shape[2] != self.clients.batch:
             return False
-        fused(w, self.cohort.ids, plan, lr, plan.repeat * times, pulled)
+        if plan.repeat > 1 and way is not None:
+            return False
+        fused(w, self.cohort.ids, plan, lr, plan.repeat * times, way)
         return True
 
     def gradient(self, w: Some, batch: Batch) -> Stack:
