@@ -122,11 +122,11 @@ def main() -> int:
         memory = f"{torch.cuda.max_memory_allocated() / 1e9:.2f}"
         cells.append([row.name, f"{took:.3g} {row.unit}", f"{row.must:g}", f"{row.aim:g}", memory, verdict])
         print(" | ".join(cells[-1]), flush=True)
-    if options.results:
-        name = torch.cuda.get_device_name()
-        about = f"one {name}, float32; the least of {options.repeats}; by benchmarks/device.py"
-        headers = ["a round of", "ours", "must", "aim", "peak GB", ""]
-        write_section(options.results, name, about, headers, cells)
+        if options.results:  # row by row, so that what is measured stays
+            name = torch.cuda.get_device_name()
+            about = f"one {name}, float32; the least of {options.repeats}; by benchmarks/device.py"
+            headers = ["a round of", "ours", "must", "aim", "peak GB", ""]
+            write_section(options.results, name, about, headers, cells)
     return int(missed)
 
 

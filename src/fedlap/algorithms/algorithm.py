@@ -92,7 +92,7 @@ class Task(Protocol):
         ...
 
     def ahead(self, w: Stack, lr: Number, then: Number) -> Stack:
-        """w_k ← w_k − then ∇F̃′_k(w_k − lr ∇F̃_k(w_k)), F̃ and F̃′ with one mini-batch after another, in place."""
+        """w_k ← w_k − then ∇F̃′_k(w_k − lr ∇F̃_k(w_k)), in place, with two mini-batches after two others."""
         ...
 
     def descend(self, w: Stack, batch: Batch, lr: Number) -> Stack:

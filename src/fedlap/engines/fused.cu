@@ -193,25 +193,28 @@ template <int l> __device__ void backward(float *s) {
     }
 }
 
-// Parameters that are drawn to others; these follow where `drag` says so. It lies in shared memory: registers
-// are scarce where most of the time goes.
+// Parameters that are drawn to others, w ← keep·w + pull·(anchor − w) + change, which follow where `drag` says so:
+// differences are what is scaled, or a sum of rounded shares that is not one would add up over steps. It lies
+// in shared memory: registers are scarce where most of the time goes.
 struct Pull {
     float *anchor;
     float keep, pull, drag;
     bool drawn, follows;
 
-    __device__ __forceinline__ float near(float w, float &to) const {
-        const float was = to;
-        w = fmaf(pull, was, w);
-        if (follows) to = fmaf(drag, w - was, was);
-        return w;
-    }
-    __device__ __forceinline__ float4 near(const float4 &w, float4 &to) const {
+    __device__ __forceinline__ float near(float w, float to) const { return fmaf(pull, to - w, keep * w); }
+    __device__ __forceinline__ float4 near(const float4 &w, const float4 &to) const {
         return make_float4(near(w.x, to.x), near(w.y, to.y), near(w.z, to.z), near(w.w, to.w));
     }
+    __device__ __forceinline__ float after(float w, float to) const { return fmaf(drag, w - to, to); }
+    __device__ __forceinline__ float4 after(const float4 &w, const float4 &to) const {
+        return make_float4(after(w.x, to.x), after(w.y, to.y), after(w.z, to.z), after(w.w, to.w));
+    }
     __device__ __forceinline__ float moved(float w, float change, int at) const {
-        w = fmaf(keep, w, change);
-        return drawn ? near(w, anchor[at]) : w;
+        if (!drawn) return fmaf(keep, w, change);
+        const float to = anchor[at];
+        w = near(w, to) + change;
+        if (follows) anchor[at] = after(w, to);
+        return w;
     }
 };
 
@@ -260,9 +263,9 @@ template <int l> __device__ void change(float *s, const Pull &pull, float *ancho
                         const int i = 4 * (ig0 + (t0 + t) * BESIDE) + j;
                         if (i >= IP) continue;
                         float4 &w = four(W + i * OP + 4 * og);
-                        add(sum[t][j], pull.keep, w);
-                        w = pull.near(sum[t][j], to[t][j]);
-                        if (pull.follows) four(anchor + i * OP + 4 * og) = to[t][j];
+                        add(sum[t][j], 1.f, pull.near(w, to[t][j]));
+                        w = sum[t][j];
+                        if (pull.follows) four(anchor + i * OP + 4 * og) = pull.after(w, to[t][j]);
                     }
             } else {
 #pragma unroll
@@ -443,14 +446,17 @@ struct Tile {
 #pragma unroll
         for (int i = 0; i < 8; ++i) four(room + (i0 + i) * HP + h0) = w[i];
     }
-    // w ← keep·w + Σ_b x_b ⊗ slope_b, and towards the anchor.
+    // w ← keep·w + pull·(to − w) + Σ_b x_b ⊗ slope_b
     __device__ __forceinline__ void change(float *x, float *slope, const Pull &pull, float *to, int i0, int h0) {
+        if (pull.drawn) {
+            Tile there;
+            there.from_room(to, i0, h0);
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            w[i].x *= pull.keep;
-            w[i].y *= pull.keep;
-            w[i].z *= pull.keep;
-            w[i].w *= pull.keep;
+            for (int i = 0; i < 8; ++i) w[i] = pull.near(w[i], there.w[i]);
+        } else {
+#pragma unroll
+            for (int i = 0; i < 8; ++i)
+                w[i] = make_float4(pull.keep * w[i].x, pull.keep * w[i].y, pull.keep * w[i].z, pull.keep * w[i].w);
         }
 #pragma unroll
         for (int b = 0; b < B; ++b) {
@@ -464,17 +470,12 @@ struct Tile {
             add(w[6], x1.z, d);
             add(w[7], x1.w, d);
         }
-        if (!pull.drawn) return;
+        if (pull.follows) {
+            Tile there;
+            there.from_room(to, i0, h0);
 #pragma unroll
-        for (int half = 0; half < 8; half += 4) {
-            float4 v[4];
-#pragma unroll
-            for (int i = 0; i < 4; ++i) v[i] = four(to + (i0 + half + i) * HP + h0);
-#pragma unroll
-            for (int i = 0; i < 4; ++i) w[half + i] = pull.near(w[half + i], v[i]);
-            if (!pull.follows) continue;
-#pragma unroll
-            for (int i = 0; i < 4; ++i) four(to + (i0 + half + i) * HP + h0) = v[i];
+            for (int i = 0; i < 8; ++i) there.w[i] = pull.after(w[i], there.w[i]);
+            there.to_room(to, i0, h0);
         }
     }
     __device__ __forceinline__ void multiply(float *x, int i0, float4 *sum) const {
@@ -537,7 +538,7 @@ template <int l> __device__ void turn_all_back(float *room, float *w) {
 
 // What the steps of a round are: w ← keep·w − lr·∇; the same and pull·(anchor − w); the same, and after each batch
 // the anchor follows by drag·(w − anchor); or, with batches in turn, w̃ ← keep·w − lr·∇ from w, which the anchor
-// holds (it is w itself when the round begins), and w ← w + drag·w̃ − pull·∇ at w̃.
+// holds (it is w itself when the round begins), and w ← w − (1 − drag)·w̃ − pull·∇ at w̃.
 constexpr int FREE = 0, DRAWN = 1, FOLLOWED = 2, AHEAD = 3;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) steps(
@@ -565,7 +566,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) steps(
             if (c < clients) {
                 pull.anchor = anchor + (long long)c * SIZE;
                 pull.pull = drawn == DRAWN || drawn == FOLLOWED ? pull_[c] : 0.f;
-                pull.keep = keep[c] - pull.pull;
+                pull.keep = keep[c];
                 pull.drag = drawn == FOLLOWED ? drag[c] : 1.f;
                 pull.drawn = drawn != FREE;
                 pull.follows = false;

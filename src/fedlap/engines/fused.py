@@ -72,7 +72,7 @@ class Fused:
         if made is None:
             return None
         blocks = torch.cuda.get_device_properties(clients.device).multi_processor_count
-        return Fused(clients, *made, torch.empty(blocks, _room(network.widths), device=clients.device))
+        return Fused(clients, *made, torch.empty(blocks, room(network.widths), device=clients.device))
 
     def __call__(
         self, w: Stack, ids: Int64[Tensor, "_"], plan: Plan, lr: Number, times: int = 1, way: Way = None
@@ -88,7 +88,7 @@ class Fused:
                 drag, kind = _each(way.drag, w), FOLLOWED
         elif way is not None:
             pull, kind = _each(way.lr, w), AHEAD
-            drag = -l2 * pull
+            drag = 1 - l2 * pull
         numbers = [len(w), len(plan.rows), times, *plan.rows.stride()[:2], *plan.weight.stride()[:2], kind]
         self.kernel(
             grid=(min(len(w), len(self.room)), 1, 1),
@@ -103,7 +103,7 @@ class Fused:
         )
 
 
-def _room(widths: tuple[int, ...]) -> int:
+def room(widths: tuple[int, ...]) -> int:
     """Numbers that a block keeps: the first layer, and all that models are drawn to, filled up and turned."""
     filled = [widths[0] + -widths[0] % 8, *(width + -width % 4 for width in widths[1:])]
     layers = [i * o for i, o in pairwise(filled)]

@@ -1,0 +1,112 @@
+"""All steps of a round as one kernel: the same as step by step, wherever it runs."""
+
+import pytest
+import torch
+
+import emulation
+import fedlap as fl
+from fedlap.engines.clients import Clients
+from fedlap.engines.fused import Fused, room
+from fedlap.models import DenseNetwork
+from fedlap.schedule import Schedule
+from fedlap.training import fit_all
+from fedlap.trials import Trial
+
+pytestmark = pytest.mark.skipif(emulation.COMPILER is None, reason="no C++ compiler")
+
+MODELS = {
+    "linear": fl.models.linear(0.01),
+    "a hidden layer": fl.models.mlp(11, l2=0.01),
+    "three, and one that is streamed": fl.models.mlp((200, 6, 5)),
+}
+METHODS = {
+    "fedu": lambda f, **work: fl.FedU(fl.Graph.complete(f.clients), lr=0.05, **work),
+    "fedprox": lambda f, **work: fl.FedProx(proximal=0.3, lr=0.05, **work),
+    "perfedavg": lambda f, **work: fl.PerFedAvg(adapt_lr=0.1, lr=0.05, **work),
+    "pfedme": lambda f, **work: fl.PFedMe(regularisation=5.0, inner_lr=0.03, inner_steps=3, lr=0.05, **work),
+}
+WORK = {"steps": ({"local_steps": 3}, 1.0), "epochs": ({"local_epochs": 1}, 0.5)}  # and the share of clients
+
+
+def made(kind):
+    """Clients of unequal size, some with less than a batch: images as bytes, or numbers."""
+    draw = torch.Generator().manual_seed(7)
+    sizes = [9, 2, 13, 5, 21]
+    shape = (4, 4) if kind == "bytes" else (37,)
+    arrays = {
+        str(k): (
+            torch.randint(0, 256, (n, *shape), generator=draw).byte()
+            if kind == "bytes"
+            else torch.randn(n, *shape, generator=draw, dtype=torch.float64),
+            torch.randint(0, 3, (n,), generator=draw),
+        )
+        for k, n in enumerate(sizes)
+    }
+    federation = fl.Federation.from_arrays(arrays, labels=3, test_share=0.0)
+    return federation.scaled("pooled") if kind == "bytes" else federation
+
+
+@pytest.fixture(scope="module", params=["bytes", "numbers"])
+def clients(request):
+    return made(request.param)
+
+
+@pytest.fixture
+def emulated(monkeypatch):
+    """Runs take the kernel, on a CPU; how often is counted."""
+    used = []
+
+    def of(clients):
+        network, batch = clients.model.network, clients.batch
+        assert isinstance(network, DenseNetwork)
+        as_bytes = clients.train.store.dtype == torch.uint8
+        call, shared = emulation.kernel(network.widths, batch, as_bytes)
+
+        def counted(**given):
+            used.append(1)
+            call(**given)
+
+        return Fused(clients, counted, shared, torch.empty(2, room(network.widths)))
+
+    monkeypatch.setattr(Clients, "fused", property(of))
+    return used
+
+
+def trained(method, clients, model, **schedule):
+    schedule = {"rounds": 2, "batch": 4, "seed": 3, **schedule}
+    return fl.fit(method, clients, model, **schedule).models.double()
+
+
+@pytest.mark.parametrize(("work", "sample"), WORK.values(), ids=WORK)
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_a_kernel_makes_the_same_steps(model, name, work, sample, clients, emulated, monkeypatch):
+    method = METHODS[name](clients, **work)
+    ours = trained(method, clients, model, sample=sample)
+    assert emulated
+    monkeypatch.undo()
+    exact = trained(method, clients, model, sample=sample, dtype="float64")
+    assert (ours - exact).abs().max() < 2e-6
+
+
+def test_runs_of_a_stack_differ_in_settings(clients, emulated):
+    """Rates, pulls and constants of the scale are each client's own."""
+    model, others = fl.models.mlp(11, l2=0.01), made("bytes" if clients.inputs == (4, 4) else "numbers")
+    trials = [
+        Trial(fl.PFedMe(5.0, 3, 0.03, lr=0.05), clients, model, 0),
+        Trial(fl.PFedMe(2.0, 3, 0.01, lr=0.1), others.fold(3, 1, 0), model, 1),
+    ]
+    stacked = fit_all(trials, Schedule(rounds=2, batch=4))
+    assert len(emulated) == 2
+    for trial, result in zip(trials, stacked, strict=True):
+        alone = fl.fit(trial.algorithm, trial.federation, model, rounds=2, batch=4, seed=trial.seed)
+        assert (alone.models - result.models).abs().max() < 1e-6  # products of settings are rounded or not
+
+
+def test_many_small_pulls_do_not_add_up(clients, emulated, monkeypatch):
+    """A model is drawn to one that follows it, a thousand times: rounding must not take sides."""
+    method = fl.PFedMe(regularisation=5.0, inner_lr=0.03, inner_steps=5, lr=0.05, local_steps=100)
+    ours = trained(method, clients, fl.models.linear(), batch=2)
+    monkeypatch.undo()
+    exact = trained(method, clients, fl.models.linear(), batch=2, dtype="float64")
+    assert (ours - exact).abs().max() < 1e-6
