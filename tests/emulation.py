@@ -25,12 +25,13 @@ extern "C" void launch(int blocks, void **p, int *n) {
 POINTERS = (
     *("float", "float", "float", "void", "long long", "long long", "long long", "double"),
     *(["float"] * 6),
-    "int",
+    *("long long", "int"),
 )
+NUMBERS = 9
 
 
 @functools.cache
-def kernel(widths, batch, as_bytes):
+def kernel(widths, batch, as_bytes, ascent):
     """What `fused.compiled` would return on a GPU."""
     given = {
         "WIDTHS": ",".join(map(str, widths)),
@@ -38,13 +39,14 @@ def kernel(widths, batch, as_bytes):
         "BYTES": int(as_bytes),
         "SHARED": SHARED,
         "THREADS": THREADS,
+        "ASCENT": ascent,
     }
     source = f'#include "{HEADER}"\n' + "".join(f"#define {name} {value}\n" for name, value in given.items())
     source += fused.SOURCE.read_text("utf-8").replace(
         "extern __shared__ float s[];", "float *s = emulated::memory;"
     )
     arguments = [f"({kind} *)p[{at}]" for at, kind in enumerate(POINTERS)]
-    source += LAUNCH % ", ".join([*arguments, *(f"n[{at}]" for at in range(8))])
+    source += LAUNCH % ", ".join([*arguments, *(f"n[{at}]" for at in range(NUMBERS))])
     folder = Path(tempfile.gettempdir()) / "fedlap-kernels"
     folder.mkdir(exist_ok=True)
     name = hashlib.sha256((source + HEADER.read_text()).encode()).hexdigest()[:16]
@@ -61,7 +63,7 @@ def kernel(widths, batch, as_bytes):
     def call(grid, block, args, shared_mem):
         tensors = [each for each in args if isinstance(each, torch.Tensor)]
         numbers = [each for each in args if isinstance(each, int)]
-        assert len(tensors) == len(POINTERS)
+        assert (len(tensors), len(numbers)) == (len(POINTERS), NUMBERS)
         assert all(each.device.type == "cpu" for each in tensors)
         pointers = (ctypes.c_void_p * len(tensors))(*(each.data_ptr() for each in tensors))
         launch(grid[0], pointers, (ctypes.c_int * len(numbers))(*numbers))

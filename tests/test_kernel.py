@@ -60,13 +60,17 @@ def emulated(monkeypatch):
         network, batch = clients.model.network, clients.batch
         assert isinstance(network, DenseNetwork)
         as_bytes = clients.train.store.dtype == torch.uint8
-        call, shared = emulation.kernel(network.widths, batch, as_bytes)
 
-        def counted(**given):
-            used.append(1)
-            call(**given)
+        def make(ascent):
+            call, shared = emulation.kernel(network.widths, batch, as_bytes, ascent)
 
-        return Fused(clients, counted, shared, torch.empty(2, room(network.widths)))
+            def counted(**given):
+                used.append(ascent)
+                call(**given)
+
+            return counted, shared
+
+        return Fused(clients, make, torch.empty(2, room(network.widths)))
 
     monkeypatch.setattr(Clients, "fused", property(of))
     return used
@@ -86,6 +90,19 @@ def test_a_kernel_makes_the_same_steps(model, name, work, sample, clients, emula
     assert emulated
     monkeypatch.undo()
     exact = trained(method, clients, model, sample=sample, dtype="float64")
+    assert (ours - exact).abs().max() < 2e-6
+
+
+@pytest.mark.parametrize(("work", "sample"), WORK.values(), ids=WORK)
+@pytest.mark.parametrize("loss", ["logistic", "squared", "hinge"])
+def test_a_kernel_ascends_the_same(loss, work, sample, clients, emulated, monkeypatch):
+    graph = fl.Graph.complete(clients.clients)
+    method = fl.Mocha(graph, 0.1, loss=loss, least_work=0.3, aggregation=0.9, **work)
+    ours = trained(method, clients, fl.models.linear(0.01), sample=sample)
+    assert set(emulated) == {{"squared": 1, "hinge": 2, "logistic": 3}[loss]}
+    monkeypatch.undo()
+    exact = trained(method, clients, fl.models.linear(0.01), sample=sample, dtype="float64")
+    assert exact.abs().max() > 0.02
     assert (ours - exact).abs().max() < 2e-6
 
 

@@ -19,7 +19,6 @@ from fedlap.algorithms.algorithm import (
     State,
     Steady,
     Suited,
-    Task,
 )
 from fedlap.algorithms.apfl import APFL
 from fedlap.algorithms.coupling import Coupled
@@ -36,6 +35,7 @@ from fedlap.algorithms.mocha import Mocha
 from fedlap.algorithms.perfedavg import PerFedAvg
 from fedlap.algorithms.pfedme import PFedMe
 from fedlap.algorithms.scaffold import Scaffold
+from fedlap.algorithms.task import Task
 
 ALGORITHMS: Final[dict[str, type[Algorithm]]] = {
     "fedu": FedU,

@@ -6,7 +6,8 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms.algorithm import Ids, Kind, One, Stack, Steadiness, Task, check_work
+from fedlap.algorithms.algorithm import Ids, Kind, One, Steadiness, check_work
+from fedlap.algorithms.task import Stack, Task
 from fedlap.errors import InputError, real
 
 Own = tuple[Stack, Float[Tensor, "client 1"]]  # v_k and a_k

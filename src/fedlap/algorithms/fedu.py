@@ -13,8 +13,9 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fedlap.algorithms.algorithm import Everyone, Ids, Kind, Own, Rows, Stack, Steadiness, Task, check_work
+from fedlap.algorithms.algorithm import Everyone, Ids, Kind, Own, Rows, Steadiness, check_work
 from fedlap.algorithms.coupling import Coupling, Mixing
+from fedlap.algorithms.task import Stack, Task
 from fedlap.errors import InputError, whole
 from fedlap.federation import Federation
 from fedlap.graph import Graph

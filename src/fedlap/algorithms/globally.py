@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedlap.algorithms.algorithm import Ids, Kind, One, Stack, Steadiness, Task, check_work
+from fedlap.algorithms.algorithm import Ids, Kind, One, Steadiness, check_work
+from fedlap.algorithms.task import Stack, Task
 from fedlap.federation import Federation
 
 

@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from fedlap.algorithms.algorithm import Ids, Kind, One, Stack, Task, check_work
+from fedlap.algorithms.algorithm import Ids, Kind, One, check_work
+from fedlap.algorithms.task import Stack, Task
 from fedlap.errors import InputError, real, whole
 from fedlap.randomness import draws
 from fedlap.work import Work

@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fedlap.algorithms.algorithm import Everyone, Ids, Kind, Own, Rows, Stack, Steadiness, Task, check_work
+from fedlap.algorithms.algorithm import Everyone, Ids, Kind, Own, Rows, Steadiness, check_work
 from fedlap.algorithms.coupling import Coupling
+from fedlap.algorithms.task import Stack, Task
 from fedlap.errors import real
 from fedlap.federation import Federation
 from fedlap.graph import Graph

@@ -8,20 +8,10 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fedlap.algorithms.algorithm import (
-    Everyone,
-    Ids,
-    Kind,
-    One,
-    Own,
-    Rows,
-    Stack,
-    Steadiness,
-    Task,
-    check_work,
-)
+from fedlap.algorithms.algorithm import Everyone, Ids, Kind, One, Own, Rows, Steadiness, check_work
 from fedlap.algorithms.coupling import Coupling, Mixing
 from fedlap.algorithms.fedu import CITATION
+from fedlap.algorithms.task import Stack, Task
 from fedlap.errors import InputError, whole
 from fedlap.federation import Federation
 from fedlap.graph import Graph

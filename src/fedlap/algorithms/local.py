@@ -5,7 +5,8 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from fedlap.algorithms.algorithm import Ids, Kind, Stack, Steadiness, Task, check_work
+from fedlap.algorithms.algorithm import Ids, Kind, Steadiness, check_work
+from fedlap.algorithms.task import Stack, Task
 
 
 @dataclass(frozen=True)

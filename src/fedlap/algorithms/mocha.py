@@ -9,9 +9,10 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedlap.algorithms.algorithm import Everyone, Ids, Kind, Rows, Stack, Steadiness, Task
+from fedlap.algorithms.algorithm import Everyone, Ids, Kind, Rows, Steadiness
 from fedlap.algorithms.column import at_rows
 from fedlap.algorithms.conjugates import CONJUGATES, Conjugate
+from fedlap.algorithms.task import Stack, Task
 from fedlap.errors import InputError, UnsuitedError, real, unknown, whole
 from fedlap.federation import Federation
 from fedlap.graph import Graph
@@ -170,7 +171,16 @@ class Mocha:
         """Coordinate ascent; α stays, γu is sent."""
         w, step, share = told
         reached, a = w.clone(), kept.clone()  # w + σ′q u, and α + Δα
-        factor, loss = (step / task.count).unsqueeze(2), self.problem.loss
+        each, loss = step / task.count, self.problem.loss
+        if not self.problem.classes or not task.ascended(reached, a, each, share, loss):
+            self._ascend(reached, a, each.unsqueeze(2), share, task)
+        part = at_rows(self.aggregation, len(w))
+        taken = torch.lerp(kept, a, part.unsqueeze(2) if isinstance(part, Tensor) else part)
+        return taken, part * (reached - w) / step
+
+    def _ascend(self, reached: Stack, a: Dual, factor: Tensor, share: Column, task: Task) -> None:
+        """The same step by step, in place."""
+        loss = self.problem.loss
         for x, y, number, todo in self._pieces(task, share):
             active, scale = len(x), factor[: len(x)]
             weight, bias = views(reached[:active], self.problem.network.shapes)
@@ -189,9 +199,6 @@ class Mocha:
             change *= scale
             weight.baddbmm_(change.mT, x)
             bias.add_(change.sum(1))
-        part = at_rows(self.aggregation, len(w))
-        taken = torch.lerp(kept, a, part.unsqueeze(2) if isinstance(part, Tensor) else part)
-        return taken, part * (reached - w) / step
 
     def merge(self, server: Kept, ids: Ids, ups: Stack) -> tuple[Rows | Tensor, Tensor, Tensor, Tensor]:
         """V takes the changes; Ω is learned where its round has come."""

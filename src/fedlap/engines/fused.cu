@@ -3,7 +3,7 @@
 //
 //   WIDTHS   of the layers, features first            BATCH    rows of a mini-batch
 //   BYTES    1 where features are stored as bytes      SHARED   bytes of shared memory that a block may have
-//   THREADS  of a block, whole warps
+//   THREADS  of a block, whole warps                  ASCENT   0, or the loss of dual coordinate ascent (below)
 //
 // Layer l goes from width(l) to width(l + 1) values. Matrices are kept turned, [in][out], their widths filled
 // up with zeros to whole float4. The first layer, the largest, lies in `room`, which is small enough for the
@@ -49,7 +49,7 @@ __host__ __device__ constexpr int inner_bias_at(int l) {
     return at;
 }
 constexpr int OUT1 = inner_bias_at(LAYERS), SLOPE1 = OUT1 + B * HP, META = SLOPE1 + B * HP;
-constexpr int LATER = META + up(6 * B, 4);
+constexpr int LATER = META + up(8 * B, 4);
 __host__ __device__ constexpr int out_at(int l) {  // what leaves layer l − 1; its slope lies behind it
     if (l == 1) return OUT1;
     int at = LATER;
@@ -57,7 +57,7 @@ __host__ __device__ constexpr int out_at(int l) {  // what leaves layer l − 1;
     return at;
 }
 __host__ __device__ constexpr int slope_at(int l) { return out_at(l) + B * up(widths[l], 4); }
-constexpr int LATER_SIZE = out_at(LAYERS + 1 > 2 ? LAYERS + 1 : 2) - LATER;
+constexpr int LATER_SIZE = ASCENT ? B * B : out_at(LAYERS + 1 > 2 ? LAYERS + 1 : 2) - LATER;
 constexpr int GROUPS = HP / 4, SLICES = THREADS / GROUPS, CHUNKS = DP / 8;
 constexpr int TURNS = (CHUNKS + SLICES - 1) / SLICES;  // tiles of a thread
 constexpr bool RESIDENT = TURNS <= 2;
@@ -324,6 +324,92 @@ __device__ void loss_slope(float *s, const float *weight, const int *label, floa
     }
 }
 
+#if ASCENT
+// Dual coordinate ascent on linear models: instead of a slope, what each row of a batch in turn, for every label,
+// changes its dual variable by, with one against the rest. The loss ℓ is
+constexpr int SQUARED = 1, HINGE = 2;  // (smoothed), or else the logistic one
+static_assert(LAYERS == 1 && H <= 32, "for linear models of few labels");
+
+__device__ __forceinline__ float sigmoid(float t) { return 1 / (1 + expf(-t)); }
+__device__ __forceinline__ float softplus(float t) { return t > 20 ? t : log1pf(expf(t)); }
+
+// The b with the least ℓ*(−b) + z b + (c/2)(b − a)²; for the logistic loss see `Logistic.best`.
+__device__ float best(float a, float z, float y, float c) {
+    if constexpr (ASCENT == SQUARED) return a + (y - z - a) / (1 + c);
+    if constexpr (ASCENT == HINGE) return y * fminf(fmaxf(y * (a + (y - z - a) / (1 + c)), 0.f), 1.f);
+    const float d = y * (c * a - z), other = c - d, low = fminf(d, other), over = 1 / c, log = logf(c);
+    const float whole = log + low, rest = softplus(-whole), near = whole + rest;
+    float t = fminf(near * (log1pf(near) / (2 + near)) - (rest + log), 0.f);
+#pragma unroll
+    for (int step = 0; step < 3; ++step) {
+        const float p = sigmoid(t);
+        t -= (p + (t - low) * over) / (over + p - p * p);
+        if (step == 0) t = fminf(t, 0.f);
+    }
+    return sigmoid(copysignf(t, d - other)) * y;
+}
+
+// Products of a batch's rows with each other.
+__device__ void products(float *s, float *x) {
+    constexpr int HALF = (B + 1) / 2, ITEMS = HALF * (HALF + 1) / 2, KS = lanes_each(ITEMS);
+    const int tid = thread(), ks = tid % KS;
+    for (int first = 0; first < ITEMS; first += THREADS / KS) {
+        const int item = first + tid / KS;
+        int i = 0, j = item < ITEMS ? item : 0;
+        while (j >= HALF - i) j -= HALF - i++;
+        j += i;
+        const int rows[4] = {2 * i, 2 * i + 1 < B ? 2 * i + 1 : B - 1, 2 * j, 2 * j + 1 < B ? 2 * j + 1 : B - 1};
+        float sum[2][2] = {};
+        for (int at = 4 * ks; at < DP; at += 4 * KS) {
+            float4 v[4];
+#pragma unroll
+            for (int r = 0; r < 4; ++r) v[r] = four(x + rows[r] * DP + at);
+#pragma unroll
+            for (int r = 0; r < 4; ++r) sum[r / 2][r % 2] = dot(v[r / 2], v[2 + r % 2], sum[r / 2][r % 2]);
+        }
+#pragma unroll
+        for (int r = 0; r < 4; ++r) {
+            float &total = sum[r / 2][r % 2];
+#pragma unroll
+            for (int off = 1; off < KS; off *= 2) total += __shfl_xor_sync(0xffffffffu, total, off);
+            if (item >= ITEMS || ks) continue;
+            s[LATER + rows[r / 2] * B + rows[2 + r % 2]] = s[LATER + rows[2 + r % 2] * B + rows[r / 2]] = total;
+        }
+    }
+}
+
+// α, of which there is one for each of the client's rows and labels, is changed; the slope is what the model
+// changes by. `scale` is what a change of α adds to the model for each x, and only a share of the rows works.
+__device__ void ascend(
+    float *s, const float *weight, const int *label, const int *number, float *alpha, float scale, float share) {
+    const int tid = thread();
+    for (int at = tid; at < B * HP; at += THREADS)
+        if (at % HP >= H) s[SLOPE1 + at] = 0;
+    if (tid >= H) return;
+    int size = 0;
+    for (int b = 0; b < B; ++b) size += weight[b] > 0;
+    const float todo = ceilf(share * size);
+    float z[B], old[B];
+#pragma unroll
+    for (int b = 0; b < B; ++b) {
+        z[b] = s[OUT1 + b * HP + tid];
+        old[b] = b < size ? alpha[number[b] * H + tid] : 0.f;
+    }
+#pragma unroll
+    for (int b = 0; b < B; ++b) {
+        float moved = 0;
+        if (b < todo) {
+            const float y = label[b] == tid ? 1.f : -1.f;
+            moved = best(old[b], z[b], y, (s[LATER + b * B + b] + 1) * scale) - old[b];
+            alpha[number[b] * H + tid] = old[b] + moved;
+        }
+#pragma unroll
+        for (int r = b + 1; r < B; ++r) z[r] = fmaf((s[LATER + r * B + b] + 1) * scale, moved, z[r]);
+        s[SLOPE1 + b * HP + tid] = scale * moved;
+    }
+}
+#endif
+
 template <int l> __device__ void forward_all(float *s) {
     if constexpr (l < LAYERS) {
         forward<l>(s);
@@ -538,14 +624,16 @@ template <int l> __device__ void turn_all_back(float *room, float *w) {
 
 // What the steps of a round are: w ← keep·w − lr·∇; the same and pull·(anchor − w); the same, and after each batch
 // the anchor follows by drag·(w − anchor); or, with batches in turn, w̃ ← keep·w − lr·∇ from w, which the anchor
-// holds (it is w itself when the round begins), and w ← w − (1 − drag)·w̃ − pull·∇ at w̃.
+// holds (it is w itself when the round begins), and w ← w − (1 − drag)·w̃ − pull·∇ at w̃. In ascent `anchor` is
+// α, with room for `alphas` rows of a client, `pull` the scale of a change, and `drag` the share of rows.
 constexpr int FREE = 0, DRAWN = 1, FOLLOWED = 2, AHEAD = 3;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) steps(
     float *w, float *room, float *anchor, const void *store, const long long *place, const long long *label,
     const long long *rows, const double *weight, const float *lr, const float *keep, const float *pull_,
-    const float *drag, const float *shift, const float *factor, int *next, int clients, int batches,
-    int repeat, int row_step, int row_client, int weight_step, int weight_client, int drawn) {
+    const float *drag, const float *shift, const float *factor, const long long *rows_begin, int *next,
+    int clients, int batches, int repeat, int row_step, int row_client, int weight_step, int weight_client,
+    int drawn, int alphas) {
     extern __shared__ float s[];
     __shared__ Pull pull;
     __shared__ int c;  // the client at work
@@ -553,7 +641,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) steps(
     const bool has = slice < SLICES;
     float *own_room = room + (long long)blockIdx.x * (DP * HP + TURNED), *to = own_room + DP * HP;
     int *places = reinterpret_cast<int *>(s + META), *labels = places + 2 * B;  // of two batches
-    float *weights = reinterpret_cast<float *>(labels + 2 * B);
+    int *numbers = labels + 2 * B;  // among the client's own
+    float *weights = reinterpret_cast<float *>(numbers + 2 * B);
     Tile held[RESIDENT ? TURNS : 1];
 
     // Columns that are padding stay zero.
@@ -591,6 +680,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) steps(
                 const long long r = q < batches ? row_of(q) : -1;
                 places[q * B + tid] = r < 0 ? 0 : (int)place[r];
                 labels[q * B + tid] = r < 0 ? 0 : (int)label[r];
+                numbers[q * B + tid] = r < 0 ? 0 : (int)(r - rows_begin[c]);
                 weights[q * B + tid] = r < 0 ? 0.f : weight_at_place(q, tid);
             }
             if (2 < batches) {
@@ -666,12 +756,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) steps(
             const bool done = again == repeat - 1;
             const bool more = done && q + 1 < batches && weights[(q + 1) % 2 * B] > 0;
             float *other = x == s ? s + B * DP : s;
-            int next_place = 0, next_label = 0;
+            int next_place = 0, next_label = 0, next_number = 0;
             float next_weight = 0;
             if (more) coming.begin(store, places + (q + 1) % 2 * B, other);
             if (tid < B && done && row >= 0) {
                 next_place = (int)place[row];
                 next_label = (int)label[row];
+                next_number = (int)(row - rows_begin[c]);
                 next_weight = row_weight;
                 row = q + 3 < batches ? row_of(q + 3) : -1;
                 if (row >= 0) row_weight = weight_at_place(q + 3, tid);
@@ -696,7 +787,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) steps(
             }
             __syncthreads();
             forward_all<1>(s);
+#if ASCENT
+            products(s, x);
+            __syncthreads();
+            float *own = anchor + (long long)c * alphas * H;
+            const int now = q % 2 * B;
+            ascend(s, weights + now, labels + now, numbers + now, own, pull_[c], drag[c]);
+#else
             loss_slope(s, weights + q % 2 * B, labels + q % 2 * B, back ? pull_[c] : lr[c]);
+#endif
             __syncthreads();
             backward_all<LAYERS - 1>(s, pull, to);
             for (int h = thread(); h < H; h += THREADS) {
@@ -710,6 +809,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) steps(
                 if (tid < B) {
                     places[q % 2 * B + tid] = next_place;
                     labels[q % 2 * B + tid] = next_label;
+                    numbers[q % 2 * B + tid] = next_number;
                     weights[q % 2 * B + tid] = next_weight;
                 }
                 last = !more;

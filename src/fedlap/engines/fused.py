@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,9 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from fedlap.algorithms.column import Column, Number, at_rows
+from fedlap.algorithms.conjugates import Conjugate, Hinge, Logistic, Squared
 from fedlap.models import CrossEntropy, DenseNetwork
-from fedlap.work import Plan
+from fedlap.work import Cohort, Plan
 
 if TYPE_CHECKING:
     from fedlap.engines.clients import Clients
@@ -43,17 +44,30 @@ class Ahead:
     lr: Number
 
 
-Way = Pulled | Ahead | None
+@dataclass(frozen=True)
+class Ascent:
+    """Dual coordinate ascent: α, which is changed, what a change of it scales rows by, and their share."""
+
+    loss: Conjugate
+    alpha: Float[Tensor, "client row output"]
+    scale: Float[Tensor, "client 1"]
+    share: Float[Tensor, "client 1"]
+
+
+Way = Pulled | Ahead | Ascent | None
 FREE, DRAWN, FOLLOWED, AHEAD = range(4)  # as the kernel calls them
+LOSSES = {Squared: 1, Hinge: 2, Logistic: 3}
 
 
 @dataclass(frozen=True, eq=False)
 class Fused:
-    """The kernel for these clients, and room for the first layers of those that are at work at once."""
+    """The kernel for these clients, and room for the first layers of those that are at work at once.
+
+    make: gives the kernel and its shared memory for a loss of ascent, or for none.
+    """
 
     clients: "Clients"
-    kernel: Kernel
-    shared: int
+    make: Callable[[int], tuple[Kernel, int] | None]
     room: Float[Tensor, "block value"]
 
     @staticmethod
@@ -68,39 +82,50 @@ class Fused:
         if not exact or batch == "all" or batch > LARGEST_BATCH or not _read_as_stored(clients):
             return None
         as_bytes = train.store.dtype == torch.uint8
-        made = compiled(network.widths, batch, as_bytes, clients.device.index or 0)
-        if made is None:
-            return None
+        make = partial(compiled, network.widths, batch, as_bytes, clients.device.index or 0)
         blocks = torch.cuda.get_device_properties(clients.device).multi_processor_count
-        return Fused(clients, *made, torch.empty(blocks, room(network.widths), device=clients.device))
+        return Fused(clients, make, torch.empty(blocks, room(network.widths), device=clients.device))
 
     def __call__(
-        self, w: Stack, ids: Int64[Tensor, "_"], plan: Plan, lr: Number, times: int = 1, way: Way = None
-    ) -> None:
-        """All steps of the plan, each batch `times` times, in place."""
+        self, w: Stack, cohort: Cohort, plan: Plan, lr: Number = 0.0, times: int = 1, way: Way = None
+    ) -> bool:
+        """All steps of the plan, each batch `times` times, in place, if there is a kernel for them."""
+        made = self.make(LOSSES.get(type(way.loss), 0) if isinstance(way, Ascent) else 0)
+        if made is None or not w.is_contiguous() or plan.rows.shape[2] != self.clients.batch:
+            return False
         train, scale, l2 = self.clients.train, self.clients.scale, self.clients.model.l2
         rate = _each(lr, w)
-        shift, factor = (_constants(scale.kind, each, ids, w) for each in (scale.shift, scale.factor))
-        pull, drag, anchor, kind = rate, rate, w, FREE
+        shift, factor = (_constants(scale.kind, each, cohort.ids, w) for each in (scale.shift, scale.factor))
+        pull, drag, anchor, kind, alphas = rate, rate, w, FREE, 0
         if isinstance(way, Pulled):
             pull, anchor, kind = _each(way.by, w), way.to, DRAWN
             if way.drag is not None:
                 drag, kind = _each(way.drag, w), FOLLOWED
-        elif way is not None:
+        elif isinstance(way, Ahead):
             pull, kind = _each(way.lr, w), AHEAD
             drag = 1 - l2 * pull
+        elif isinstance(way, Ascent):
+            pull, drag, anchor, alphas = (
+                way.scale.contiguous(),
+                way.share.contiguous(),
+                way.alpha,
+                way.alpha.shape[1],
+            )
+        kernel, shared = made
         numbers = [len(w), len(plan.rows), times, *plan.rows.stride()[:2], *plan.weight.stride()[:2], kind]
-        self.kernel(
+        kernel(
             grid=(min(len(w), len(self.room)), 1, 1),
             block=(THREADS, 1, 1),
             args=[
                 *(w, self.room, anchor, train.store, train.row, train.y, plan.rows, plan.weight),
-                *(rate, 1 - l2 * rate, pull, drag, shift, factor),
+                *(rate, 1 - l2 * rate, pull, drag, shift, factor, cohort.first.contiguous()),
                 torch.zeros(1, dtype=torch.int32, device=w.device),
                 *numbers,
+                alphas,
             ],
-            shared_mem=self.shared,
+            shared_mem=shared,
         )
+        return True
 
 
 def room(widths: tuple[int, ...]) -> int:
@@ -137,7 +162,9 @@ def _constants(kind: str, constants: Tensor, ids: Int64[Tensor, "_"], w: Stack) 
 
 
 @cache
-def compiled(widths: tuple[int, ...], batch: int, as_bytes: bool, device: int) -> tuple[Kernel, int] | None:
+def compiled(
+    widths: tuple[int, ...], batch: int, as_bytes: bool, device: int, ascent: int
+) -> tuple[Kernel, int] | None:
     """The kernel and its shared memory; None where it cannot be made, or the network is too large for it."""
     make: Any = getattr(torch.cuda, "_compile_kernel", None)
     shared = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0) - STATIC
@@ -149,6 +176,7 @@ def compiled(widths: tuple[int, ...], batch: int, as_bytes: bool, device: int) -
         "BYTES": int(as_bytes),
         "SHARED": shared,
         "THREADS": THREADS,
+        "ASCENT": ascent,
     }
     source = "".join(f"#define {name} {value}\n" for name, value in given.items()) + SOURCE.read_text("utf-8")
     try:

@@ -11,13 +11,16 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from fedlap.algorithms.column import Column, Number, at_rows
+from fedlap.algorithms.conjugates import Conjugate
 from fedlap.engines.clients import Clients
-from fedlap.engines.fused import Ahead, Pulled, Way
+from fedlap.engines.fused import Ahead, Ascent, Pulled, Way
 from fedlap.models import Batch, Goal, Memory
 from fedlap.work import Cohort, Plan, Work
 
 Stack = Float[Tensor, "client param"]
 Some = Float[Tensor, "_ param"]
+Rows = Float[Tensor, "client 1"]
+Dual = Float[Tensor, "client row output"]
 Read = Callable[[], Float[Tensor, "client batch *feature"]]
 # Steps in a row with as many clients: how many, how features are read, where, and goals, if any are made.
 Stretch = tuple[int, Callable[[Tensor], Tensor], Sequence[Tensor], Sequence[Any]]
@@ -194,7 +197,7 @@ class StackTask:
         self, w: Stack, lr: Number, to: Stack, by: Number, times: int = 1, drag: Number | None = None
     ) -> Stack:
         """All steps of the round, in place, each with a step towards other models."""
-        if self._fused(w, lr, times, Pulled(to if drag is not None else to.contiguous(), by, drag)):
+        if to.is_contiguous() and self._fused(w, lr, times, Pulled(to, by, drag)):
             return w
         for batch in self.batches():
             active = len(batch.x)
@@ -216,16 +219,16 @@ class StackTask:
             w[: len(step)] -= then * step
         return w
 
+    def ascended(self, w: Stack, alpha: Dual, scale: Rows, share: Rows, loss: Conjugate) -> bool:
+        """Coordinate ascent through all of the round's rows, in place, where a GPU can make it at once."""
+        return self._fused(w, 0.0, 1, Ascent(loss, alpha, scale, share))
+
     def _fused(self, w: Stack, lr: Number, times: int = 1, way: Way = None) -> bool:
         """Whether a GPU has made all steps at once."""
         fused, plan = self.clients.fused, self.plan
-        flat = w.is_contiguous() and (not isinstance(way, Pulled) or way.to.is_contiguous())
-        if fused is None or not flat or plan.rows.shape[2] != self.clients.batch:
+        if fused is None or (plan.repeat > 1 and way is not None):
             return False
-        if plan.repeat > 1 and way is not None:
-            return False
-        fused(w, self.cohort.ids, plan, lr, plan.repeat * times, way)
-        return True
+        return fused(w, self.cohort, plan, lr, plan.repeat * times, way)
 
     def gradient(self, w: Some, batch: Batch) -> Stack:
         """The gradient at the clients of the batch."""
