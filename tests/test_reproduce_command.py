@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -171,3 +172,33 @@ def test_the_rest_is_told_by_what_was_done():
 
 def test_recipes_are_found_beside_the_readme_too():
     assert (ROOT / "recipes").resolve() == recipes.FOLDER.resolve()
+
+
+def test_workers_make_the_same(call, own, monkeypatch, tmp_path):
+    """Cells are made by processes of their own; what they say is passed on, and one ledger has all runs."""
+    monkeypatch.setattr("fedlap.report.page.pictures.pictures", lambda section, places: {})
+    Path(own).write_text(
+        SMALL + SMALL[SMALL.index("[cells.") : SMALL.index("[rows.")].replace("[cells.", "[cells.b-")
+    )
+    code, out, err = call("reproduce", own, "--seeds", "0,3", "--workers", "2", "--no-page")
+    assert code == 0, err
+    assert err.count("Local: tuning, 20 runs") == 2
+    ledger = (tmp_path / "runs" / "ledger.jsonl").read_text()
+    shutil.rmtree(tmp_path / "runs")
+    code, again, err = call("reproduce", own, "--seeds", "0,3", "--no-page")
+    assert code == 0, err
+    assert again == out
+    alone = (tmp_path / "runs" / "ledger.jsonl").read_text()
+    assert {json.loads(line)["run"] for line in ledger.splitlines()} == {
+        json.loads(line)["run"] for line in alone.splitlines()
+    }
+
+
+def test_a_worker_that_fails_is_told(call, own):
+    absent = 'title = "none"\ndata = { name = "file", path = "none.csv" }\nmodel = { name = "linear" }\n'
+    Path(own).write_text(f"{SMALL}\n[cells.none]\n{absent}")
+    code, out, err = call("reproduce", own, "--seeds", "0", "--workers", "2", "--no-page")
+    assert code == 1
+    assert "none.csv" in err
+    assert "Traceback" not in err
+    assert "FedU" in out  # of the cell that could be made

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from fedlap.errors import InputError
 from fedlap.experiment import Experiment
 from fedlap.files import unwritable
@@ -41,15 +43,20 @@ class Ledger:
             lines += json.dumps({"run": _key(experiment), **entry}).encode() + b"\n"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            whole = self.path.read_bytes() if self.path.exists() else b""
-            with self.path.open("r+b" if whole else "wb") as file:
-                file.truncate(whole.rfind(b"\n") + 1)  # what an interrupted write left
-                file.seek(0, os.SEEK_END)
-                file.write(lines)
-                file.flush()
-                os.fsync(file.fileno())
+            with FileLock(f"{self.path}.lock"):
+                self._append(lines)
         except OSError as error:
             raise unwritable(self.path, error) from error
+
+    def _append(self, lines: bytes) -> None:
+        """While nobody else does."""
+        whole = self.path.read_bytes() if self.path.exists() else b""
+        with self.path.open("r+b" if whole else "wb") as file:
+            file.truncate(whole.rfind(b"\n") + 1)  # what an interrupted write left
+            file.seek(0, os.SEEK_END)
+            file.write(lines)
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def _key(experiment: Experiment) -> str:

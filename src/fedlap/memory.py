@@ -14,6 +14,7 @@ from fedlap.trials import Trial, kind
 
 # The share of free memory that a stack of runs may take.
 USABLE = 0.5
+_beside = 1  # processes that share the memory
 # Parameters at work for each thread of a CPU, about as many as its cache holds: more in one stack are slower
 # than one stack after another.
 CACHED = 1_000_000
@@ -54,6 +55,12 @@ class Sized:
         return torch.finfo(self.schedule.real).bits // 8
 
 
+def share_memory(processes: int) -> None:
+    """Let others, as many as these less this one, have their part of the memory."""
+    global _beside
+    _beside = processes
+
+
 def stacks(runs: Sequence[Sized]) -> list[list[int]]:
     """The places of those that are trained together, in the order of their first."""
     alike: dict[Any, list[int]] = {}
@@ -78,7 +85,7 @@ def _most(runs: Sequence[Sized]) -> int:
 
     On a CPU the models that are at work should fit into its cache, too.
     """
-    usable = int(_free(runs[0].schedule) * USABLE)
+    usable = int(_free(runs[0].schedule) * USABLE / _beside)
     apart = usable // max(run.data() + run.models() for run in runs)
     shared = sum({id(run.trial.federation): run.data() for run in runs}.values())
     beside = (usable - shared) // max(run.models() for run in runs)

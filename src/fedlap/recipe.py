@@ -23,6 +23,7 @@ class Recipe(Part):
     """A table or a figure: cells times rows, each read in one or several ways, over seeds."""
 
     name: str
+    source: str = ""  # what it is asked for by: its name, or its file
     title: str
     place: str  # in the paper's text
     order: int = 0  # among the recipes, as the paper has them
@@ -50,7 +51,7 @@ class Recipe(Part):
         except ValueError as error:
             raise InputError(f"{str(path)!r} is not a TOML file: {error}") from error
         try:
-            made = Recipe.model_validate({"name": path.stem, **described})
+            made = Recipe.model_validate({"name": path.stem, **described, "source": str(path)})
         except ValidationError as error:
             raise one_line(error, f"recipe {path.stem}: ", Recipe.model_fields, "a recipe") from None
         made._check()

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich.box import SIMPLE_HEAVY
 from rich.table import Table
@@ -14,9 +15,11 @@ from fedlap.cli import console
 from fedlap.cli.description import seed_numbers
 from fedlap.cli.stopping import stop_on_signal
 from fedlap.cli.threads import use_threads
+from fedlap.cli.workers import side_by_side
 from fedlap.errors import InputError, unknown
 from fedlap.findings import Findings, stored, stored_for
 from fedlap.ledger import Ledger
+from fedlap.memory import share_memory
 from fedlap.recipe import Recipe, Unit, known_recipes, recipe
 from fedlap.report.page.sections import TableSection
 from fedlap.report.remaining import Remaining, shown
@@ -53,6 +56,8 @@ def reproduce(
     ] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, ….")] = "cpu",
     threads: Annotated[int | None, typer.Option(help="CPU threads.", min=1)] = None,
+    workers: Annotated[int, typer.Option(help="Processes that make cells beside each other.", min=1)] = 1,
+    beside: Annotated[int, typer.Option(help="Processes that share this machine.", min=1, hidden=True)] = 1,
     pages: Annotated[bool, typer.Option("--page/--no-page", help="Write a page for each recipe.")] = True,
     out: Annotated[
         Path, typer.Option(help="Folder for results; what is there already is not made again.")
@@ -60,7 +65,8 @@ def reproduce(
 ) -> None:
     """Make tables and figures of the paper again, tuned on training rows, ours beside the paper's."""
     use_threads(threads)
-    out = out / "quick" if quick else out
+    share_memory(beside)
+    given, out = out, out / "quick" if quick else out
     recipes = _narrowed(_recipes(names or [], everything, quick), data, cells, readings, methods)
     prepare(out)
     findings = Findings(out)
@@ -69,23 +75,41 @@ def reproduce(
         numbers = seed_numbers(seeds or each.seeds)
         todo += [(unit, numbers) for unit in each.units() if not findings.has(unit, numbers)]
     units = sum(1 for each in recipes for _ in each.units())
-    if len(todo) < units:
+    if len(todo) < units and beside == 1:
         console.remark(f"note: {units - len(todo)} of {units} rows are in {out} already")
     kept = {each.name: {} if tune or quick else stored(each.name) for each in recipes}
     known = sum(
         set(map(str, numbers)) <= set(stored_for(unit, kept[unit.recipe.name])) for unit, numbers in todo
     )
-    if known:
+    if known and beside == 1:
         console.remark(
             f"note: {known} rows take the values that are stored with the recipe; --tune chooses anew"
         )
-    failed = _make(todo, findings, Ledger(out / "ledger.jsonl"), device, kept)
-    for each in recipes:
+    if workers > 1:
+        own = ["--device", device, "--threads", str(threads or max(1, torch.get_num_threads() // workers))]
+        own += ["--quick"] * quick + ["--tune"] * tune
+        failed = side_by_side(_parts(todo, [*own, "--out", str(given), "--beside", str(workers)]), workers)
+    else:
+        failed = _make(todo, findings, Ledger(out / "ledger.jsonl"), device, kept)
+    for each in recipes if beside == 1 else []:
         _show(each, findings)
         if pages:
             console.result(f"{each.name}: {page.write(each, findings, _command()).resolve().as_uri()}")
     if failed:
         raise typer.Exit(1)
+
+
+def _parts(todo: Todo, options: Sequence[str]) -> list[list[str]]:
+    """The same as commands, one for each cell, which has a file of its own."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for unit, numbers in todo:
+        seeds = ",".join(map(str, numbers))
+        place = (unit.recipe.source, "--cells", unit.cell, "--readings", unit.reading, "--seeds", seeds)
+        rows.setdefault(place, []).append(unit.row)
+    return [
+        ["reproduce", *place, "--methods", ",".join(own), *options, "--no-page"]
+        for place, own in rows.items()
+    ]
 
 
 def _command() -> str:

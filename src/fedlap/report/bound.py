@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import matplotlib
 import numpy as np
 
-from fedlap.report.png import png
+from fedlap.report.png import blank, png
 
 Curve = Sequence[tuple[float, float]]  # rounds and heights
 
@@ -37,10 +36,7 @@ def rounds_on_axis(last: float) -> list[float]:
 
 def draw_bound(picture: BoundPicture) -> bytes:
     """A PNG, logarithmic in both."""
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axis = pyplot.subplots(figsize=(7.5, 4.6), layout="constrained")
+    figure, axis = blank(figsize=(7.5, 4.6), layout="constrained")
     lines = [
         (picture.bound, picture.bound_of, "C3", "--"),
         (picture.measured, "measured J(W) − J*", "C0", "-"),

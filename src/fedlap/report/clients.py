@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-import matplotlib
 import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
 from fedlap.federation import Federation
-from fedlap.report.png import png
+from fedlap.report.png import blank, png
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,13 +93,10 @@ class Description:
 
 def draw_clients(description: Description) -> bytes:
     """A PNG: rows of each client, and below, where there are labels, how many it has of each."""
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     held, labels = description.held, description.labels
     panels = 1 if held is None or labels is None else 2
     height = 2.2 if panels == 1 else 2.2 + min(6.0, 0.8 + 0.25 * len(labels or ()))
-    figure, axes = pyplot.subplots(
+    figure, axes = blank(
         panels,
         1,
         figsize=(10, height),

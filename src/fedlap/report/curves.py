@@ -1,10 +1,9 @@
 """Accuracy or loss over rounds, as a picture."""
 
-import matplotlib
 import numpy as np
 
 from fedlap.report.comparison import Comparison
-from fedlap.report.png import png
+from fedlap.report.png import blank, png
 
 
 def draw_curves(comparison: Comparison) -> bytes:
@@ -12,15 +11,12 @@ def draw_curves(comparison: Comparison) -> bytes:
 
     What diverged is not drawn.
     """
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     panels = [(comparison.headline, 100.0 if comparison.classifies else 1.0), ("train_loss", 1.0)]
     titles = [
         "test accuracy %, pooled" if comparison.classifies else "test loss, pooled",
         "training loss, pooled",
     ]
-    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    figure, axes = blank(1, 2, figsize=(10, 4), layout="constrained")
     for axis, (field, factor), title in zip(axes, panels, titles, strict=True):
         for place, name in enumerate(comparison.runs):
             runs = comparison.finished(name)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import matplotlib
 import numpy as np
 from jaxtyping import Float64, Int64
 
@@ -14,7 +13,7 @@ from fedlap.graph.description import vertices
 from fedlap.graph.fit import pairs
 from fedlap.graph.weights import DENSE_UP_TO, CompleteWeights
 from fedlap.report.layout import layout
-from fedlap.report.png import png
+from fedlap.report.png import blank, png
 
 MOST_EDGES = 4_000  # that are drawn
 MOST_NAMES = 40  # clients that are named
@@ -55,9 +54,6 @@ def draw_graph(
     title: str, graph: Graph, colours: Colours | None, rows: Int64[np.ndarray, "client"] | None = None
 ) -> bytes:
     """A PNG: clients near their neighbours, edges the wider the heavier, areas as clients have rows."""
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     if isinstance(graph.weights, CompleteWeights) and graph.size > DENSE_UP_TO:
         raise InputError(
             f"draw: each of {graph.size:,} clients is joined with every other one, which makes no picture"
@@ -65,7 +61,7 @@ def draw_graph(
     clients = graph.size - graph.server
     ends, weight = pairs(graph)
     at = layout(graph.weights.matrix())
-    figure, axis = pyplot.subplots(figsize=(8.5, 7), layout="constrained")
+    figure, axis = blank(figsize=(8.5, 7), layout="constrained")
     shown = _strongest(weight)
     _draw_edges(axis, at, ends[:, shown], weight[shown])
     areas = _areas(clients, rows)

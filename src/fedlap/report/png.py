@@ -1,8 +1,18 @@
-"""Figures as bytes."""
+"""Figures, drawn without a screen, as bytes. Matplotlib is loaded with the first: few commands draw any."""
 
 import io
 import warnings
 from typing import Any
+
+
+def blank(*size: int, **how: Any) -> tuple[Any, Any]:
+    """A figure and its axes, as `pyplot.subplots` makes them."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot.subplots(*size, **how)
 
 
 def png(figure: Any, powers: bool = False) -> bytes:

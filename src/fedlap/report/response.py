@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
 
-from fedlap.report.png import png
+from fedlap.report.png import blank, png
 from fedlap.report.sweep import Sweep, shown
 
 WIDE = 10  # values that span more than this many times are drawn on a logarithmic axis
@@ -22,15 +21,12 @@ def draw_sweep(sweep: Sweep) -> bytes:
 
     Numbers lie along an axis, with a line for each value of the other fields; words lie one below another.
     """
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     numbers = [place for place in range(len(sweep.names)) if sweep.numeric(place)]
     # The field with most values makes the most of an axis.
     along = max(numbers, key=lambda place: len(sweep.tried(place)), default=0)
     groups = _groups(sweep, along)
     height = 1.6 + 0.22 * len(sweep.tried(along)) * max(1.5, len(groups))
-    figure, axis = pyplot.subplots(figsize=(7, 4.2 if numbers else min(height, 20)), layout="constrained")
+    figure, axis = blank(figsize=(7, 4.2 if numbers else min(height, 20)), layout="constrained")
     (_draw_numbers if numbers else _draw_words)(axis, sweep, along, groups)
     axis.grid(alpha=0.3)
     others = [name for place, name in enumerate(sweep.names) if place != along]
@@ -50,9 +46,11 @@ def _groups(sweep: Sweep, along: int) -> Groups:
 
 def _looks(sweep: Sweep, groups: Groups) -> list[tuple[str, str | None]]:
     """Colour and name of each line; of very many, the best one stands out and the others stay pale."""
+    from matplotlib import color_sequences, colors
+
     if len(groups) <= MOST_LINES:
-        colours = matplotlib.color_sequences["tab10" if len(groups) <= 10 else "tab20"]
-        return [(matplotlib.colors.to_hex(colours[n]), label or None) for n, label in enumerate(groups)]
+        colours = color_sequences["tab10" if len(groups) <= 10 else "tab20"]
+        return [(colors.to_hex(colours[n]), label or None) for n, label in enumerate(groups)]
     best = sweep.best
     return [("C0", f"{label} (best)") if best in rows else (PALE, None) for label, rows in groups.items()]
 
