@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import hashlib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -33,18 +34,8 @@ NUMBERS = 9
 @functools.cache
 def kernel(widths, batch, as_bytes, ascent):
     """What `fused.compiled` would return on a GPU."""
-    given = {
-        "WIDTHS": ",".join(map(str, widths)),
-        "BATCH": batch,
-        "BYTES": int(as_bytes),
-        "SHARED": SHARED,
-        "THREADS": THREADS,
-        "ASCENT": ascent,
-    }
-    source = f'#include "{HEADER}"\n' + "".join(f"#define {name} {value}\n" for name, value in given.items())
-    source += fused.SOURCE.read_text("utf-8").replace(
-        "extern __shared__ float s[];", "float *s = emulated::memory;"
-    )
+    source = f'#include "{HEADER}"\n' + fused.source(widths, batch, as_bytes, ascent, SHARED, THREADS)
+    source = source.replace("extern __shared__ float s[];", "float *s = emulated::memory;")
     arguments = [f"({kind} *)p[{at}]" for at, kind in enumerate(POINTERS)]
     source += LAUNCH % ", ".join([*arguments, *(f"n[{at}]" for at in range(NUMBERS))])
     folder = Path(tempfile.gettempdir()) / "fedlap-kernels"
@@ -52,7 +43,7 @@ def kernel(widths, batch, as_bytes, ascent):
     name = hashlib.sha256((source + HEADER.read_text()).encode()).hexdigest()[:16]
     library = folder / f"{name}.so"
     if not library.exists():
-        code, made = folder / f"{name}-{id(given)}.cpp", folder / f"{name}-{id(given)}.so"
+        code, made = folder / f"{name}-{os.getpid()}.cpp", folder / f"{name}-{os.getpid()}.so"
         code.write_text(source)
         flags = ["-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off"]
         subprocess.run([COMPILER, *flags, "-o", str(made), str(code)], check=True)

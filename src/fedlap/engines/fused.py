@@ -161,6 +161,21 @@ def _constants(kind: str, constants: Tensor, ids: Int64[Tensor, "_"], w: Stack) 
     return constants.flatten()[at].to(w)
 
 
+def source(
+    widths: tuple[int, ...], batch: int, as_bytes: bool, ascent: int, shared: int, threads: int
+) -> str:
+    """The kernel's text, with its constants."""
+    given = {
+        "WIDTHS": ",".join(map(str, widths)),
+        "BATCH": batch,
+        "BYTES": int(as_bytes),
+        "ASCENT": ascent,
+        "SHARED": shared,
+        "THREADS": threads,
+    }
+    return "".join(f"#define {name} {value}\n" for name, value in given.items()) + SOURCE.read_text("utf-8")
+
+
 @cache
 def compiled(
     widths: tuple[int, ...], batch: int, as_bytes: bool, device: int, ascent: int
@@ -170,17 +185,8 @@ def compiled(
     shared = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0) - STATIC
     if make is None or shared <= 0:
         return None
-    given = {
-        "WIDTHS": ",".join(map(str, widths)),
-        "BATCH": batch,
-        "BYTES": int(as_bytes),
-        "SHARED": shared,
-        "THREADS": THREADS,
-        "ASCENT": ascent,
-    }
-    source = "".join(f"#define {name} {value}\n" for name, value in given.items()) + SOURCE.read_text("utf-8")
     try:
-        kernel = make(source, "steps")
+        kernel = make(source(widths, batch, as_bytes, ascent, shared, THREADS), "steps")
         kernel.set_shared_memory_config(shared)
     except (RuntimeError, OSError):  # no compiler, or the kernel says that the network is too large
         return None
