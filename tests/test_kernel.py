@@ -6,7 +6,7 @@ import torch
 import emulation
 import fedlap as fl
 from fedlap.engines.clients import Clients
-from fedlap.engines.fused import Fused, room
+from fedlap.engines.fused import Fused, no_toolkit, room
 from fedlap.models import DenseNetwork
 from fedlap.schedule import Schedule
 from fedlap.training import fit_all
@@ -127,3 +127,15 @@ def test_many_small_pulls_do_not_add_up(clients, emulated, monkeypatch):
     monkeypatch.undo()
     exact = trained(method, clients, fl.models.linear(), batch=2, dtype="float64")
     assert (ours - exact).abs().max() < 1e-6
+
+
+def test_no_toolkit_is_needed(monkeypatch):
+    """PyTorch would refuse to compile where CUDA's own folder is not found."""
+    from torch.utils import cpp_extension
+
+    monkeypatch.setattr(cpp_extension, "CUDA_HOME", None)
+    with pytest.raises(OSError, match="CUDA_HOME"):
+        cpp_extension.include_paths("cuda")
+    with no_toolkit():
+        assert cpp_extension.include_paths("cuda")
+    assert cpp_extension.CUDA_HOME is None

@@ -1,6 +1,7 @@
 """All steps of a round of dense networks as one kernel, where a GPU can have it (see `fused.cu`)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
@@ -183,11 +184,29 @@ def compiled(
     """The kernel and its shared memory; None where it cannot be made, or the network is too large for it."""
     make: Any = getattr(torch.cuda, "_compile_kernel", None)
     shared = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0) - STATIC
-    if make is None or shared <= 0:
+    if make is None or shared <= 0 or torch.version.hip:
         return None
     try:
-        kernel = make(source(widths, batch, as_bytes, ascent, shared, THREADS), "steps")
+        with no_toolkit():
+            kernel = make(source(widths, batch, as_bytes, ascent, shared, THREADS), "steps")
         kernel.set_shared_memory_config(shared)
-    except (RuntimeError, OSError):  # no compiler, or the kernel says that the network is too large
+    except (
+        RuntimeError,
+        OSError,
+        ImportError,
+    ):  # no compiler, or the network is too large, as the kernel says
         return None
     return kernel, shared
+
+
+@contextmanager
+def no_toolkit() -> Iterator[None]:
+    """PyTorch asks where CUDA's headers are before it compiles; the kernel needs none of them."""
+    from torch.utils import cpp_extension  # slow, and for this alone
+
+    home = cpp_extension.CUDA_HOME
+    vars(cpp_extension)["CUDA_HOME"] = home or "/"
+    try:
+        yield
+    finally:
+        vars(cpp_extension)["CUDA_HOME"] = home
