@@ -177,9 +177,8 @@ def test_recipes_are_found_beside_the_readme_too():
 def test_workers_make_the_same(call, own, monkeypatch, tmp_path):
     """Cells are made by processes of their own; what they say is passed on, and one ledger has all runs."""
     monkeypatch.setattr("fedlap.report.page.pictures.pictures", lambda section, places: {})
-    Path(own).write_text(
-        SMALL + SMALL[SMALL.index("[cells.") : SMALL.index("[rows.")].replace("[cells.", "[cells.b-")
-    )
+    other = 'title = "other"\ndata = { name = "digits" }\nmodel = { name = "mlp", hidden = [4] }\n'
+    Path(own).write_text(f"{SMALL}\n[cells.other]\n{other}")
     code, out, err = call("reproduce", own, "--seeds", "0,3", "--workers", "2", "--no-page")
     assert code == 0, err
     assert err.count("Local: tuning, 20 runs") == 2
