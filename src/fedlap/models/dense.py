@@ -191,9 +191,12 @@ class LinearSteps:
         if x is not self._rows:  # rows that are read into the same memory are turned once
             self._rows, self._columns = x, x.mT
         delta = slope(_leaving(self._layer, self._columns))
+        weight, bias = self._layer
+        if bias is None and isinstance(keep, float) and weight.is_contiguous():  # one way through memory
+            weight.baddbmm_(delta, x, beta=keep, alpha=-lr)
+            return
         _decay(self._layer, keep)
         self._subtract(delta, x, lr)
-        bias = self._layer[1]
         if bias is not None:
             bias.sub_(delta.sum(-1, keepdim=True), alpha=lr)
 
