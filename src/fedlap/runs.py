@@ -276,4 +276,4 @@ def _commit() -> str | None:
 def prepare(out: Path) -> None:
     """Make the folder for results, and see that it can be written, before anything is trained."""
     write_file(out / ".writable", b"")
-    (out / ".writable").unlink()
+    (out / ".writable").unlink(missing_ok=True)  # another process may look at the same time
