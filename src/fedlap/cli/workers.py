@@ -19,15 +19,17 @@ def side_by_side(parts: Sequence[Sequence[str]], workers: int) -> int:
 
     What they say beside results is passed on line by line. Asked to stop, they end their round first.
     """
-    waiting, failed = list(parts), 0
+    waiting, failed, told = list(parts), 0, False
     running: list[tuple[subprocess.Popen[str], threading.Thread]] = []
     try:
         with stop_on_signal() as stopping:
             while running or (waiting and not stopping()):
                 while waiting and len(running) < workers and not stopping():
                     running.append(_started(waiting.pop(0)))
-                if stopping():
-                    _told_to_stop([process for process, _ in running])
+                if stopping() and not told:  # once: a second time stops them at once
+                    told = True
+                    for process, _ in running:
+                        process.terminate()
                 time.sleep(PATIENCE)
                 for each in [each for each in running if each[0].poll() is not None]:
                     running.remove(each)
@@ -60,11 +62,3 @@ def _passed_on(lines: IO[str]) -> None:
     with lines:
         for line in lines:
             console.remark(line.rstrip("\n"))
-
-
-def _told_to_stop(processes: Sequence[subprocess.Popen[str]]) -> None:
-    """Once each: a second time stops at once."""
-    for process in processes:
-        if not vars(process).setdefault("told", False):
-            vars(process)["told"] = True
-            process.terminate()
