@@ -5,12 +5,14 @@ import torch
 
 import emulation
 import fedlap as fl
+from fedlap.algorithms.conjugates import Squared
 from fedlap.engines.clients import Clients
-from fedlap.engines.fused import Fused, no_toolkit, room
-from fedlap.models import DenseNetwork
+from fedlap.engines.fused import Ascent, Fused, no_toolkit, room
+from fedlap.models import CrossEntropy, DenseNetwork, Model
 from fedlap.schedule import Schedule
 from fedlap.training import fit_all
 from fedlap.trials import Trial
+from fedlap.work import Cohort, Plan
 
 pytestmark = pytest.mark.skipif(emulation.COMPILER is None, reason="no C++ compiler")
 
@@ -139,3 +141,17 @@ def test_no_toolkit_is_needed(monkeypatch):
     with no_toolkit():
         assert cpp_extension.include_paths("cuda")
     assert cpp_extension.CUDA_HOME is None
+
+
+def test_a_loss_that_the_kernel_does_not_know_goes_row_by_row():
+    class Other(Squared):
+        """Not one of those that are written out in the kernel."""
+
+    one, none = torch.zeros(1, dtype=torch.int64), torch.zeros(1, 1)
+    way = Ascent(Other(), torch.zeros(1, 1, 1), none, none)
+    plan = Plan(torch.zeros(1, 1, 4, dtype=torch.int64), torch.ones(1, 1, 4).double(), (1,))
+    model = Model(fl.models.linear().build((3,), 2), CrossEntropy())
+    federation = fl.Federation.from_arrays({"a": (torch.zeros(4, 3), torch.tensor([0, 1, 0, 1]))}, labels=2)
+    clients = Clients.of([federation], [0], model, 4, torch.device("cpu"), torch.float32)
+    fused = Fused(clients, lambda ascent: pytest.fail("asked for"), torch.empty(1, 1))
+    assert not fused(torch.zeros(1, model.size), Cohort(one, one, one, one, one), plan, 0.0, 1, way)

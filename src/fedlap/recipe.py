@@ -23,7 +23,7 @@ class Recipe(Part):
     """A table or a figure: cells times rows, each read in one or several ways, over seeds."""
 
     name: str
-    source: str = ""  # what it is asked for by: its name, or its file
+    source: str = ""  # its file
     title: str
     place: str  # in the paper's text
     order: int = 0  # among the recipes, as the paper has them

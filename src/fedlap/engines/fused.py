@@ -91,8 +91,11 @@ class Fused:
         self, w: Stack, cohort: Cohort, plan: Plan, lr: Number = 0.0, times: int = 1, way: Way = None
     ) -> bool:
         """All steps of the plan, each batch `times` times, in place, if there is a kernel for them."""
-        made = self.make(LOSSES.get(type(way.loss), 0) if isinstance(way, Ascent) else 0)
-        if made is None or not w.is_contiguous() or plan.rows.shape[2] != self.clients.batch:
+        ascent = LOSSES.get(type(way.loss)) if isinstance(way, Ascent) else 0
+        if ascent is None or not w.is_contiguous() or plan.rows.shape[2] != self.clients.batch:
+            return False
+        made = self.make(ascent)
+        if made is None:
             return False
         train, scale, l2 = self.clients.train, self.clients.scale, self.clients.model.l2
         rate = _each(lr, w)
@@ -106,12 +109,8 @@ class Fused:
             pull, kind = _each(way.lr, w), AHEAD
             drag = 1 - l2 * pull
         elif isinstance(way, Ascent):
-            pull, drag, anchor, alphas = (
-                way.scale.contiguous(),
-                way.share.contiguous(),
-                way.alpha,
-                way.alpha.shape[1],
-            )
+            pull, drag = way.scale.contiguous(), way.share.contiguous()
+            anchor, alphas = way.alpha, way.alpha.shape[1]
         kernel, shared = made
         numbers = [len(w), len(plan.rows), times, *plan.rows.stride()[:2], *plan.weight.stride()[:2], kind]
         kernel(
@@ -190,11 +189,7 @@ def compiled(
         with no_toolkit():
             kernel = make(source(widths, batch, as_bytes, ascent, shared, THREADS), "steps")
         kernel.set_shared_memory_config(shared)
-    except (
-        RuntimeError,
-        OSError,
-        ImportError,
-    ):  # no compiler, or the network is too large, as the kernel says
+    except (RuntimeError, OSError, ImportError):  # no compiler, or the kernel says that it does not fit
         return None
     return kernel, shared
 
