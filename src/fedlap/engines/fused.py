@@ -158,7 +158,7 @@ def _constants(kind: str, constants: Tensor, ids: Int64[Tensor, "_"], w: Stack) 
     if kind == "none":
         return torch.zeros(len(w), dtype=w.dtype, device=w.device)
     at = ids[: len(w)] if kind == "client" else torch.zeros_like(ids[: len(w)])
-    return constants.flatten()[at].to(w)
+    return constants.to(w).flatten()[at]  # they stay on the host where rows do
 
 
 def source(
