@@ -52,6 +52,12 @@ def alone(monkeypatch, tmp_path):
 
 
 @pytest.fixture
+def no_compiler(monkeypatch):
+    """A machine without one: everything goes step by step."""
+    monkeypatch.setattr("fedlap.engines.host.compiled", lambda dtype: None)
+
+
+@pytest.fixture
 def call(monkeypatch, capsys, tmp_path):
     """Run `fedlap …` in this process: exit code, standard output, standard error."""
     from fedlap import cli  # here, since training alone must not need what the command line needs

@@ -53,9 +53,14 @@ def methods(name, sample):
 
 @every_method
 @every_trial
-def test_stacked_is_one_by_one(name, work, sample, federation, graph):
+@pytest.mark.parametrize("kernel", [True, pytest.param(False, id="no compiler", marks=pytest.mark.slow)])
+def test_stacked_is_one_by_one(kernel, name, work, sample, federation, graph, request):
     make, tried = methods(name, sample)
-    together = plainly_trained(name, tuple(work.items()), sample, federation, graph)
+    if kernel:
+        together = plainly_trained(name, tuple(work.items()), sample, federation, graph)
+    else:
+        request.getfixturevalue("no_compiler")
+        together = trained(make(graph, **work), federation, **tried)
     apart = trained(make(graph, **work), federation, **tried, engine="one_by_one")
     assert distance(together.models, apart.models) < 1e-9
     one, other = (

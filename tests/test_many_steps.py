@@ -1,4 +1,4 @@
-"""Rounds of many steps on a CPU: models and rows are held where steps are fastest; nothing else changes."""
+"""Rounds of many steps on a CPU without a compiler: models and rows are held where steps are fastest."""
 
 import pytest
 import torch
@@ -6,6 +6,8 @@ import torch
 import fedlap as fl
 from fedlap.engines.clients import STEPS, Clients, Lent
 from fedlap.models import Batch, CrossEntropy, Model, widened
+
+pytestmark = pytest.mark.usefixtures("no_compiler")
 
 MODELS = {"linear": fl.models.linear(l2=0.01), "mlp": fl.models.mlp((6, 5), l2=0.01)}
 every_model = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)

@@ -95,12 +95,12 @@ class Clients:
     def ready(self, steps: int) -> "Clients":
         """The same made ready for rounds of so many steps.
 
-        On a CPU many steps are faster on wide rows, if there is room for a copy.
+        On a CPU many steps are faster on wide rows, if there is room for a copy and no kernel for all steps.
         """
         network, train = self.model.network, self.train
         if self.device.type != "cpu" or steps < STEPS or self.scale.kind != "none":
             return self
-        if not isinstance(network, DenseNetwork):
+        if not isinstance(network, DenseNetwork) or (self.fused and self.fused.make(0)):
             return self
         features = network.widths[0]
         if train.store.dtype != self.dtype or len(train.row) * widened(features) > WIDE:
@@ -123,7 +123,7 @@ class Clients:
 
     @cached_property
     def fused(self) -> Fused | None:
-        """On a GPU, all steps of a round as one kernel, where there is one for them."""
+        """All steps of a round as one kernel, where there is one for them."""
         return Fused.of(self)
 
     def by_count(self, ids: Int64[Tensor, "client"]) -> Int64[Tensor, "client"]:

@@ -1,4 +1,4 @@
-"""All steps of a round of dense networks as one kernel, where a GPU can have it (see `fused.cu`)."""
+"""All steps of a round of dense networks as one kernel (see `fused.cu` and, for a CPU, `fused.cpp`)."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +14,10 @@ from torch import Tensor
 
 from fedlap.algorithms.column import Column, Number, at_rows
 from fedlap.algorithms.conjugates import Conjugate, Hinge, Logistic, Squared
+from fedlap.engines import host
 from fedlap.models import CrossEntropy, DenseNetwork
+from fedlap.parts import Part
+from fedlap.scores import Tally
 from fedlap.work import Cohort, Plan
 
 if TYPE_CHECKING:
@@ -24,7 +27,8 @@ Stack = Float[Tensor, "client param"]
 Kernel = Callable[..., None]
 
 SOURCE = Path(__file__).with_suffix(".cu")
-LARGEST_BATCH = 32  # sums of as many rows stay in registers
+# Rows of which the sums stay in the registers of a GPU, and which stay in the cache of a CPU.
+LARGEST_BATCH = {"cuda": 32, "cpu": 128}
 THREADS = 256  # of a block
 STATIC = 64  # bytes of shared memory that the kernel has beside what it is given
 
@@ -62,7 +66,7 @@ LOSSES = {Squared: 1, Hinge: 2, Logistic: 3}
 
 @dataclass(frozen=True, eq=False)
 class Fused:
-    """The kernel for these clients, and room for the first layers of those that are at work at once.
+    """The kernel for these clients, and on a GPU room for the first layers of those that are at work at once.
 
     make: gives the kernel and its shared memory for a loss of ascent, or for none.
     """
@@ -74,18 +78,22 @@ class Fused:
     @staticmethod
     def of(clients: "Clients") -> "Fused | None":
         """None where the network, its loss, the precision or the data are not what the kernel is made for."""
-        network, train, batch = clients.model.network, clients.train, clients.batch
-        if clients.device.type != "cuda" or train.store.device != clients.device:
-            return None
+        network, store, batch = clients.model.network, clients.train.store, clients.batch
         if not isinstance(network, DenseNetwork) or not isinstance(clients.model.loss_of, CrossEntropy):
             return None
-        exact = clients.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
-        if not exact or batch == "all" or batch > LARGEST_BATCH or not _read_as_stored(clients):
+        if store.device != clients.device or batch == "all" or not _read_as_stored(clients):
             return None
-        as_bytes = train.store.dtype == torch.uint8
-        make = partial(compiled, network.widths, batch, as_bytes, clients.device.index or 0)
-        blocks = torch.cuda.get_device_properties(clients.device).multi_processor_count
-        return Fused(clients, make, torch.empty(blocks, room(network.widths), device=clients.device))
+        single, on = clients.dtype == torch.float32, clients.device
+        if single and torch.get_float32_matmul_precision() != "highest":
+            return None
+        shape = network.widths, batch, store.dtype == torch.uint8
+        if on.type == "cpu" and batch <= LARGEST_BATCH["cpu"]:
+            return Fused(clients, partial(host.kernel, *shape, clients.dtype), torch.empty(1, 0))
+        if on.type != "cuda" or not single or batch > LARGEST_BATCH["cuda"]:
+            return None
+        blocks = torch.cuda.get_device_properties(on).multi_processor_count
+        kept = torch.empty(blocks, room(network.widths), device=on)
+        return Fused(clients, partial(compiled, *shape, on.index or 0), kept)
 
     def __call__(
         self, w: Stack, cohort: Cohort, plan: Plan, lr: Number = 0.0, times: int = 1, way: Way = None
@@ -127,6 +135,17 @@ class Fused:
         )
         return True
 
+    def tallied(self, W: Stack, part: Part) -> Tally | None:
+        """Sums of loss and right answers over all rows of every client, on a CPU that has a compiler."""
+        network, train, scale = self.clients.model.network, self.clients.train, self.clients.scale
+        assert isinstance(network, DenseNetwork)
+        alike = part.store.dtype == train.store.dtype and part.store.is_contiguous()
+        if self.clients.device.type != "cpu" or not alike:
+            return None
+        everyone = torch.arange(len(W))
+        shift, factor = (_constants(scale.kind, each, everyone, W) for each in (scale.shift, scale.factor))
+        return host.tallied(W, part, network.widths, shift, factor)
+
 
 def room(widths: tuple[int, ...]) -> int:
     """Numbers that a block keeps: the first layer, and all that models are drawn to, filled up and turned."""
@@ -142,8 +161,9 @@ def _read_as_stored(clients: "Clients") -> bool:
     if clients.train.y.dtype != torch.int64 or not store.is_contiguous() or not features:
         return False
     if store.dtype == torch.uint8:
-        return features % 16 == 0 and scale.kind != "none" and scale.shift[0].numel() == 1
-    return store.dtype == torch.float32 and scale.kind == "none"
+        whole = features % 16 == 0 or clients.device.type == "cpu"  # a GPU reads sixteen at once
+        return whole and scale.kind != "none" and scale.shift[0].numel() == 1
+    return store.dtype == clients.dtype and scale.kind == "none"
 
 
 def _each(number: Number, w: Stack) -> Float[Tensor, "client"]:

@@ -10,6 +10,7 @@ from fedlap.algorithms import PeerAlgorithm, State
 from fedlap.engines.clients import Clients
 from fedlap.engines.engine import Function
 from fedlap.engines.task import StackTask
+from fedlap.parts import Part
 from fedlap.scores import Tally
 
 
@@ -30,7 +31,10 @@ class Stacked:
         return algorithm.mix_all(W)
 
     def score(self, W: Float[Tensor, "client param"]) -> tuple[Tally, Tally]:
-        """Blocks of clients and rows."""
-        everyone = torch.arange(len(W))
-        clients = self.clients
-        return clients.tally(W, clients.train, everyone), clients.tally(W, clients.test, everyone)
+        """All clients with one call, or blocks of clients and rows."""
+        return self._tally(W, self.clients.train), self._tally(W, self.clients.test)
+
+    def _tally(self, W: Float[Tensor, "client param"], part: Part) -> Tally:
+        fused = self.clients.fused
+        made = None if fused is None else fused.tallied(W, part)
+        return self.clients.tally(W, part, torch.arange(len(W))) if made is None else made

@@ -51,13 +51,18 @@ class LazyBatch(Batch):
 
 @dataclass(frozen=True, eq=False)
 class StackTask:
-    """A round's work of some of the clients; `given` is their plan, where it was drawn before."""
+    """A round's work of some of the clients.
+
+    given: their plan, where it was drawn before.
+    plainly: step by step, whatever could make all steps at once.
+    """
 
     clients: Clients
     cohort: Cohort
     round: int
     work: Work
     given: Plan | None = None
+    plainly: bool = False
 
     @cached_property
     def plan(self) -> Plan:
@@ -68,7 +73,7 @@ class StackTask:
         """The work of one client of the stack."""
         c, one = self.cohort, slice(place, place + 1)
         cohort = Cohort(c.ids[one], c.digests[one], c.first[one], c.count[one], c.most[one])
-        return StackTask(self.clients, cohort, self.round, self.work)
+        return StackTask(self.clients, cohort, self.round, self.work, plainly=True)
 
     @property
     def count(self) -> Float[Tensor, "client 1"]:
@@ -220,12 +225,12 @@ class StackTask:
         return w
 
     def ascended(self, w: Stack, alpha: Dual, scale: Rows, share: Rows, loss: Conjugate) -> bool:
-        """Coordinate ascent through all of the round's rows, in place, where a GPU can make it at once."""
+        """Coordinate ascent through all of the round's rows, in place, where it can be made at once."""
         return self._fused(w, 0.0, 1, Ascent(loss, alpha, scale, share))
 
     def _fused(self, w: Stack, lr: Number, times: int = 1, way: Way = None) -> bool:
-        """Whether a GPU has made all steps at once."""
-        fused, plan = self.clients.fused, self.plan
+        """Whether all steps were made at once."""
+        fused, plan = None if self.plainly else self.clients.fused, self.plan
         if fused is None or (plan.repeat > 1 and way is not None):
             return False
         return fused(w, self.cohort, plan, lr, plan.repeat * times, way)

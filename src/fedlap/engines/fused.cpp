@@ -1,0 +1,473 @@
+// All steps of a round of dense networks on a CPU: a thread takes a client and makes its steps one after another,
+// so that a model and its batch stay in the cache and rows are read where they are stored. Compiled once for a
+// machine, with REAL the type of all numbers; shapes are given. What `fused.cu` is for a GPU.
+//
+// A layer's weights are [out][in], as they lie in a flat row of parameters, and go along the inputs, a vector at a
+// time, for a few rows and outputs at once. Sums are taken in an order that depends on shapes alone: the same
+// numbers every time, whichever thread makes them.
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+typedef REAL real;
+typedef long long whole;
+
+#if defined(__AVX512F__)
+constexpr int BYTES = 64, ROWS = 4, OUTS = 6;  // of a vector; sums of so many rows and outputs fit the registers
+#elif defined(__AVX__)
+constexpr int BYTES = 32, ROWS = 2, OUTS = 5;
+#else
+constexpr int BYTES = 16, ROWS = 4, OUTS = 5;
+#endif
+constexpr int LANES = BYTES / sizeof(real);
+typedef real vec __attribute__((vector_size(BYTES)));
+
+inline vec load(const real *from) {
+    vec v;
+    std::memcpy(&v, from, BYTES);
+    return v;
+}
+inline void store(real *to, const vec &v) { std::memcpy(to, &v, BYTES); }
+// The sum of a vector, by halves.
+template <int N> inline real total(const real *part) {
+    if constexpr (N == 1) {
+        return part[0];
+    } else {
+        real half[N / 2];
+        for (int i = 0; i < N / 2; ++i) half[i] = part[i] + part[i + N / 2];
+        return total<N / 2>(half);
+    }
+}
+inline real total(const vec &v) {
+    real part[LANES];
+    std::memcpy(part, &v, BYTES);
+    return total<LANES>(part);
+}
+inline vec last(int n) {  // one in the last n places
+    vec v = {};
+    for (int i = LANES - n; i < LANES; ++i) v[i] = 1;
+    return v;
+}
+
+// f(first, n): for n = MOST things at once, and for those that are left.
+template <int MOST, class F> inline void in_blocks(int n, F f) {
+    int first = 0;
+    for (; first + MOST <= n; first += MOST) f(first, std::integral_constant<int, MOST>());
+    if constexpr (MOST > 1)
+        if (first < n) in_blocks<MOST / 2>(n - first, [&](int more, auto some) { f(first + more, some); });
+}
+
+// z = x Wᵀ + bias, for R rows and O outputs; rows that will be `wanted` are brought nearer meanwhile. What is left
+// of the inputs behind whole vectors is the end of one that overlaps the last.
+template <int R, int O>
+void multiply(
+    const real *const *x, const real *W, const real *bias, int ins, real *z, int wide, const real *const *wanted) {
+    vec sum[R][O] = {};
+    int i = 0;
+    for (; i + LANES <= ins; i += LANES) {
+        vec w[O];
+        for (int o = 0; o < O; ++o) w[o] = load(W + (whole)o * ins + i);
+        for (int r = 0; r < R; ++r) {
+            if (wanted) __builtin_prefetch(wanted[r] + i, 0, 2);
+            const vec a = load(x[r] + i);
+            for (int o = 0; o < O; ++o) sum[r][o] += a * w[o];
+        }
+    }
+    if (i < ins && ins > LANES) {
+        const vec mask = last(ins - i);
+        for (int r = 0; r < R; ++r) {
+            const vec a = load(x[r] + ins - LANES) * mask;
+            for (int o = 0; o < O; ++o) sum[r][o] += a * load(W + (whole)(o + 1) * ins - LANES);
+        }
+        i = ins;
+    }
+    for (int r = 0; r < R; ++r)
+        for (int o = 0; o < O; ++o) {
+            real all = total(sum[r][o]) + bias[o];
+            for (int k = i; k < ins; ++k) all += x[r][k] * W[(whole)o * ins + k];
+            z[r * wide + o] = all;
+        }
+}
+
+// Parameters that are drawn to others, w ← keep·w + pull·(to − w) + change, which follow by drag·(w − to):
+// differences are what is scaled, or a sum of rounded shares that is not one would add up over steps.
+struct Pull {
+    real keep, pull, drag;
+    bool drawn, follows;
+
+    template <class T> T begin(const T &w, const T &to) const { return keep * w + pull * (to - w); }
+    template <class T> T after(const T &w, const T &to) const { return to + drag * (w - to); }
+};
+
+// W ← pulled W + Σ_b slope_b ⊗ x_b, for O outputs.
+template <int O, bool DRAWN> struct Change {
+    real *W, *to;
+    const Pull &pull;
+    const real *const *x;
+    int rows;
+    const real *slope;
+    int wide, ins;
+
+    // N vectors at input i, of weights (and those they are drawn to) that are or were there.
+    template <int N> inline void at(int i, const real *before, const real *to_before, int apart) const {
+        vec w[O][N];
+        for (int o = 0; o < O; ++o)
+            for (int v = 0; v < N; ++v) {
+                w[o][v] = load(before + (whole)o * apart + v * LANES);
+                if constexpr (DRAWN) w[o][v] = pull.begin(w[o][v], load(to_before + (whole)o * apart + v * LANES));
+                else w[o][v] *= pull.keep;
+            }
+        for (int b = 0; b < rows; ++b) {
+            vec a[N];
+            for (int v = 0; v < N; ++v) a[v] = load(x[b] + i + v * LANES);
+            for (int o = 0; o < O; ++o)
+                for (int v = 0; v < N; ++v) w[o][v] += slope[b * wide + o] * a[v];
+        }
+        for (int o = 0; o < O; ++o)
+            for (int v = 0; v < N; ++v) {
+                const whole here = (whole)o * ins + i + v * LANES;
+                if (DRAWN && pull.follows)
+                    store(to + here, pull.after(w[o][v], load(to_before + (whole)o * apart + v * LANES)));
+                store(W + here, w[o][v]);
+            }
+    }
+    void operator()() const {
+        constexpr int V = 2;
+        const int end = ins - LANES;
+        real before[O * LANES], to_before[O * LANES];  // of a last vector that overlaps the one before it
+        const bool overlaps = ins % LANES && end > 0;
+        for (int o = 0; o < O && overlaps; ++o) {
+            store(before + o * LANES, load(W + (whole)o * ins + end));
+            if (DRAWN) store(to_before + o * LANES, load(to + (whole)o * ins + end));
+        }
+        int i = 0;
+        for (; i + V * LANES <= ins; i += V * LANES) at<V>(i, W + i, to + i, ins);
+        for (; i + LANES <= ins; i += LANES) at<1>(i, W + i, to + i, ins);
+        if (overlaps) {
+            at<1>(end, before, to_before, LANES);
+            i = ins;
+        }
+        for (; i < ins; ++i)
+            for (int o = 0; o < O; ++o) {
+                real &w = W[(whole)o * ins + i], &there = to[(whole)o * ins + i];
+                w = DRAWN ? pull.begin(w, there) : pull.keep * w;
+                for (int b = 0; b < rows; ++b) w += slope[b * wide + o] * x[b][i];
+                if (DRAWN && pull.follows) there = pull.after(w, there);
+            }
+    }
+};
+
+// The slope by what enters a layer, from that by what leaves it, for R rows; nothing where ReLU was zero.
+template <int R>
+void backward(const real *W, const real *out, int out_wide, int outs, const real *seen, real *in, int wide, int ins) {
+    const auto at = [&](int i) {
+        vec sum[R] = {};
+        for (int o = 0; o < outs; ++o) {
+            const vec w = load(W + (whole)o * ins + i);
+            for (int r = 0; r < R; ++r) sum[r] += out[r * out_wide + o] * w;
+        }
+        for (int r = 0; r < R; ++r) store(in + r * wide + i, sum[r]);
+    };
+    int i = 0;
+    for (; i + LANES <= ins; i += LANES) at(i);
+    if (i < ins && ins > LANES) {
+        at(ins - LANES);
+        i = ins;
+    }
+    for (; i < ins; ++i)
+        for (int r = 0; r < R; ++r) {
+            real sum = 0;
+            for (int o = 0; o < outs; ++o) sum += out[r * out_wide + o] * W[(whole)o * ins + i];
+            in[r * wide + i] = sum;
+        }
+    for (int r = 0; r < R; ++r)
+        for (int k = 0; k < ins; ++k)
+            if (seen[r * wide + k] <= 0) in[r * wide + k] = 0;
+}
+
+// softmax(scores) − the one-hot vector of the label, times the row's weight and −lr.
+void loss_slope(const real *z, real *slope, int outs, real weight, whole label, real lr) {
+    real most = z[0], sum = 0;
+    for (int k = 1; k < outs; ++k) most = std::max(most, z[k]);
+    for (int k = 0; k < outs; ++k) sum += slope[k] = std::exp(z[k] - most);
+    for (int k = 0; k < outs; ++k) slope[k] = -lr * weight * (slope[k] / sum - (k == label));
+}
+
+// Dual coordinate ascent on linear models, with one against the rest.
+enum { SQUARED = 1, HINGE = 2, LOGISTIC = 3 };
+
+real sigmoid(real t) { return 1 / (1 + std::exp(-t)); }
+real softplus(real t) { return t > 20 ? t : std::log1p(std::exp(t)); }
+
+// The b with the least ℓ*(−b) + z b + (c/2)(b − a)²; for the logistic loss see `Logistic.best`.
+real best(whole loss, real a, real z, real y, real c) {
+    const real square = a + (y - z - a) / (1 + c);
+    if (loss == SQUARED) return square;
+    if (loss == HINGE) return y * std::min(std::max(y * square, real(0)), real(1));
+    const real d = y * (c * a - z), other = c - d, low = std::min(d, other), over = 1 / c, log = std::log(c);
+    const real sum = log + low, rest = softplus(-sum), near = sum + rest;
+    real t = std::min(near * (std::log1p(near) / (2 + near)) - (rest + log), real(0));
+    for (int step = 0; step < (sizeof(real) == 4 ? 3 : 4); ++step) {
+        const real p = sigmoid(t);
+        t -= (p + (t - low) * over) / (over + p - p * p);
+        if (step == 0) t = std::min(t, real(0));
+    }
+    return sigmoid(std::copysign(t, d - other)) * y;
+}
+
+// What clients have and do; of what is there for each, the clients that are at work come first.
+struct Round {
+    const void *data;  // features, row by row, as bytes or as they are
+    const whole *place, *label;
+    const real *shift, *factor;
+    whole clients, batch, bytes, layers;
+    const whole *widths;
+    real *w = nullptr, *anchor = nullptr;
+    const whole *rows = nullptr, *begin = nullptr;
+    const double *weight = nullptr;
+    const real *lr = nullptr, *keep = nullptr, *pull = nullptr, *drag = nullptr;
+    whole batches = 0, repeat = 0, row_step = 0, row_client = 0, weight_step = 0, weight_client = 0, kind = 0, alphas = 0,
+          loss = 0;
+};
+
+enum { FREE = 0, DRAWN = 1, FOLLOWED = 2, AHEAD = 3 };
+
+// What a thread needs beside models: a batch of bytes as numbers, what leaves layers, slopes, and another model.
+struct Worker {
+    const Round &round;
+    std::vector<whole> weight_at, bias_at;
+    std::vector<int> wide;
+    std::vector<real> features, other;
+    std::vector<std::vector<real>> seen, slope;
+    std::vector<const real *> x, next;  // rows of this batch and of that after it
+    std::vector<std::vector<const real *>> rows_of;
+    whole size = 0;
+
+    explicit Worker(const Round &r) : round(r), x(r.batch), next(r.batch), rows_of(r.layers) {
+        for (whole l = 0; l < r.layers; ++l) {
+            weight_at.push_back(size);
+            bias_at.push_back(size + r.widths[l] * r.widths[l + 1]);
+            size += (r.widths[l] + 1) * r.widths[l + 1];
+            wide.push_back((int)((r.widths[l + 1] + LANES - 1) / LANES * LANES));
+            seen.emplace_back(r.batch * wide[l]);
+            slope.emplace_back(r.batch * wide[l]);
+            if (l)
+                for (whole b = 0; b < r.batch; ++b) rows_of[l].push_back(seen[l - 1].data() + b * wide[l - 1]);
+        }
+        if (r.bytes) features.resize(r.batch * r.widths[0]);
+        if (r.kind == AHEAD) other.resize(size);
+    }
+
+    // The row that is the b-th of a batch.
+    void bring(whole c, int b, whole row) {
+        const whole ins = round.widths[0], at = round.place[row] * ins;
+        if (!round.bytes) {
+            x[b] = static_cast<const real *>(round.data) + at;
+            return;
+        }
+        const unsigned char *from = static_cast<const unsigned char *>(round.data) + at;
+        real *to = features.data() + b * ins;
+        const real shift = round.shift[c], factor = round.factor[c];
+        for (whole i = 0; i < ins; ++i) to[i] = (from[i] - shift) * factor;
+        x[b] = to;
+    }
+
+    // All rows of a batch, and how many there are.
+    int read(whole c, whole q, const whole *row) {
+        const double *weight = round.weight + c * round.weight_client + q * round.weight_step;
+        int n = 0;
+        for (; n < round.batch && weight[n] > 0; ++n) bring(c, n, row[n]);
+        return n;
+    }
+
+    // The row that will be the b-th of the next batch; nothing is done about it where rows are bytes.
+    void expect(int b, whole row) { next[b] = static_cast<const real *>(round.data) + round.place[row] * round.widths[0]; }
+
+    // As many rows of a batch as now are at work, if there are any.
+    bool look(whole c, whole q, int n) {
+        if (round.bytes || q >= round.batches) return false;
+        const whole *row = round.rows + c * round.row_client + q * round.row_step;
+        for (int b = 0; b < n; ++b) expect(b, row[b]);
+        return true;
+    }
+
+    void forward(const real *w, int n, bool coming) {
+        for (whole l = 0; l < round.layers; ++l) {
+            const int ins = (int)round.widths[l], outs = (int)round.widths[l + 1];
+            const real *const *in = l ? rows_of[l].data() : x.data();
+            real *z = seen[l].data();
+            in_blocks<OUTS>(outs, [&](int o, auto O) {
+                in_blocks<ROWS>(n, [&](int b, auto R) {
+                    multiply<R(), O()>(
+                        in + b, w + weight_at[l] + (whole)o * ins, w + bias_at[l] + o, ins, z + b * wide[l] + o, wide[l],
+                        l || o || !coming ? nullptr : next.data() + b);
+                });
+            });
+            if (l + 1 < round.layers)
+                for (int at = 0; at < n * wide[l]; ++at) z[at] = z[at] <= 0 ? 0 : z[at];  // what is no number stays so
+        }
+    }
+
+    void step(real *w, real *to, const Pull &pull, int n) {
+        for (whole l = round.layers - 1; l >= 0; --l) {
+            const int ins = (int)round.widths[l], outs = (int)round.widths[l + 1];
+            const real *const *in = l ? rows_of[l].data() : x.data();
+            const real *out = slope[l].data();
+            real *W = w + weight_at[l], *bias = w + bias_at[l];
+            if (l)
+                in_blocks<ROWS>(n, [&](int b, auto R) {
+                    backward<R()>(
+                        W, out + b * wide[l], wide[l], outs, seen[l - 1].data() + b * wide[l - 1],
+                        slope[l - 1].data() + b * wide[l - 1], wide[l - 1], ins);
+                });
+            in_blocks<OUTS>(outs, [&](int o, auto O) {
+                const whole at = (whole)o * ins;
+                if (pull.drawn) Change<O(), true>{W + at, to + weight_at[l] + at, pull, in, n, out + o, wide[l], ins}();
+                else Change<O(), false>{W + at, W + at, pull, in, n, out + o, wide[l], ins}();
+            });
+            for (int o = 0; o < outs; ++o) {
+                real moved = 0;
+                for (int b = 0; b < n; ++b) moved += out[b * wide[l] + o];
+                real &there = to[bias_at[l] + o];
+                bias[o] = (pull.drawn ? pull.begin(bias[o], there) : pull.keep * bias[o]) + moved;
+                if (pull.follows) there = pull.after(bias[o], there);
+            }
+        }
+    }
+
+    void descend(whole c) {
+        real *w = round.w + c * size, *to = round.kind == FREE ? w : round.anchor + c * size;
+        if (round.kind == AHEAD) {
+            to = other.data();
+            std::copy(w, w + size, to);
+        }
+        const whole last = round.layers - 1;
+        for (whole q = 0; q < round.batches; ++q) {
+            const whole *row = round.rows + c * round.row_client + q * round.row_step;
+            const double *weight = round.weight + c * round.weight_client + q * round.weight_step;
+            const int n = read(c, q, row);
+            if (!n) break;
+            const bool back = round.kind == AHEAD && q % 2;
+            const real lr = back ? round.pull[c] : round.lr[c];
+            Pull pull{back ? round.drag[c] : round.keep[c], back ? 1 : round.pull[c], back ? 1 : round.drag[c], false, false};
+            pull.drawn = back || round.kind == DRAWN || round.kind == FOLLOWED;
+            for (whole again = 0; again < round.repeat; ++again) {
+                pull.follows = back || (round.kind == FOLLOWED && again == round.repeat - 1);
+                forward(w, n, again == round.repeat - 1 && look(c, q + 1, n));
+                for (int b = 0; b < n; ++b)
+                    loss_slope(
+                        seen[last].data() + b * wide[last], slope[last].data() + b * wide[last],
+                        (int)round.widths[last + 1], (real)weight[b], round.label[row[b]], lr);
+                step(w, to, pull, n);
+            }
+        }
+    }
+
+    // Row by row: `pull` is what a change of α adds to the model for each x, `drag` the share of rows that work.
+    void ascend(whole c) {
+        real *w = round.w + c * size;
+        const int ins = (int)round.widths[0], outs = (int)round.widths[1];
+        const Pull free{1, 0, 0, false, false};
+        for (whole q = 0; q < round.batches; ++q) {
+            const whole *row = round.rows + c * round.row_client + q * round.row_step;
+            const int n = read(c, q, row);
+            if (!n) break;
+            const int todo = (int)std::ceil(round.drag[c] * n);
+            for (int b = 0; b < todo; ++b) {
+                const real *own = x[b];
+                real square = 1, *z = seen[0].data(), *moved = slope[0].data();
+                const real none = 0;
+                real norm;
+                multiply<1, 1>(&own, own, &none, ins, &norm, 1, nullptr);
+                square += norm;
+                in_blocks<OUTS>(outs, [&](int o, auto O) {
+                    multiply<1, O()>(&own, w + (whole)o * ins, w + bias_at[0] + o, ins, z + o, wide[0], nullptr);
+                });
+                real *alpha = round.anchor + (c * round.alphas + row[b] - round.begin[c]) * outs;
+                for (int k = 0; k < outs; ++k) {
+                    const real y = round.label[row[b]] == k ? 1 : -1;
+                    const real change = best(round.loss, alpha[k], z[k], y, square * round.pull[c]) - alpha[k];
+                    alpha[k] += change;
+                    moved[k] = round.pull[c] * change;
+                    w[bias_at[0] + k] += moved[k];
+                }
+                in_blocks<OUTS>(outs, [&](int o, auto O) {
+                    real *W = w + (whole)o * ins;
+                    Change<O(), false>{W, W, free, &own, 1, moved + o, wide[0], ins}();
+                });
+            }
+        }
+    }
+
+    // Sums of loss and of right answers over `count` rows from `first` on.
+    void tally(whole c, const real *w, whole first, whole count, double &loss, double &hits) {
+        const whole last = round.layers - 1;
+        const int outs = (int)round.widths[last + 1];
+        for (whole done = 0; done < count; done += round.batch) {
+            const int n = (int)std::min(round.batch, count - done);
+            for (int b = 0; b < n; ++b) bring(c, b, first + done + b);
+            const bool more = !round.bytes && done + n < count;
+            for (int b = 0; b < n && more; ++b) expect(b, std::min(first + done + n + b, first + count - 1));
+            forward(w, n, more);
+            for (int b = 0; b < n; ++b) {
+                const real *z = seen[last].data() + b * wide[last];
+                const whole label = round.label[first + done + b];
+                const int best = (int)(std::max_element(z, z + outs) - z);  // the first of equals
+                real sum = 0;
+                for (int k = 0; k < outs; ++k) sum += std::exp(z[k] - z[best]);
+                loss += std::log(sum) + z[best] - z[label];
+                hits += best == label;
+            }
+        }
+    }
+};
+
+// `parallel` is OpenMP's, if there is one: threads of PyTorch that wait for work would be in the way of others.
+typedef void Parallel(void (*)(void *), void *, unsigned, unsigned);
+
+// work(worker, c) for every client.
+template <class Work> void for_all(const Round &round, whole threads, Parallel *parallel, Work work) {
+    std::atomic<whole> next{0};
+    auto some = [&] {
+        Worker worker(round);
+        for (whole c; (c = next++) < round.clients;) work(worker, c);
+    };
+    threads = std::min(threads, round.clients);
+    if (threads > 1 && parallel) {
+        parallel([](void *all) { (*static_cast<decltype(some) *>(all))(); }, &some, (unsigned)threads, 0);
+        return;
+    }
+    std::vector<std::thread> others;
+    for (whole t = 1; t < threads; ++t) others.emplace_back(some);
+    some();
+    for (auto &each : others) each.join();
+}
+
+// As a GPU's kernel, with shapes behind its numbers: batch, bytes, loss of ascent, layers, widths.
+extern "C" void steps(void **p, const whole *n, whole threads, Parallel *parallel) {
+    const Round round{
+        .data = p[3], .place = (whole *)p[4], .label = (whole *)p[5], .shift = (real *)p[12], .factor = (real *)p[13],
+        .clients = n[0], .batch = n[9], .bytes = n[10], .layers = n[12], .widths = n + 13,
+        .w = (real *)p[0], .anchor = (real *)p[2], .rows = (whole *)p[6], .begin = (whole *)p[14],
+        .weight = (double *)p[7], .lr = (real *)p[8], .keep = (real *)p[9], .pull = (real *)p[10], .drag = (real *)p[11],
+        .batches = n[1], .repeat = n[2], .row_step = n[3], .row_client = n[4], .weight_step = n[5],
+        .weight_client = n[6], .kind = n[7], .alphas = n[8], .loss = n[11]};
+    for_all(round, threads, parallel, [&](Worker &worker, whole c) { round.loss ? worker.ascend(c) : worker.descend(c); });
+}
+
+// Models lie n[1] numbers apart, or are one.
+extern "C" void tally(void **p, const whole *n, whole threads, Parallel *parallel) {
+    const real *w = (real *)p[0];
+    const whole *first = (whole *)p[4], *count = (whole *)p[5];
+    double *loss = (double *)p[8], *hits = (double *)p[9];
+    const Round round{
+        .data = p[1], .place = (whole *)p[2], .label = (whole *)p[3], .shift = (real *)p[6], .factor = (real *)p[7],
+        .clients = n[0], .batch = n[2], .bytes = n[3], .layers = n[4], .widths = n + 5};
+    for_all(round, threads, parallel, [&](Worker &worker, whole c) {
+        worker.tally(c, w + c * n[1], first[c], count[c], loss[c], hits[c]);
+    });
+}

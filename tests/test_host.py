@@ -1,0 +1,179 @@
+"""All steps of a round, and scores, as one kernel on a CPU: the same as step by step, whatever the shapes."""
+
+import platform
+import subprocess
+
+import pytest
+import torch
+
+import fedlap as fl
+from fedlap.engines import host
+from fedlap.engines.fused import Fused
+
+COMPILED = host.compiled(torch.float32) is not None
+compiled = pytest.mark.skipif(not COMPILED, reason="no C++ compiler")
+
+METHODS = {
+    "fedu": lambda f, **work: fl.FedU(fl.Graph.complete(f.clients), lr=0.05, **work),
+    "fedprox": lambda f, **work: fl.FedProx(proximal=0.3, lr=0.05, **work),
+    "perfedavg": lambda f, **work: fl.PerFedAvg(adapt_lr=0.1, lr=0.05, **work),
+    "pfedme": lambda f, **work: fl.PFedMe(regularisation=5.0, inner_lr=0.03, inner_steps=3, lr=0.05, **work),
+    "mocha": lambda f, **work: fl.Mocha(fl.Graph.complete(f.clients), 0.1, **work),
+}
+every_method = pytest.mark.parametrize("name", METHODS)
+
+
+def made(features, outputs=3, kind="numbers", sizes=(9, 2, 13, 5, 21)):
+    """Clients of unequal size, some with less than a batch."""
+    draw = torch.Generator().manual_seed(7)
+    arrays = {
+        str(k): (
+            torch.randint(0, 256, (n, 1, features), generator=draw).byte()
+            if kind == "bytes"
+            else torch.randn(n, features, generator=draw, dtype=torch.float64),
+            torch.randint(0, outputs, (n,), generator=draw),
+        )
+        for k, n in enumerate(sizes)
+    }
+    federation = fl.Federation.from_arrays(arrays, labels=outputs, test_share=0.2)
+    return federation.scaled("client") if kind == "bytes" else federation
+
+
+def both(method, federation, model, monkeypatch, **schedule):
+    """By the kernel, and step by step; how often the kernel was used."""
+    used, step = [], Fused.__call__
+    schedule = {"rounds": 2, "batch": 4, "dtype": "float64", **schedule}
+    with monkeypatch.context() as patch:
+        patch.setattr(Fused, "__call__", lambda *given, **more: used.append(step(*given, **more)) or used[-1])
+        ours = fl.fit(method, federation, model, **schedule)
+    with monkeypatch.context() as patch:
+        patch.setattr(host, "compiled", lambda dtype: None)
+        plain = fl.fit(method, federation, model, **schedule)
+    return ours, plain, sum(used)
+
+
+@compiled
+@pytest.mark.parametrize("kind", ["numbers", "bytes"])
+@pytest.mark.parametrize("features", [1, 7, 8, 9, 23, 40])
+@every_method
+def test_any_number_of_features(name, features, kind, monkeypatch):
+    federation = made(features, kind=kind)
+    work = {"local_epochs": 1} if features % 2 else {"local_steps": 3}
+    method = METHODS[name](federation, **work)
+    ours, plain, used = both(method, federation, fl.models.linear(0.01), monkeypatch)
+    assert used
+    assert (ours.models - plain.models).abs().max() < 1e-10
+    for score, other in zip(ours.scores, plain.scores, strict=True):
+        assert score.loss == pytest.approx(other.loss, rel=1e-10)
+        assert score.train_loss == pytest.approx(other.train_loss, rel=1e-10)
+        assert score.accuracy == other.accuracy
+
+
+@compiled
+@pytest.mark.parametrize("hidden", [(1,), (11,), (8, 17), (24, 6, 5)], ids=str)
+@pytest.mark.parametrize("outputs", [2, 7, 13])
+@pytest.mark.parametrize("batch", [1, 6, 50])
+def test_any_layers(hidden, outputs, batch, monkeypatch):
+    federation = made(19, outputs)
+    method = METHODS["pfedme"](federation, local_epochs=1)
+    ours, plain, used = both(method, federation, fl.models.mlp(hidden, l2=0.01), monkeypatch, batch=batch)
+    assert used
+    assert (ours.models - plain.models).abs().max() < 1e-10
+    assert ours.scores[-1].loss == pytest.approx(plain.scores[-1].loss, rel=1e-10)
+
+
+@compiled
+@every_method
+def test_in_single_precision(name, monkeypatch):
+    federation = made(30)
+    method = METHODS[name](federation, local_epochs=2)
+    ours, plain, used = both(method, federation, fl.models.linear(), monkeypatch, dtype="float32")
+    assert used
+    assert (ours.models - plain.models).abs().max() < 3e-6
+
+
+@compiled
+def test_threads_change_no_bit(monkeypatch):
+    """Neither how many, nor whose they are."""
+    federation, before = made(19, sizes=(40, 9, 31, 2, 25, 17)), torch.get_num_threads()
+    method, model = METHODS["fedu"](federation, local_epochs=2), fl.models.mlp(9)
+
+    def trained():
+        return fl.fit(method, federation, model, rounds=2, batch=4)
+
+    try:
+        torch.set_num_threads(1)
+        one = trained()
+        torch.set_num_threads(3)
+        three = trained()
+        monkeypatch.setattr(host, "_parallel", lambda: None)
+        own = trained()
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(one.models, three.models)
+    assert torch.equal(one.models, own.models)
+    assert one.scores[-1].loss == three.scores[-1].loss == own.scores[-1].loss
+
+
+@compiled
+def test_one_model_for_all_is_scored_where_it_is(monkeypatch):
+    federation = made(19)
+    ours, plain, used = both(fl.FedAvg(lr=0.05), federation, fl.models.mlp(5), monkeypatch, rounds=3)
+    assert used
+    assert ours.scores[-1].train_loss == pytest.approx(plain.scores[-1].train_loss, rel=1e-10)
+
+
+@compiled
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="another kind of processor")
+@pytest.mark.parametrize(
+    ("processor", "flag"), [("x86-64", "sse2"), ("haswell", "avx2"), ("skylake-avx512", "avx512f")]
+)
+def test_older_processors(processor, flag, alone, monkeypatch):
+    """With narrower vectors, where this machine knows them."""
+    if flag not in host._processor().split():
+        pytest.skip("this machine is older")
+    flags = [f"-march={processor}" if each == "-march=native" else each for each in host.FLAGS]
+    monkeypatch.setattr(host, "FLAGS", flags)
+    host.compiled.cache_clear()
+    try:
+        federation = made(23, 7)
+        method = METHODS["pfedme"](federation, local_epochs=1)
+        ours, plain, used = both(method, federation, fl.models.mlp((11, 6)), monkeypatch)
+        assert used
+        assert (ours.models - plain.models).abs().max() < 1e-10
+    finally:
+        host.compiled.cache_clear()
+
+
+@pytest.mark.parametrize("trouble", ["no compiler", "not found", "not a compiler", "no cache"])
+def test_without_it_everything_goes_step_by_step(trouble, alone, monkeypatch, tmp_path):
+    if trouble == "no cache":
+        (tmp_path / "cache").write_text("not a folder")
+    else:
+        compiler = {"no compiler": "", "not found": "no-such-compiler -O2", "not a compiler": "false"}[
+            trouble
+        ]
+        monkeypatch.setenv("CXX", compiler)
+    host.compiled.cache_clear()
+    try:
+        assert host.compiled(torch.float32) is None
+        federation = made(19)
+        result = fl.fit(METHODS["fedu"](federation), federation, fl.models.linear(), rounds=2, batch=4)
+        assert result.models.isfinite().all()
+    finally:
+        host.compiled.cache_clear()
+
+
+@compiled
+def test_it_is_compiled_once(alone, monkeypatch, tmp_path):
+    host.compiled.cache_clear()
+    try:
+        assert host.compiled(torch.float32) is not None
+        (library,) = (tmp_path / "cache" / "fedlap" / "kernels").iterdir()
+        host.compiled.cache_clear()
+        monkeypatch.setattr(subprocess, "run", lambda *given, **more: pytest.fail("compiled again"))
+        assert host.compiled(torch.float32) is not None
+        assert library.exists()
+    finally:
+        host.compiled.cache_clear()
