@@ -95,12 +95,13 @@ class Clients:
     def ready(self, steps: int) -> "Clients":
         """The same made ready for rounds of so many steps.
 
-        On a CPU many steps are faster on wide rows, if there is room for a copy and no kernel for all steps.
+        On a CPU the kernel for all of them is compiled by then; without it, many are faster on wide rows, if
+        there is room for a copy.
         """
         network, train = self.model.network, self.train
-        if self.device.type != "cpu" or steps < STEPS or self.scale.kind != "none":
+        if self.device.type != "cpu" or (self.fused and self.fused.make(0)):
             return self
-        if not isinstance(network, DenseNetwork) or (self.fused and self.fused.make(0)):
+        if steps < STEPS or self.scale.kind != "none" or not isinstance(network, DenseNetwork):
             return self
         features = network.widths[0]
         if train.store.dtype != self.dtype or len(train.row) * widened(features) > WIDE:
