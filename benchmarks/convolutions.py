@@ -32,6 +32,7 @@ from fedlap.models import convolutional as cnn  # noqa: E402
 from fedlap.models.convolution import Batched, Direct, Tiled, Way, Windows  # noqa: E402
 from fedlap.models.layout import views  # noqa: E402
 from fedlap.models.model import InPlace, Slope  # noqa: E402
+from fedlap.models.pieces import Body, InPieces, full  # noqa: E402
 
 LABELS, LR, STEPS = 10, 0.001, 5
 EVALUATED = 100  # rows of each client that are scored
@@ -53,8 +54,8 @@ class Grouped(cnn.ConvolutionalNetwork):
             filters = w.flatten(0, 1).contiguous(memory_format=self.layout)
             h = functional.conv2d(h, filters, b.flatten(), padding=2, groups=clients)
             h = functional.max_pool2d(h.relu(), 2)
-        out = h.unflatten(1, (clients, -1)).permute(1, 0, 3, 4, 2)
-        return self._full(tensors, out)[-1].mT
+        features = h.unflatten(1, (clients, -1)).transpose(0, 1).flatten(2)
+        return self._scored(W, full(tensors[4], tensors[5], features)).mT
 
     def gradient(self, W: Tensor, x: Tensor, slope: Slope) -> Tensor:
         """By autograd."""
@@ -71,8 +72,8 @@ class ByHand(cnn.ConvolutionalNetwork):
 
     way: Way = Direct()  # noqa: RUF009 (it holds nothing)
 
-    def _way(self, device: torch.device) -> Way:
-        return self.way
+    def _body(self, W: Tensor, into: Tensor) -> Body:
+        return InPieces(self.way, self.image, self.shapes)
 
 
 def networks(image: tuple[int, int, int]) -> dict[str, cnn.ConvolutionalNetwork]:
@@ -84,6 +85,7 @@ def networks(image: tuple[int, int, int]) -> dict[str, cnn.ConvolutionalNetwork]
         "windows": ByHand(image, LABELS, Windows()),
         "tiles": ByHand(image, LABELS, Tiled()),
         "windows, then tiles": ByHand(image, LABELS, Batched()),
+        "as it is": cnn.ConvolutionalNetwork(image, LABELS),  # on a GPU, by kernels
     }
 
 
@@ -245,7 +247,7 @@ def main() -> int:
     parser.add_argument("--image", type=lambda text: tuple(map(int, text.split(","))), default=(3, 32, 32))
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--only", default="", help="ways whose name has one of these words, parted by ;")
-    parser.add_argument("--profile", default="windows, then tiles")
+    parser.add_argument("--profile", default="as it is")
     parser.add_argument("--kernels", type=int, default=16, help="how many to list of each way, on a GPU")
     options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False

@@ -12,32 +12,61 @@ from pathlib import Path
 import torch
 
 from fedlap.engines import fused
+from fedlap.models import kernels
 
 COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
 HEADER = Path(__file__).with_name("emulated.h")
 THREADS, SHARED = 64, 100_000
 LAUNCH = """
-extern "C" void launch(int blocks, void **p, int *n) {
-    emulated::run(blocks, THREADS, SHARED, [=] {
-        steps(%s);
-    });
+extern "C" void launch_%s(int blocks, int threads, int shared, void **p, int *n, double *r) {
+    emulated::run(blocks, threads, shared, [=] { %s(%s); });
 }
 """
-POINTERS = (
+STEPS = (
     *("float", "float", "float", "void", "long long", "long long", "long long", "double"),
     *(["float"] * 6),
     *("long long", "int"),
+    *(["number"] * 9),
 )
-NUMBERS = 9
+FLOAT, BYTE, INT, REAL = "float", "unsigned char", "number", "real"
+LAYER = (FLOAT, FLOAT, FLOAT, FLOAT, BYTE, INT, INT)
+CONVOLUTIONS = {
+    "first_forward": LAYER,
+    "second_forward": LAYER,
+    "second_images": (FLOAT, BYTE, FLOAT, FLOAT, FLOAT, INT),
+    "second_filters": (FLOAT, FLOAT, BYTE, FLOAT, INT, INT, INT),
+    "first_filters": (FLOAT, FLOAT, BYTE, FLOAT),
+    "turn": (*[FLOAT] * 4, INT),
+    "settle": (*[FLOAT] * 6, *[INT] * 5, REAL, REAL),
+    "sizes": ("int",),
+}
+FULLS = {
+    "full_forward": (FLOAT, FLOAT, FLOAT, INT),
+    "full_backward": (*[FLOAT] * 6, INT, INT, INT, REAL, REAL),
+    "sizes": ("int",),
+}
+KINDS = {INT: "n", REAL: "r"}
 
 
-@functools.cache
-def kernel(widths, batch, as_bytes, ascent):
-    """What `fused.compiled` would return on a GPU."""
-    source = f'#include "{HEADER}"\n' + fused.source(widths, batch, as_bytes, ascent, SHARED, THREADS)
+class NotMadeError(Exception):
+    """A kernel is not made for these constants."""
+
+
+def _launcher(name, kinds):
+    """A function that launches a kernel with addresses and numbers in the order of its arguments."""
+    counts, arguments = {"p": 0, "n": 0, "r": 0}, []
+    for kind in kinds:
+        of = KINDS.get(kind, "p")
+        arguments.append(f"({kind} *)p[{counts[of]}]" if of == "p" else f"{of}[{counts[of]}]")
+        counts[of] += 1
+    return LAUNCH % (name, name, ", ".join(arguments))
+
+
+def _compiled(text, signatures):
+    """For each kernel a function of blocks, threads, bytes that are shared, and arguments."""
+    source = f'#include "{HEADER}"\n' + text
     source = source.replace("extern __shared__ float s[];", "float *s = emulated::memory;")
-    arguments = [f"({kind} *)p[{at}]" for at, kind in enumerate(POINTERS)]
-    source += LAUNCH % ", ".join([*arguments, *(f"n[{at}]" for at in range(NUMBERS))])
+    source += "".join(_launcher(name, kinds) for name, kinds in signatures.items())
     folder = Path(tempfile.gettempdir()) / "fedlap-kernels"
     folder.mkdir(exist_ok=True)
     name = hashlib.sha256((source + HEADER.read_text()).encode()).hexdigest()[:16]
@@ -46,17 +75,64 @@ def kernel(widths, batch, as_bytes, ascent):
         code, made = folder / f"{name}-{os.getpid()}.cpp", folder / f"{name}-{os.getpid()}.so"
         code.write_text(source)
         flags = ["-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off"]
-        subprocess.run([COMPILER, *flags, "-o", str(made), str(code)], check=True)
+        done = subprocess.run([COMPILER, *flags, "-o", str(made), str(code)], capture_output=True, text=True)
+        if done.returncode:
+            raise NotMadeError(done.stderr)
         made.replace(library)  # whole, or not there
         code.unlink()
-    launch = ctypes.CDLL(str(library)).launch
+    loaded = ctypes.CDLL(str(library))
+    return {name: functools.partial(_call, loaded[f"launch_{name}"], signatures[name]) for name in signatures}
 
-    def call(grid, block, args, shared_mem):
-        tensors = [each for each in args if isinstance(each, torch.Tensor)]
-        numbers = [each for each in args if isinstance(each, int)]
-        assert (len(tensors), len(numbers)) == (len(POINTERS), NUMBERS)
-        assert all(each.device.type == "cpu" for each in tensors)
-        pointers = (ctypes.c_void_p * len(tensors))(*(each.data_ptr() for each in tensors))
-        launch(grid[0], pointers, (ctypes.c_int * len(numbers))(*numbers))
+
+def _call(launch, kinds, blocks, threads, shared, args):
+    tensors, whole, real = (
+        [each for each in args if isinstance(each, k)] for k in (torch.Tensor, int, float)
+    )
+    for each, kind in zip(args, kinds, strict=True):
+        assert isinstance(each, {INT: int, REAL: float}.get(kind, torch.Tensor))
+    assert all(each.device.type == "cpu" for each in tensors)
+    launch(
+        *(blocks, threads, shared),
+        (ctypes.c_void_p * len(tensors))(*(each.data_ptr() for each in tensors)),
+        (ctypes.c_int * len(whole))(*whole),
+        (ctypes.c_double * len(real))(*real),
+    )
+
+
+@functools.cache
+def kernel(widths, batch, as_bytes, ascent):
+    """What `fused.compiled` would return on a GPU."""
+    text = fused.source(widths, batch, as_bytes, ascent, SHARED, THREADS)
+    steps = _compiled(text, {"steps": STEPS})["steps"]
+
+    def call(blocks, threads, args, shared):
+        steps(blocks, THREADS, SHARED, args)
 
     return call, SHARED
+
+
+def _launches(text, signatures):
+    """What `kernels._launches` would return on a GPU."""
+    made, names = _compiled(text, signatures), list(signatures)[:-1]
+    sizes = torch.zeros(len(names), 3, dtype=torch.int32)
+    made["sizes"](1, 1, 0, [sizes])
+
+    def launching(name, threads, shared, blocks):
+        return lambda units, args: made[name](units * blocks, threads, shared, args)
+
+    return {name: launching(name, *size) for name, size in zip(names, sizes.tolist(), strict=True)}
+
+
+@functools.cache
+def body(image, filters, hidden):
+    """What `kernels.kernels_for` would return on a GPU."""
+    at, flat = kernels.full_at(image, filters), filters[1] * (image[1] // 4) * (image[2] // 4)
+
+    @functools.cache
+    def full(batch):
+        if batch > kernels.LARGEST:
+            return None
+        return _launches(kernels.full_source(flat, hidden, at, batch), FULLS)
+
+    convolution = _launches(kernels.convolution_source(image, filters, 230_000), CONVOLUTIONS)
+    return kernels.Kernels(image, filters, hidden, convolution, full)

@@ -7,6 +7,7 @@ from torch.nn import functional
 from fedlap.models import convolution, convolutional
 from fedlap.models.convolution import Batched, Direct, Tiled, Windows
 from fedlap.models.convolutional import ConvolutionalNetwork
+from fedlap.models.layout import views
 
 CLIENTS, BATCH, LABELS = 2, 3, 4
 IMAGES = [(1, 28, 28), (3, 32, 32), (1, 9, 11), (2, 7, 5), (1, 30, 6), (3, 4, 4)]
@@ -56,7 +57,7 @@ def test_scores_and_gradient_are_those_of_modules(image):
     close(network.scores(W, x), scores)
     close(network.gradient(W, x, slope), gradient)
     assert torch.equal(W, before)
-    for part in convolutional.views(gradient, network.shapes):
+    for part in views(gradient, network.shapes):
         assert part.abs().max() > 1e-4  # no layer is left out
 
 
@@ -78,14 +79,14 @@ def test_the_first_of_equal_maxima_counts(image, zero, way):
     """Numbers are small multiples of powers of two, so that equal sums are equal in every order."""
     network, W, x, slope = problem(image)
     W, x = (W * 64).round() / 4, torch.ones_like(x)
-    filters, bias, second, other, *_ = convolutional.views(W, network.shapes)
+    filters, bias, second, other, *_ = views(W, network.shapes)
     if zero:
         filters.zero_()
         second.zero_()
         bias.abs_()
         other.abs_()
     expected = by_autograd(network, W, x, slope)
-    assert convolutional.views(expected, network.shapes)[2].abs().max() > 1e-4
+    assert views(expected, network.shapes)[2].abs().max() > 1e-4
     close(network.gradient(W, x, slope), expected, 1e-12 * expected.abs().max())
     if zero or way is Direct:  # with Toom and Cook's fractions, only sums of zeros are exactly equal
         close(by_modules(network, W, x, slope)[1], expected, 1e-12 * expected.abs().max())

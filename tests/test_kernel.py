@@ -6,8 +6,9 @@ import torch
 import emulation
 import fedlap as fl
 from fedlap.algorithms.conjugates import Squared
+from fedlap.compiling import no_toolkit
 from fedlap.engines.clients import Clients
-from fedlap.engines.fused import Ascent, Fused, no_toolkit, room
+from fedlap.engines.fused import Ascent, Fused, room
 from fedlap.models import CrossEntropy, DenseNetwork, Model
 from fedlap.schedule import Schedule
 from fedlap.training import fit_all
@@ -66,9 +67,9 @@ def emulated(monkeypatch):
         def make(ascent):
             call, shared = emulation.kernel(network.widths, batch, as_bytes, ascent)
 
-            def counted(**given):
+            def counted(*given):
                 used.append(ascent)
-                call(**given)
+                call(*given)
 
             return counted, shared
 

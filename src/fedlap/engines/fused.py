@@ -1,17 +1,17 @@
 """All steps of a round of dense networks as one kernel (see `fused.cu` and, for a CPU, `fused.cpp`)."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from fedlap import compiling
 from fedlap.algorithms.column import Column, Number, at_rows
 from fedlap.algorithms.conjugates import Conjugate, Hinge, Logistic, Squared
 from fedlap.engines import host
@@ -30,7 +30,6 @@ SOURCE = Path(__file__).with_suffix(".cu")
 # Rows of which the sums stay in the registers of a GPU, and which stay in the cache of a CPU.
 LARGEST_BATCH = {"cuda": 32, "cpu": 128}
 THREADS = 256  # of a block
-STATIC = 64  # bytes of shared memory that the kernel has beside what it is given
 
 
 @dataclass(frozen=True)
@@ -122,16 +121,16 @@ class Fused:
         kernel, shared = made
         numbers = [len(w), len(plan.rows), times, *plan.rows.stride()[:2], *plan.weight.stride()[:2], kind]
         kernel(
-            grid=(min(len(w), len(self.room)), 1, 1),
-            block=(THREADS, 1, 1),
-            args=[
+            min(len(w), len(self.room)),
+            THREADS,
+            [
                 *(w, self.room, anchor, train.store, train.row, train.y, plan.rows, plan.weight),
                 *(rate, 1 - l2 * rate, pull, drag, shift, factor, cohort.first.contiguous()),
                 torch.zeros(1, dtype=torch.int32, device=w.device),
                 *numbers,
                 alphas,
             ],
-            shared_mem=shared,
+            shared,
         )
         return True
 
@@ -193,7 +192,7 @@ def source(
         "SHARED": shared,
         "THREADS": threads,
     }
-    return "".join(f"#define {name} {value}\n" for name, value in given.items()) + SOURCE.read_text("utf-8")
+    return compiling.text(SOURCE, given)
 
 
 @cache
@@ -201,27 +200,11 @@ def compiled(
     widths: tuple[int, ...], batch: int, as_bytes: bool, device: int, ascent: int
 ) -> tuple[Kernel, int] | None:
     """The kernel and its shared memory; None where it cannot be made, or the network is too large for it."""
-    make: Any = getattr(torch.cuda, "_compile_kernel", None)
-    shared = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0) - STATIC
-    if make is None or shared <= 0 or torch.version.hip:
+    shared = compiling.shared_memory(torch.device("cuda", device))
+    if not shared:
         return None
-    try:
-        with no_toolkit():
-            kernel = make(source(widths, batch, as_bytes, ascent, shared, THREADS), "steps")
-        kernel.set_shared_memory_config(shared)
-    except (RuntimeError, OSError, ImportError):  # no compiler, or the kernel says that it does not fit
+    made = compiling.compiled(source(widths, batch, as_bytes, ascent, shared, THREADS), ["steps"])
+    if made is None:
         return None
-    return kernel, shared
-
-
-@contextmanager
-def no_toolkit() -> Iterator[None]:
-    """PyTorch asks where CUDA's headers are before it compiles; the kernel needs none of them."""
-    from torch.utils import cpp_extension  # slow, and for this alone
-
-    home = cpp_extension.CUDA_HOME
-    vars(cpp_extension)["CUDA_HOME"] = home or "/"
-    try:
-        yield
-    finally:
-        vars(cpp_extension)["CUDA_HOME"] = home
+    made["steps"].shares(shared)
+    return made["steps"], shared

@@ -52,7 +52,7 @@ def kernel(
         return None
     shape = (batch, int(as_bytes), ascent, len(widths) - 1, *widths)
 
-    def call(args: list[Any], **launch: Any) -> None:
+    def call(blocks: int, threads: int, args: list[Any], shared: int) -> None:
         tensors = [each for each in args if isinstance(each, Tensor)]
         library("steps", tensors, [*(each for each in args if isinstance(each, int)), *shape])
 

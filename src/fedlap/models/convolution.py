@@ -70,29 +70,36 @@ class Matrices(NamedTuple):
     lower: Float[Tensor, "4 lifted"]
 
 
+def tile_maps(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """The algorithm of Toom and Cook, transposed (Winograd's for convolutions), for one tile.
+
+    Polynomials are multiplied by their values at eight points. From eight values to those of the points, from
+    five taps, and from the points to four values.
+    """
+    points = torch.tensor(POINTS, dtype=torch.float64, device="cpu").unsqueeze(1)
+
+    def values(count: int) -> Tensor:
+        """From the coefficients of a polynomial to its values; at infinity, its last coefficient."""
+        powers = torch.arange(count, dtype=torch.float64, device="cpu")
+        return torch.cat([points**powers, (powers == count - 1).double().unsqueeze(0)])
+
+    rows = torch.linalg.inv(values(LIFTED)).T
+    scale = rows.abs().amax(1, keepdim=True)  # keeps values of one size, for the sake of float32
+    every = rows / scale, values(KERNEL) * scale, values(TILE).T
+    return every[0].to(dtype), every[1].to(dtype), every[2].to(dtype)
+
+
 @cache
 def matrices(height: int, device: torch.device, dtype: torch.dtype) -> Matrices:
-    """The algorithm of Toom and Cook, transposed (Winograd's for convolutions), for every tile of an image.
-
-    Polynomials are multiplied by their values at eight points. Kept, so that no copy to the device is left
-    to a recorded round.
-    """
+    """The maps of tiles for every tile of an image; kept, so that no copy is left to a recorded round."""
     with torch.inference_mode(False):  # or autograd could not use them later
-        points = torch.tensor(POINTS, dtype=torch.float64, device="cpu").unsqueeze(1)
-
-        def values(count: int) -> Tensor:
-            """From the coefficients of a polynomial to its values; at infinity, its last coefficient."""
-            powers = torch.arange(count, dtype=torch.float64, device="cpu")
-            return torch.cat([points**powers, (powers == count - 1).double().unsqueeze(0)])
-
-        rows = torch.linalg.inv(values(LIFTED)).T
-        scale = rows.abs().amax(1, keepdim=True)  # keeps values of one size, for the sake of float32
+        rows, raise_filters, lower = tile_maps(torch.float64)
         tiles = -(-height // TILE)
         windows = torch.zeros(LIFTED, tiles, TILE * tiles + KERNEL - 1, dtype=torch.float64, device="cpu")
         for tile in range(tiles):
-            windows[:, tile, TILE * tile : TILE * tile + LIFTED] = rows / scale
+            windows[:, tile, TILE * tile : TILE * tile + LIFTED] = rows
         raise_rows = windows[:, :, MARGIN : MARGIN + height].flatten(0, 1)  # the rest meets zeros
-        every = raise_rows, values(KERNEL) * scale, values(TILE).T
+        every = raise_rows, raise_filters, lower
         return Matrices(*(each.to(device, dtype).contiguous() for each in every))
 
 

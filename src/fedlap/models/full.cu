@@ -1,0 +1,193 @@
+// A full layer with ReLU on a GPU, for mini-batches of a stack of clients: it waits for nothing but its weights,
+// which are read once on the way forward and once on the way back. `kernels.py` gives the constants
+//
+//   FLAT    values that enter          HIDDEN   that leave, a multiple of 32
+//   BATCH   rows of a mini-batch       AT       where the weights [HIDDEN][FLAT] begin in a client's row of W
+//
+// Behind the weights is the bias. Sums are taken in an order that depends on nothing but these constants.
+
+constexpr int LANES = 32, B = BATCH, BP = (B + 3) / 4 * 4, BIAS = AT + HIDDEN * FLAT;
+
+struct Forward {
+    static constexpr int WARPS = 8, THREADS = LANES * WARPS, EACH = 4, ROWS = WARPS * EACH;
+    static constexpr int CHUNK = 512, CHUNKS = (FLAT + CHUNK - 1) / CHUNK, SIZE = 2 * B * CHUNK;
+    static_assert(HIDDEN % ROWS == 0 && FLAT % 4 == 0 && B <= 32, "not made for these");
+};
+
+// Sixteen bytes to shared memory, while the thread goes on.
+__device__ __forceinline__ void copy(float *to, const float *from) {
+#ifdef __CUDA_ARCH__
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+#else
+    for (int k = 0; k < 4; ++k) to[k] = from[k];
+#endif
+}
+
+__device__ __forceinline__ void copied() {
+#ifdef __CUDA_ARCH__
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+// A block is 32 rows of a client's weights, a warp four of them, a lane every 32nd value of theirs.
+// features [client][B][FLAT], hidden [client][HIDDEN][B].
+extern "C" __global__ void __launch_bounds__(Forward::THREADS, 2) full_forward(
+    const float *W, const float *features, float *hidden, int stride
+) {
+    extern __shared__ float s[];
+    using F = Forward;
+    constexpr int PARTS = HIDDEN / F::ROWS;
+    const long long client = blockIdx.x / PARTS;
+    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
+    const int row = blockIdx.x % PARTS * F::ROWS + warp * F::EACH;
+    const float *w = W + client * stride + AT + (long long)row * FLAT;
+    features += client * B * FLAT;
+    auto fetch = [&](int chunk) {
+        float *to = s + chunk % 2 * (B * F::CHUNK);
+        for (int k = 4 * threadIdx.x; k < B * F::CHUNK; k += 4 * F::THREADS) {
+            const int b = k / F::CHUNK, at = chunk * F::CHUNK + k % F::CHUNK;
+            if (at < FLAT) copy(to + k, features + b * FLAT + at);
+        }
+    };
+    float sum[F::EACH][B] = {};
+    fetch(0);
+    for (int chunk = 0; chunk < F::CHUNKS; ++chunk) {
+        copied();
+        __syncthreads();
+        if (chunk + 1 < F::CHUNKS) fetch(chunk + 1);
+        const float *in = s + chunk % 2 * (B * F::CHUNK);
+#pragma unroll 4
+        for (int k = lane; k < F::CHUNK; k += LANES) {
+            const int at = chunk * F::CHUNK + k;
+            if (FLAT % F::CHUNK && at >= FLAT) break;
+            float own[F::EACH];
+#pragma unroll
+            for (int e = 0; e < F::EACH; ++e) own[e] = w[e * FLAT + at];
+#pragma unroll
+            for (int b = 0; b < B; ++b) {
+                const float x = in[b * F::CHUNK + k];
+#pragma unroll
+                for (int e = 0; e < F::EACH; ++e) sum[e][b] = fmaf(own[e], x, sum[e][b]);
+            }
+        }
+    }
+    float *to = hidden + (client * HIDDEN + row) * B;
+#pragma unroll
+    for (int e = 0; e < F::EACH; ++e) {
+        const float bias = W[client * stride + BIAS + row + e];
+        float mine = 0;
+#pragma unroll
+        for (int b = 0; b < B; ++b) {
+            float all = sum[e][b];
+#pragma unroll
+            for (int off = LANES / 2; off; off /= 2) all += __shfl_xor_sync(0xffffffffu, all, off);
+            if (lane == b) mine = all + bias;
+        }
+        if (lane < B) to[e * B + lane] = mine <= 0 ? 0 : mine;  // what is no number stays none
+    }
+}
+
+struct Backward {
+    static constexpr int THREADS = 128, COLUMNS = 2, WIDTH = THREADS * COLUMNS, AHEAD = 8;
+    static constexpr int PARTS = (FLAT + WIDTH - 1) / WIDTH, SIZE = HIDDEN * BP;
+    static_assert(HIDDEN % AHEAD == 0, "not made for these");
+};
+
+// A block is 256 columns of a client's weights, a thread two of them. From delta, the derivative by hidden, zero
+// where ReLU is, [client][HIDDEN][B]: below, that by features, cut by their ReLU, [client][B][FLAT], and
+// into ← keep · into − lr · gradient, where into may be W.
+extern "C" __global__ void __launch_bounds__(Backward::THREADS, 3) full_backward(
+    const float *W, float *into, const float *features, const float *delta, float *below, const float *keeps,
+    int stride, int into_stride, int each, double keep_all, double lr_all
+) {
+    extern __shared__ float s[];
+    using P = Backward;
+    const long long client = blockIdx.x / P::PARTS;
+    const int part = blockIdx.x % P::PARTS;
+    const float lr = lr_all, keep = each ? keeps[client] : (float)keep_all;
+    const bool same = W == into;
+    W += client * stride;
+    into += client * into_stride;
+    features += client * B * FLAT;
+    below += client * B * FLAT;
+    for (int k = threadIdx.x; k < HIDDEN * BP; k += P::THREADS) {
+        const int row = k / BP, b = k % BP;
+        s[k] = b < B ? delta[(client * HIDDEN + row) * B + b] : 0;
+    }
+    int column[P::COLUMNS];
+    float x[P::COLUMNS][BP], sum[P::COLUMNS][BP];
+#pragma unroll
+    for (int c = 0; c < P::COLUMNS; ++c) {
+        const int at = part * P::WIDTH + c * P::THREADS + threadIdx.x;
+        column[c] = at < FLAT ? at : FLAT - 1;
+#pragma unroll
+        for (int b = 0; b < BP; ++b) {
+            x[c][b] = b < B ? features[b * FLAT + column[c]] : 0;
+            sum[c][b] = 0;
+        }
+    }
+    __syncthreads();
+    if (part == 0) {
+        for (int row = threadIdx.x; row < HIDDEN; row += P::THREADS) {
+            float all = 0;
+            for (int b = 0; b < B; ++b) all += s[row * BP + b];
+            into[BIAS + row] = keep * into[BIAS + row] - lr * all;
+        }
+    }
+    float next[P::AHEAD][P::COLUMNS];
+    auto fetch = [&](int row) {
+#pragma unroll
+        for (int a = 0; a < P::AHEAD; ++a)
+#pragma unroll
+            for (int c = 0; c < P::COLUMNS; ++c) next[a][c] = W[AT + (row + a) * FLAT + column[c]];
+    };
+    fetch(0);
+#pragma unroll 1
+    for (int first = 0; first < HIDDEN; first += P::AHEAD) {
+        float w[P::AHEAD][P::COLUMNS];
+#pragma unroll
+        for (int a = 0; a < P::AHEAD; ++a)
+#pragma unroll
+            for (int c = 0; c < P::COLUMNS; ++c) w[a][c] = next[a][c];
+        if (first + P::AHEAD < HIDDEN) fetch(first + P::AHEAD);
+#pragma unroll
+        for (int a = 0; a < P::AHEAD; ++a) {
+            float change[P::COLUMNS] = {};
+#pragma unroll
+            for (int b = 0; b < BP; b += 4) {
+                const float4 d = *reinterpret_cast<float4 *>(s + (first + a) * BP + b);
+                const float each_d[] = {d.x, d.y, d.z, d.w};
+#pragma unroll
+                for (int q = 0; q < 4; ++q)
+#pragma unroll
+                    for (int c = 0; c < P::COLUMNS; ++c) {
+                        sum[c][b + q] = fmaf(each_d[q], w[a][c], sum[c][b + q]);
+                        change[c] = fmaf(each_d[q], x[c][b + q], change[c]);
+                    }
+            }
+#pragma unroll
+            for (int c = 0; c < P::COLUMNS; ++c) {
+                float *to = into + AT + (first + a) * FLAT + column[c];
+                const float old = same ? w[a][c] : *to;
+                const bool own = part * P::WIDTH + c * P::THREADS + (int)threadIdx.x < FLAT;
+                if (own) *to = keep * old - lr * change[c];
+            }
+        }
+    }
+#pragma unroll
+    for (int c = 0; c < P::COLUMNS; ++c) {
+        if (part * P::WIDTH + c * P::THREADS + (int)threadIdx.x >= FLAT) continue;
+#pragma unroll
+        for (int b = 0; b < B; ++b) below[b * FLAT + column[c]] = x[c][b] > 0 ? sum[c][b] : 0;
+    }
+}
+
+// Of the kernels in the order of `kernels.py`: threads of a block, bytes that they share, blocks of a client.
+extern "C" __global__ void sizes(int *to) {
+    const int each[] = {
+        Forward::THREADS, 4 * Forward::SIZE, HIDDEN / Forward::ROWS,
+        Backward::THREADS, 4 * Backward::SIZE, Backward::PARTS,
+    };
+    for (int k = 0; k < 6; ++k) to[k] = each[k];
+}
