@@ -548,35 +548,40 @@ struct Whole {
     static constexpr int THREADS = 256, PARTS = 32, STEP = THREADS * PARTS;
 };
 
-// A block is a part of a client: first [C][tap][O] and second, raised, [C][row][point][O] for the way forward,
-// back [O][C][tap], filled up.
+// A block is a channel of a client's second layer, and a part of its first: first [C][tap][O] and second, raised,
+// [C][row][point][O] for the way forward, back [O][C][tap], filled up.
 extern "C" __global__ void __launch_bounds__(Whole::THREADS) turn(
     const float *W, float *first, float *second, float *back, int stride
 ) {
+    __shared__ float own[Two::O * TAPS];
     const long long client = blockIdx.x / Whole::PARTS;
-    const int begin = blockIdx.x % Whole::PARTS * Whole::THREADS + threadIdx.x;
+    const int c = blockIdx.x % Whole::PARTS;
+    constexpr int T = Whole::THREADS, N1 = One::O * One::C * TAPS;
+    static_assert(Whole::PARTS == Two::C, "a part is a channel");
     W += client * stride;
-    constexpr int N1 = One::O * One::C * TAPS;
-    for (int k = begin; k < N1; k += Whole::STEP) {
-        const int o = k % One::O, c = k / (One::O * TAPS), t = k / One::O % TAPS;
-        first[client * N1 + k] = W[W1 + (o * One::C + c) * TAPS + t];
+    for (int k = threadIdx.x; k < Two::O * TAPS; k += T)
+        own[k] = W[W2 + (k / TAPS * Two::C + c) * TAPS + k % TAPS];
+    for (int k = c * T + threadIdx.x; k < N1; k += Whole::STEP) {
+        const int o = k % One::O, channel = k / (One::O * TAPS), tap = k / One::O % TAPS;
+        first[client * N1 + k] = W[W1 + (o * One::C + channel) * TAPS + tap];
     }
-    for (int k = begin; k < Two::C * SIDE * Two::O; k += Whole::STEP) {
-        const int o = k % Two::O, dy = k / Two::O % SIDE, c = k / (Two::O * SIDE);
-        const float *from = W + W2 + (o * Two::C + c) * TAPS + dy * SIDE;
-        float *to = second + client * (Two::C * Raised::EACH_C) + (c * SIDE + dy) * Raised::POINTS * Two::O + o;
+    __syncthreads();
+    second += (client * Two::C + c) * Raised::EACH_C;
+    for (int k = threadIdx.x; k < SIDE * Two::O; k += T) {
+        const int o = k % Two::O, row = k / Two::O;
 #pragma unroll
         for (int p = 0; p < Raised::POINTS; ++p) {
             float sum = 0;
 #pragma unroll
             for (int dx = 0; dx < SIDE; ++dx)
-                if (raise_filters[p][dx] != 0) sum = fmaf(raise_filters[p][dx], from[dx], sum);
-            to[p * Two::O] = sum;
+                if (raise_filters[p][dx] != 0) sum = fmaf(raise_filters[p][dx], own[o * TAPS + row * SIDE + dx], sum);
+            second[(row * Raised::POINTS + p) * Two::O + o] = sum;
         }
     }
-    for (int k = begin; k < Two::O * Two::C * FILLED; k += Whole::STEP) {
-        const int t = k % FILLED;
-        back[client * (Two::O * Two::C * FILLED) + k] = t < TAPS ? W[W2 + k / FILLED * TAPS + t] : 0;
+    back += (client * Two::O * Two::C + c) * FILLED;
+    for (int k = threadIdx.x; k < Two::O * FILLED; k += T) {
+        const int o = k / FILLED, tap = k % FILLED;
+        back[o * (Two::C * FILLED) + tap] = tap < TAPS ? own[o * TAPS + tap] : 0;
     }
 }
 
