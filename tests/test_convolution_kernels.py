@@ -4,9 +4,13 @@ import pytest
 import torch
 
 import emulation
+import fedlap as fl
 from fedlap.models import kernels
 from fedlap.models.convolutional import FILTERS, HIDDEN, ConvolutionalNetwork
 from fedlap.models.layout import views
+from fedlap.schedule import Schedule
+from fedlap.training import fit_all
+from fedlap.trials import Trial
 
 pytestmark = pytest.mark.skipif(emulation.COMPILER is None, reason="no C++ compiler")
 
@@ -41,8 +45,11 @@ def close(network, one, other):
         assert (mine - theirs).abs().max() < 3e-6 * theirs.abs().max()
 
 
+LARGE = pytest.param(33, marks=pytest.mark.slow)  # for which the full layer has no kernels
+
+
 @every_image
-@pytest.mark.parametrize("batch", [1, 7, 33])
+@pytest.mark.parametrize("batch", [1, 7, LARGE])
 def test_scores_and_gradient(image, batch):
     exact, own, W, x, slope = problem(image, batch)
     scores = exact.scores(W.double(), x.double())
@@ -66,6 +73,83 @@ def test_descending(keep, batch):
     close(own, W, expected)
     around[::2, 1:-2] = W
     assert torch.equal(base, around)
+
+
+METHODS = {
+    "fedu": lambda clients, **work: fl.FedU(fl.Graph.complete(clients), lr=0.05, **work),
+    "pfedme": lambda clients, **work: fl.PFedMe(inner_lr=0.03, inner_steps=3, lr=0.05, **work),
+    "perfedavg": lambda clients, **work: fl.PerFedAvg(adapt_lr=0.05, lr=0.05, **work),
+    "scaffold": lambda clients, **work: fl.Scaffold(lr=0.05, **work),
+}
+WORK = {"steps": {"local_steps": 3}, "epochs": {"local_epochs": 1}}
+
+
+def federation():
+    """Clients of unequal size with random images."""
+    g = torch.Generator().manual_seed(2)
+    arrays = {
+        str(k): (torch.randn(n, 2, 9, 11, generator=g), torch.randint(LABELS, (n,), generator=g))
+        for k, n in enumerate([7, 31, 12, 22])
+    }
+    return fl.Federation.from_arrays(arrays, labels=LABELS)
+
+
+def run(name, work, device, seed, dtype="float32"):
+    """The models after a round of half of the clients."""
+    clients = federation()
+    method = METHODS[name](clients.clients, **work)
+    schedule = {"rounds": 1, "batch": 9, "sample": 0.5, "device": device, "seed": seed, "dtype": dtype}
+    return fl.fit(method, clients, fl.models.cnn(0.01), **schedule).models.double()
+
+
+def middle_error(name, work, device):
+    """How far a round is from one in float64, at the middle of five seeds.
+
+    Where two values of a window are equal to the last digit, either may be the maximum, in PyTorch's float32,
+    too, and what follows differs.
+    """
+    errors = []
+    for seed in range(5):
+        exact = run(name, work, device, seed, "float64")
+        errors.append(float((run(name, work, device, seed) - exact).norm() / exact.norm()))
+    return sorted(errors)[2]
+
+
+@pytest.fixture
+def emulated(monkeypatch):
+    """Runs in float32 take the kernels, on a CPU; for how many clients is listed."""
+    used, ordinary = [], ConvolutionalNetwork._body
+
+    def body(network, W, into):
+        if W.dtype == torch.float64:
+            return ordinary(network, W, into)
+        used.append(len(W))
+        return emulation.body(network.image, FILTERS, HIDDEN)
+
+    monkeypatch.setattr(ConvolutionalNetwork, "_body", body)
+    return used
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("work", WORK.values(), ids=WORK)
+@pytest.mark.parametrize("name", METHODS)
+def test_runs(name, work, emulated):
+    assert middle_error(name, work, "cpu") < 1e-6
+    assert 2 in emulated
+
+
+@pytest.mark.slow
+def test_rates_may_differ_between_runs_of_a_stack(emulated):
+    clients = federation()
+    graph, schedule = fl.Graph.complete(clients.clients), {"rounds": 1, "batch": 5}
+    trials = [
+        Trial(fl.FedU(graph, lr=lr, local_steps=2), clients, fl.models.cnn(0.01), 3) for lr in (0.02, 0.05)
+    ]
+    ours = fit_all(trials, Schedule(dtype="float32", **schedule))
+    for one, trial in zip(ours, trials, strict=True):
+        alone = fl.fit(trial.algorithm, clients, trial.model, seed=3, dtype="float64", **schedule).models
+        assert (one.models - alone).norm() < 1e-6 * alone.norm()
+    assert 8 in emulated
 
 
 def test_the_same_numbers_every_time():

@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-import fedlap as fl
 from fedlap.models import convolutional
 from fedlap.models.kernels import Kernels
-from test_convolution_kernels import close, every_image, problem
+from test_convolution_kernels import METHODS, WORK, close, every_image, middle_error, problem, run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -23,29 +22,15 @@ def test_scores_and_gradient(image, batch):
     close(exact, gradient.cpu(), exact.gradient(W.double(), x.double(), slope))
 
 
-@pytest.mark.parametrize("work", [{"local_steps": 3}, {"local_epochs": 2}], ids=["steps", "epochs"])
-@pytest.mark.parametrize("name", ["fedu", "pfedme", "perfedavg", "scaffold"])
+@pytest.mark.parametrize("work", WORK.values(), ids=WORK)
+@pytest.mark.parametrize("name", METHODS)
 def test_runs(name, work, monkeypatch):
-    """Kernels against operations, both in float32, and the same bit for bit when repeated."""
-    federation = fl.data.load("digits", partition=fl.partition.Labels(8, 3))
-    graph = fl.Graph.complete(federation.clients)
-    method = {
-        "fedu": lambda: fl.FedU(graph, lr=0.05, **work),
-        "pfedme": lambda: fl.PFedMe(regularisation=5.0, inner_lr=0.03, inner_steps=3, lr=0.05, **work),
-        "perfedavg": lambda: fl.PerFedAvg(adapt_lr=0.05, lr=0.05, **work),
-        "scaffold": lambda: fl.Scaffold(lr=0.05, **work),
-    }[name]()
-
-    def models():
-        schedule = {"rounds": 6, "batch": 9, "sample": 0.5, "seed": 4, "device": "cuda"}
-        return fl.fit(method, federation, fl.models.cnn(), **schedule).models
-
-    one, again = models(), models()
+    """Kernels against operations in float64, and the same bit for bit when repeated."""
+    assert middle_error(name, work, "cuda") < 1e-6
+    one, again = (run(name, work, "cuda", seed=0) for _ in range(2))
     assert torch.equal(one, again)
     monkeypatch.setattr(convolutional, "kernels_for", lambda *given: None)
-    other = models()
-    assert (one - other).norm() < 1e-3 * other.norm()
-    assert not torch.equal(one, other)  # or the kernels were not used
+    assert not torch.equal(one, run(name, work, "cuda", seed=0))  # or the kernels were not used
 
 
 def test_the_hessian_goes_by_operations_that_autograd_knows():

@@ -11,7 +11,7 @@ import fedlap as fl
 SRC = Path(__file__).parent.parent / "src" / "fedlap"
 FILES = sorted(SRC.rglob("*.py"))
 ORDER = [
-    "errors", "files", "randomness", "models", "parts", "partition",
+    "errors", "files", "randomness", "compiling", "models", "parts", "partition",
     "arrays", "tables", "frames", "federation", "work", "graph", "algorithms",
     "data", "scores", "engines", "personal", "result", "schedule", "trials", "members", "stack", "rounds",
     "training", "theory", "memory", "tuning", "sections", "experiment", "contents", "sweeps", "checkpoints",

@@ -54,10 +54,10 @@ class Kernel:
         return self._slots[count]
 
 
-def text(source: Path, constants: Mapping[str, object]) -> str:
-    """A kernel's text, with its constants."""
+def text(constants: Mapping[str, object], *sources: Path) -> str:
+    """The text of kernels, with their constants."""
     given = "".join(f"#define {name} {value}\n" for name, value in constants.items())
-    return given + source.read_text("utf-8")
+    return given + "".join(source.read_text("utf-8") for source in sources)
 
 
 def shared_memory(device: torch.device) -> int:

@@ -192,7 +192,7 @@ def source(
         "SHARED": shared,
         "THREADS": threads,
     }
-    return compiling.text(SOURCE, given)
+    return compiling.text(given, SOURCE)
 
 
 @cache

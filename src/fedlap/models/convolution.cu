@@ -1,5 +1,5 @@
-// The two convolutions of the convolutional network on a GPU, each with its 2×2 maxima, bias and ReLU, and their
-// derivatives, for a stack of clients. `kernels.py` gives the constants
+// The two convolutions of the convolutional network on a GPU, each with its 2×2 maxima, bias and ReLU, and
+// their derivatives, for a stack of clients. `kernels.py` gives the constants
 //
 //   CHANNELS, HEIGHT, WIDTH   of an image                   FIRST, SECOND   filters of the two layers
 //   SHARED                    bytes of shared memory that a block may have
@@ -15,7 +15,7 @@
 // and less, since ReLU has left many cells out. Sums are taken in an order that depends on nothing but the
 // constants and the batch: the same numbers every time.
 
-constexpr int SIDE = 5, MARGIN = SIDE / 2, TAPS = SIDE * SIDE, LANES = 32, WIDE = LANES + 1;
+constexpr int SIDE = 5, MARGIN = SIDE / 2, TAPS = SIDE * SIDE, WIDE = LANES + 1;
 constexpr int FILLED = (TAPS + 3) / 4 * 4;  // taps that a thread reads four at a time
 
 __host__ __device__ constexpr int up(int n, int to) { return (n + to - 1) / to * to; }
@@ -30,24 +30,6 @@ using Two = Layer<FIRST, One::DOWN, One::ACROSS, SECOND>;
 constexpr int W1 = 0, B1 = W1 + One::O * One::C * TAPS, W2 = B1 + One::O, B2 = W2 + Two::O * Two::C * TAPS;
 static_assert(FIRST == LANES && SECOND % 32 == 0 && CHANNELS <= 4 && Two::CELLS > 0, "not made for these");
 
-__device__ __forceinline__ float4 &four(float *at) { return *reinterpret_cast<float4 *>(at); }
-
-// Sixteen bytes to shared memory, while the thread goes on.
-__device__ __forceinline__ void copy(float *to, const float *from) {
-#ifdef __CUDA_ARCH__
-    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
-#else
-    for (int k = 0; k < 4; ++k) to[k] = from[k];
-#endif
-}
-
-__device__ __forceinline__ void copied() {
-#ifdef __CUDA_ARCH__
-    asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
-
 template <int threads> __device__ void copy_all(float *to, const float *from, int floats) {
     for (int at = 4 * threadIdx.x; at < floats; at += 4 * threads) copy(to + at, from + at);
 }
@@ -57,22 +39,23 @@ template <int threads> __device__ void clear(float *at, int floats) {
 }
 
 // An image into shared memory: value (c, y, x) to `c · plane + (y + 2) · row + (x + 2) · step`.
-template <class L, int threads> __device__ void take(float *to, const float *image, int plane, int row, int step) {
+template <class L, int threads>
+__device__ void take(float *to, const float *image, int plane, int row, int step) {
     for (int k = threadIdx.x; k < L::C * L::H * L::W; k += threads) {
         const int c = k / (L::H * L::W), place = k % (L::H * L::W), y = place / L::W, x = place % L::W;
         to[c * plane + (y + MARGIN) * row + (x + MARGIN) * step] = image[k];
     }
 }
 
-// Forward ------------------------------------------------------------------------------------------------------
+// Forward, one layer after the other ------------------------------------------------------------------------
 
-template <class L> struct Forward {
+struct Direct {
     static constexpr int THREADS = 256, EACH = 8;
-    static constexpr int PAIRS = (L::ACROSS + 1) / 2, PLACES = L::DOWN * PAIRS, TILES = PLACES * L::O / EACH;
-    static constexpr int ROW = up(4 * PAIRS + SIDE - 1, 8), PLANE = L::ROWS * ROW;
-    static constexpr int CHUNK = L::C < 4 ? L::C : 4, CHUNKS = (L::C + CHUNK - 1) / CHUNK;
-    static constexpr int FILTERS = CHUNK * TAPS * L::O, SIZE = L::C * PLANE + (CHUNKS > 1 ? 2 : 1) * FILTERS;
-    static_assert(L::C % CHUNK == 0 && SIZE <= SHARED / 4, "too large");
+    static constexpr int PAIRS = (One::ACROSS + 1) / 2, PLACES = One::DOWN * PAIRS;
+    static constexpr int TILES = PLACES * One::O / EACH;
+    static constexpr int ROW = up(4 * PAIRS + SIDE - 1, 8), PLANE = One::ROWS * ROW;
+    static constexpr int FILTERS = One::C * TAPS * One::O, SIZE = One::C * PLANE + FILTERS;
+    static_assert(SIZE <= SHARED / 4, "too large");
 };
 
 template <int columns> __device__ __forceinline__ void read(float (&to)[columns], float *from) {
@@ -98,86 +81,64 @@ __device__ __forceinline__ void most(
     *place = where;
 }
 
-// A block is a sample. x [sample][C][H][W], turned [client][C][tap][O], biases in the rows of W; out and places
-// [sample][O][cell], the place of a maximum among 0, 1 (above), 2, 3 (below).
-template <class L> __device__ void forward(
-    const float *x, const float *turned, const float *biases, float *out, unsigned char *places, int batch,
-    int stride, float *s
+// A block is a sample. x [sample][C][H][W], turned [client][C][tap][O]; out and places [sample][O][cell], the
+// place of a maximum among 0, 1 (above), 2, 3 (below).
+extern "C" __global__ void __launch_bounds__(Direct::THREADS, 2) first_forward(
+    const float *x, const float *turned, const float *W, float *out, unsigned char *places, int batch,
+    int stride
 ) {
-    using F = Forward<L>;
-    constexpr int T = F::THREADS;
+    extern __shared__ float s[];
+    using P = Direct;
+    constexpr int T = P::THREADS;
     const long long sample = blockIdx.x;
     const int client = blockIdx.x / batch, tid = threadIdx.x;
-    float *filters = s + L::C * F::PLANE;
-    turned += (long long)client * L::C * TAPS * L::O;
-    clear<T>(s, L::C * F::PLANE);
+    float *filters = s + One::C * P::PLANE;
+    copy_all<T>(filters, turned + (long long)client * P::FILTERS, P::FILTERS);
+    clear<T>(s, One::C * P::PLANE);
     __syncthreads();
-    copy_all<T>(filters, turned, F::FILTERS);
-    take<L, T>(s, x + sample * (L::C * L::H * L::W), F::PLANE, F::ROW, 1);
-    for (int first = 0; first < F::TILES; first += T) {
-        const int tile = first + tid, place = tile / 4 % F::PLACES;
-        const int o = F::EACH * (tile % 4 + 4 * (tile / (4 * F::PLACES)));
-        const int i = place / F::PAIRS, j = place % F::PAIRS;
-        float sum[2][4][F::EACH] = {};
-        for (int chunk = 0; chunk < F::CHUNKS; ++chunk) {
-            copied();
-            __syncthreads();
-            if (F::CHUNKS > 1) {  // the next while this one is used; after the last, the first of the next tiles
-                const int next = (chunk + 1) % F::CHUNKS;
-                if (next || first + T < F::TILES)
-                    copy_all<T>(filters + (chunk + 1) % 2 * F::FILTERS, turned + next * F::FILTERS, F::FILTERS);
-            }
-            if (tile < F::TILES) {
-                float *w = filters + (F::CHUNKS > 1 ? chunk % 2 : 0) * F::FILTERS + o;
-                float *in = s + chunk * F::CHUNK * F::PLANE + 2 * i * F::ROW + 4 * j;
+    take<One, T>(s, x + sample * (One::C * One::H * One::W), P::PLANE, P::ROW, 1);
+    copied();
+    __syncthreads();
+    for (int tile = tid; tile < P::TILES; tile += T) {
+        const int place = tile / 4 % P::PLACES, o = P::EACH * (tile % 4 + 4 * (tile / (4 * P::PLACES)));
+        const int i = place / P::PAIRS, j = place % P::PAIRS;
+        float sum[2][4][P::EACH] = {};
+        float *w = filters + o, *in = s + 2 * i * P::ROW + 4 * j;
 #pragma unroll 1
-                for (int c = 0; c < F::CHUNK; ++c, in += F::PLANE) {
-                    float rows[2][8];
-                    read(rows[0], in);
+        for (int c = 0; c < One::C; ++c, in += P::PLANE) {
+            float rows[2][8];
+            read(rows[0], in);
 #pragma unroll
-                    for (int dy = 0; dy < SIDE; ++dy) {
-                        read(rows[1], in + (dy + 1) * F::ROW);
+            for (int dy = 0; dy < SIDE; ++dy) {
+                read(rows[1], in + (dy + 1) * P::ROW);
 #pragma unroll
-                        for (int dx = 0; dx < SIDE; ++dx, w += L::O) {
-                            float each[F::EACH];
-                            read(each, w);
+                for (int dx = 0; dx < SIDE; ++dx, w += One::O) {
+                    float each[P::EACH];
+                    read(each, w);
 #pragma unroll
-                            for (int r = 0; r < 2; ++r)
+                    for (int r = 0; r < 2; ++r)
 #pragma unroll
-                                for (int p = 0; p < 4; ++p)
+                        for (int p = 0; p < 4; ++p)
 #pragma unroll
-                                    for (int k = 0; k < F::EACH; ++k)
-                                        sum[r][p][k] = fmaf(rows[r][p + dx], each[k], sum[r][p][k]);
-                        }
-#pragma unroll
-                        for (int p = 0; p < 8; ++p) rows[0][p] = rows[1][p];
-                    }
+                            for (int k = 0; k < P::EACH; ++k)
+                                sum[r][p][k] = fmaf(rows[r][p + dx], each[k], sum[r][p][k]);
                 }
+#pragma unroll
+                for (int p = 0; p < 8; ++p) rows[0][p] = rows[1][p];
             }
         }
-        static_assert(F::CHUNKS == 1 || F::CHUNKS % 2 == 0, "the two halves take turns");
-        if (tile < F::TILES) {
 #pragma unroll
-            for (int k = 0; k < F::EACH; ++k) {
-                const float b = biases[(long long)client * stride + o + k];
-                const long long at = (sample * L::O + o + k) * L::CELLS + i * L::ACROSS + 2 * j;
+        for (int k = 0; k < P::EACH; ++k) {
+            const float b = W[(long long)client * stride + B1 + o + k];
+            const long long at = (sample * One::O + o + k) * One::CELLS + i * One::ACROSS + 2 * j;
 #pragma unroll
-                for (int q = 0; q < 2; ++q) {
-                    if (2 * j + q >= L::ACROSS) continue;
-                    const float above[] = {sum[0][2 * q][k], sum[0][2 * q + 1][k]};
-                    const float under[] = {sum[1][2 * q][k], sum[1][2 * q + 1][k]};
-                    most(above, under, b, out + at + q, places + at + q);
-                }
+            for (int q = 0; q < 2; ++q) {
+                const float above[] = {sum[0][2 * q][k], sum[0][2 * q + 1][k]};
+                const float under[] = {sum[1][2 * q][k], sum[1][2 * q + 1][k]};
+                if (2 * j + q < One::ACROSS) most(above, under, b, out + at + q, places + at + q);
             }
         }
     }
-}
-
-extern "C" __global__ void __launch_bounds__(256, 2) first_forward(
-    const float *x, const float *turned, const float *W, float *out, unsigned char *places, int batch, int stride
-) {
-    extern __shared__ float s[];
-    forward<One>(x, turned, W + B1, out, places, batch, stride, s);
 }
 
 // The same with many channels: along the width by the algorithm of Toom and Cook, which for four values makes
@@ -196,7 +157,8 @@ constexpr float raise_filters[Raised::POINTS][SIDE] = {RAISE_FILTERS};
 constexpr float lower[Raised::TILE][Raised::POINTS] = {LOWER};
 
 extern "C" __global__ void __launch_bounds__(Raised::THREADS, 1) second_forward(
-    const float *x, const float *turned, const float *W, float *out, unsigned char *places, int batch, int stride
+    const float *x, const float *turned, const float *W, float *out, unsigned char *places, int batch,
+    int stride
 ) {
     extern __shared__ float s[];
     using P = Raised;
@@ -288,7 +250,7 @@ extern "C" __global__ void __launch_bounds__(Raised::THREADS, 1) second_forward(
     }
 }
 
-// The derivative by what enters the second layer ---------------------------------------------------------------
+// The derivative by what enters the second layer ------------------------------------------------------------
 
 // Cells of a unit, which a warp takes, and the values around them that they see.
 constexpr int UNIT = 4, SEEN = SIDE + 1, BROAD = 2 * UNIT + SIDE - 1;
@@ -326,8 +288,8 @@ __device__ __forceinline__ void spread_cell(
 }
 
 // A block is a sample, a warp four cells in a row, a lane a channel. delta, zero where ReLU is, and places
-// [sample][O][cell]; filters [client][O][C][tap], filled up; below, what entered, by whose ReLU the result is cut
-// [sample][C][H][W].
+// [sample][O][cell]; filters [client][O][C][tap], filled up; below, what entered, by whose ReLU the result is
+// cut [sample][C][H][W].
 extern "C" __global__ void __launch_bounds__(Spread::THREADS, 1) second_images(
     const float *delta, const unsigned char *places, const float *filters, const float *below, float *by_images,
     int batch
@@ -395,7 +357,7 @@ extern "C" __global__ void __launch_bounds__(Spread::THREADS, 1) second_images(
     }
 }
 
-// The derivative by the filters of the second layer ------------------------------------------------------------
+// The derivative by the filters of the second layer ---------------------------------------------------------
 
 struct ByFilters {
     static constexpr int WARPS = 4, THREADS = LANES * WARPS, EACH = 4, GROUP = WARPS * EACH;
@@ -428,7 +390,8 @@ __device__ __forceinline__ void gather_cell(
 // A block is sixteen filters of a client over every `splits`-th of its samples, a warp four of them, a lane a
 // channel. sums [split][client][O][tap][C].
 extern "C" __global__ void __launch_bounds__(ByFilters::THREADS, 3) second_filters(
-    const float *x, const float *delta, const unsigned char *places, float *sums, int clients, int batch, int splits
+    const float *x, const float *delta, const unsigned char *places, float *sums, int clients, int batch,
+    int splits
 ) {
     extern __shared__ float s[];
     using P = ByFilters;
@@ -479,7 +442,7 @@ extern "C" __global__ void __launch_bounds__(ByFilters::THREADS, 3) second_filte
         for (int t = 0; t < TAPS; ++t) to[(e * TAPS + t) * LANES] = sum[e][t];
 }
 
-// The derivative by the filters of the first layer -------------------------------------------------------------
+// The derivative by the filters of the first layer ----------------------------------------------------------
 
 struct ByFirst {
     static constexpr int WARPS = 8, THREADS = LANES * WARPS, SUMS = One::C * TAPS;
@@ -542,14 +505,14 @@ extern "C" __global__ void __launch_bounds__(ByFirst::THREADS, 2) first_filters(
     }
 }
 
-// Filters, turned, and what is made of the derivatives ---------------------------------------------------------
+// Filters, turned, and what is made of the derivatives ------------------------------------------------------
 
 struct Whole {
     static constexpr int THREADS = 256, PARTS = 32, STEP = THREADS * PARTS;
 };
 
-// A block is a channel of a client's second layer, and a part of its first: first [C][tap][O] and second, raised,
-// [C][row][point][O] for the way forward, back [O][C][tap], filled up.
+// A block is a channel of a client's second layer, and a part of its first: first [C][tap][O] and second,
+// raised, [C][row][point][O] for the way forward, back [O][C][tap], filled up.
 extern "C" __global__ void __launch_bounds__(Whole::THREADS) turn(
     const float *W, float *first, float *second, float *back, int stride
 ) {
@@ -569,12 +532,13 @@ extern "C" __global__ void __launch_bounds__(Whole::THREADS) turn(
     second += (client * Two::C + c) * Raised::EACH_C;
     for (int k = threadIdx.x; k < SIDE * Two::O; k += T) {
         const int o = k % Two::O, row = k / Two::O;
+        const float *taps = own + o * TAPS + row * SIDE;
 #pragma unroll
         for (int p = 0; p < Raised::POINTS; ++p) {
             float sum = 0;
 #pragma unroll
             for (int dx = 0; dx < SIDE; ++dx)
-                if (raise_filters[p][dx] != 0) sum = fmaf(raise_filters[p][dx], own[o * TAPS + row * SIDE + dx], sum);
+                if (raise_filters[p][dx] != 0) sum = fmaf(raise_filters[p][dx], taps[dx], sum);
             second[(row * Raised::POINTS + p) * Two::O + o] = sum;
         }
     }
@@ -601,7 +565,8 @@ template <class L> __device__ __forceinline__ float summed(const float *delta, i
 }
 
 // into ← keep · into − lr · gradient, for filters and biases. A block is a part of a client. Of the kernels
-// before: below and delta [sample][O][cell], by_first [sample][C][tap][O], by_second [split][client][O][tap][C].
+// before: below and delta [sample][O][cell], by_first [sample][C][tap][O], by_second
+// [split][client][O][tap][C].
 extern "C" __global__ void __launch_bounds__(Whole::THREADS) settle(
     float *into, const float *below, const float *delta, const float *by_first, const float *by_second,
     const float *keeps, int clients, int batch, int splits, int stride, int each, double keep_all, double lr_all
@@ -639,7 +604,7 @@ extern "C" __global__ void __launch_bounds__(Whole::THREADS) settle(
 // there are of each unit.
 extern "C" __global__ void sizes(int *to) {
     const int each[] = {
-        Forward<One>::THREADS, 4 * Forward<One>::SIZE, 1,  // of a sample
+        Direct::THREADS, 4 * Direct::SIZE, 1,  // of a sample
         Raised::THREADS, 4 * Raised::SIZE, 1,
         Spread::THREADS, 4 * Spread::SIZE, 1,
         ByFilters::THREADS, 4 * ByFilters::SIZE, ByFilters::GROUPS,  // of a client and split

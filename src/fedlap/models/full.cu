@@ -1,34 +1,18 @@
-// A full layer with ReLU on a GPU, for mini-batches of a stack of clients: it waits for nothing but its weights,
-// which are read once on the way forward and once on the way back. `kernels.py` gives the constants
+// A full layer with ReLU on a GPU, for mini-batches of a stack of clients: it waits for nothing but its
+// weights, which are read once on the way forward and once on the way back. `kernels.py` gives the constants
 //
 //   FLAT    values that enter          HIDDEN   that leave, a multiple of 32
 //   BATCH   rows of a mini-batch       AT       where the weights [HIDDEN][FLAT] begin in a client's row of W
 //
 // Behind the weights is the bias. Sums are taken in an order that depends on nothing but these constants.
 
-constexpr int LANES = 32, B = BATCH, BP = (B + 3) / 4 * 4, BIAS = AT + HIDDEN * FLAT;
+constexpr int B = BATCH, BP = (B + 3) / 4 * 4, BIAS = AT + HIDDEN * FLAT;
 
 struct Forward {
     static constexpr int WARPS = 8, THREADS = LANES * WARPS, EACH = 4, ROWS = WARPS * EACH;
     static constexpr int CHUNK = 512, CHUNKS = (FLAT + CHUNK - 1) / CHUNK, SIZE = 2 * B * CHUNK;
     static_assert(HIDDEN % ROWS == 0 && FLAT % 4 == 0 && B <= 32, "not made for these");
 };
-
-// Sixteen bytes to shared memory, while the thread goes on.
-__device__ __forceinline__ void copy(float *to, const float *from) {
-#ifdef __CUDA_ARCH__
-    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
-#else
-    for (int k = 0; k < 4; ++k) to[k] = from[k];
-#endif
-}
-
-__device__ __forceinline__ void copied() {
-#ifdef __CUDA_ARCH__
-    asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
 
 // A block is 32 rows of a client's weights, a warp four of them, a lane every 32nd value of theirs.
 // features [client][B][FLAT], hidden [client][HIDDEN][B].
@@ -94,8 +78,8 @@ struct Backward {
     static_assert(HIDDEN % AHEAD == 0, "not made for these");
 };
 
-// A block is 256 columns of a client's weights, a thread two of them. From delta, the derivative by hidden, zero
-// where ReLU is, [client][HIDDEN][B]: below, that by features, cut by their ReLU, [client][B][FLAT], and
+// A block is 256 columns of a client's weights, a thread two of them. From delta, the derivative by hidden,
+// zero where ReLU is, [client][HIDDEN][B]: below, that by features, cut by their ReLU, [client][B][FLAT], and
 // into ← keep · into − lr · gradient, where into may be W.
 extern "C" __global__ void __launch_bounds__(Backward::THREADS, 3) full_backward(
     const float *W, float *into, const float *features, const float *delta, float *below, const float *keeps,
@@ -156,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(Backward::THREADS, 3) full_backward
             float change[P::COLUMNS] = {};
 #pragma unroll
             for (int b = 0; b < BP; b += 4) {
-                const float4 d = *reinterpret_cast<float4 *>(s + (first + a) * BP + b);
+                const float4 d = four(s + (first + a) * BP + b);
                 const float each_d[] = {d.x, d.y, d.z, d.w};
 #pragma unroll
                 for (int q = 0; q < 4; ++q)

@@ -18,7 +18,9 @@ from fedlap.models.dense import threshold_backward
 from fedlap.models.model import Keep, Stack
 from fedlap.models.pieces import Batches, Features, Hidden, full, full_subtract
 
-CONVOLUTION, FULL = (Path(__file__).with_name(f"{name}.cu") for name in ("convolution", "full"))
+COMMON, CONVOLUTION, FULL = (
+    Path(__file__).with_name(f"{name}.cu") for name in ("common", "convolution", "full")
+)
 CONVOLUTIONS = (
     "first_forward",
     "second_forward",
@@ -80,10 +82,7 @@ class Kernels:
     def subtract(self, into: Stack, W: Stack, seen: Seen, delta: Hidden, lr: float, keep: Keep) -> None:
         """into ← keep·into − lr·gradient at W."""
         clients, batch = seen.second.shape[:2]
-        each = 0 if isinstance(keep, float) else 1
-        keeps = into if isinstance(keep, float) else keep.contiguous()
-        how = [each, 1.0 if isinstance(keep, Tensor) else keep, float(lr)]
-        below, launch = self._below(into, W, seen, delta, keeps, how), self.convolution
+        below, launch = self._below(into, W, seen, delta, lr, keep), self.convolution
         between = torch.empty_like(seen.first)
         launch["second_images"](
             clients * batch, [below, seen.second_places, seen.back, seen.first, between, batch]
@@ -94,22 +93,20 @@ class Kernels:
         launch["second_filters"](clients * splits, args)
         by_first = below.new_empty(clients * batch, self.image[0] * KERNEL**2 * self.filters[0])
         launch["first_filters"](clients * batch, [seen.x, between, seen.first_places, by_first])
-        sums = [between, below, by_first, by_second, keeps]
-        launch["settle"](clients, [into, *sums, clients, batch, splits, into.stride(0), *how])
+        sums, (keeps, how) = [between, below, by_first, by_second], _change(into, lr, keep)
+        launch["settle"](clients, [into, *sums, keeps, clients, batch, splits, into.stride(0), *how])
 
-    def _below(
-        self, into: Stack, W: Stack, seen: Seen, delta: Hidden, keeps: Tensor, how: list[Any]
-    ) -> Features:
+    def _below(self, into: Stack, W: Stack, seen: Seen, delta: Hidden, lr: float, keep: Keep) -> Features:
         """The derivative by what enters the full layer, cut by ReLU; the layer itself is changed."""
         kernels, x = self.full(seen.second.shape[1]), seen.second
         if kernels is None:
             weights, _ = self._layer(W)
             below: Tensor = threshold_backward(torch.bmm(delta.mT, weights), x, 0)
-            full_subtract(*self._layer(into), x, delta, how[2], keeps if how[0] else how[1])
+            full_subtract(*self._layer(into), x, delta, lr, keep)
             return below
-        below = torch.empty_like(x)
-        strides = W.stride(0), into.stride(0)
-        kernels["full_backward"](len(W), [W, into, x, delta.contiguous(), below, keeps, *strides, *how])
+        below, (keeps, how) = torch.empty_like(x), _change(into, lr, keep)
+        tensors, strides = [W, into, x, delta.contiguous(), below, keeps], [W.stride(0), into.stride(0)]
+        kernels["full_backward"](len(W), [*tensors, *strides, *how])
         return below
 
     def _convolved(self, W: Stack, x: Batches) -> Seen:
@@ -141,6 +138,13 @@ class Kernels:
         return W[:, begin:end].unflatten(1, (units, -1)), W[:, end : end + units]
 
 
+def _change(into: Stack, lr: float, keep: Keep) -> tuple[Tensor, list[Any]]:
+    """What is kept of each client, if it differs; whether it does, what is kept if not, and lr."""
+    if isinstance(keep, Tensor):
+        return keep.contiguous(), [1, 1.0, float(lr)]
+    return into, [0, float(keep), float(lr)]
+
+
 def full_at(image: tuple[int, int, int], filters: tuple[int, int]) -> int:
     """Where the full layer begins in a row of parameters."""
     channels, (one, two) = image[0], filters
@@ -155,12 +159,12 @@ def convolution_source(image: tuple[int, int, int], filters: tuple[int, int], sh
         name: ",".join(f"{number!r}f" for number in each.flatten().tolist())
         for name, each in zip(("RAISE_ROWS", "RAISE_FILTERS", "LOWER"), maps, strict=True)
     }
-    return compiling.text(CONVOLUTION, {**dict(given), **listed, "SHARED": shared})
+    return compiling.text({**dict(given), **listed, "SHARED": shared}, COMMON, CONVOLUTION)
 
 
 def full_source(flat: int, hidden: int, at: int, batch: int) -> str:
     """The kernels' text, with its constants."""
-    return compiling.text(FULL, {"FLAT": flat, "HIDDEN": hidden, "AT": at, "BATCH": batch})
+    return compiling.text({"FLAT": flat, "HIDDEN": hidden, "AT": at, "BATCH": batch}, COMMON, FULL)
 
 
 @cache
