@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedlap import recipe as recipes
+from fedlap.cli.workers import side_by_side
 from fedlap.findings import Findings, stored
 from fedlap.recipe import known_recipes, recipe
 from fedlap.report.remaining import Remaining, duration
@@ -191,6 +192,37 @@ def test_workers_make_the_same(call, own, monkeypatch, tmp_path):
     assert {json.loads(line)["run"] for line in ledger.splitlines()} == {
         json.loads(line)["run"] for line in alone.splitlines()
     }
+
+
+def test_workers_share_the_rows_of_a_cell(call, own, monkeypatch, tmp_path):
+    """A row and what follows it by one process, others beside them; none is lost of the file they share."""
+    monkeypatch.setattr("fedlap.report.page.pictures.pictures", lambda section, places: {})
+    more = """
+[rows.fedavg]
+title = "FedAvg"
+algorithm = { name = "fedavg" }
+grid = { lr = [0.1, 0.3] }
+
+[rows.averaged]
+title = "Followed"
+algorithm = { name = "fedavg" }
+follows = { lr = "fedavg" }
+"""
+    Path(own).write_text(SMALL + more)
+    parts = []
+    monkeypatch.setattr(
+        sys.modules["fedlap.cli.reproduce"],
+        "side_by_side",
+        lambda commands, workers: parts.extend(commands) or side_by_side(commands, workers),
+    )
+    code, out, err = call("reproduce", own, "--seeds", "0", "--workers", "3", "--no-page")
+    assert code == 0, err
+    rows = [part[part.index("--methods") + 1] for part in parts]
+    assert sorted(rows) == ["fedavg,averaged", "local,fedu"]
+    shutil.rmtree(tmp_path / "runs")
+    code, again, err = call("reproduce", own, "--seeds", "0", "--no-page")
+    assert code == 0, err
+    assert again == out
 
 
 def test_a_worker_that_fails_is_told(call, own):

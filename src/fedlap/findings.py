@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock
 
 from fedlap.errors import InputError
 from fedlap.federation import Federation
@@ -118,13 +119,15 @@ class Findings:
         return known is not None and set(seeds) <= set(known.seeds)
 
     def write(self, unit: Unit, row: Mapping[str, Any], federation: Federation) -> None:
-        """Keep a row beside the others of its cell."""
+        """Keep a row beside the others of its cell, which another process may be writing."""
         path = self.path(unit.recipe.name, unit.cell, unit.reading)
-        made = self.read(unit.recipe.name, unit.cell, unit.reading)
-        made |= {"recipe": unit.recipe.name, "cell": unit.cell, "reading": unit.reading}
-        made["clients"] = label_counts(federation)
-        made["rows"] = {**made.get("rows", {}), unit.row: dict(row)}  # a narrowed recipe has not all of them
-        write_file(path, _lines(made).encode())
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.folder / "findings.lock"):
+            made = self.read(unit.recipe.name, unit.cell, unit.reading)
+            made |= {"recipe": unit.recipe.name, "cell": unit.cell, "reading": unit.reading}
+            made["clients"] = label_counts(federation)
+            made["rows"] = {**made.get("rows", {}), unit.row: dict(row)}  # of a narrowed recipe not all
+            write_file(path, _lines(made).encode())
 
     def tuned(self, recipe: Recipe) -> dict[str, Any]:
         """The values that methods were tuned to, to be stored with a recipe."""

@@ -109,6 +109,12 @@ class Recipe(Part):
             }
         )
 
+    def led(self, row: str) -> str:
+        """The row whose values it takes, or that takes those of another, to the first of them."""
+        for other in self.rows[row].follows.values():
+            return self.led(other)
+        return row
+
     def smaller(self) -> "Recipe":
         """Its quick form, which exercises everything and shows nothing."""
         quick = self.quick

@@ -56,7 +56,7 @@ def reproduce(
     ] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, ….")] = "cpu",
     threads: Annotated[int | None, typer.Option(help="CPU threads.", min=1)] = None,
-    workers: Annotated[int, typer.Option(help="Processes that make cells beside each other.", min=1)] = 1,
+    workers: Annotated[int, typer.Option(help="Processes beside each other, by cells or rows.", min=1)] = 1,
     beside: Annotated[int, typer.Option(help="Processes that share this machine.", min=1, hidden=True)] = 1,
     pages: Annotated[bool, typer.Option("--page/--no-page", help="Write a page for each recipe.")] = True,
     out: Annotated[
@@ -88,7 +88,8 @@ def reproduce(
     if workers > 1:
         own = ["--device", device, "--threads", str(threads or max(1, torch.get_num_threads() // workers))]
         own += ["--quick"] * quick + ["--tune"] * tune
-        failed = side_by_side(_parts(todo, [*own, "--out", str(given), "--beside", str(workers)]), workers)
+        own += ["--out", str(given), "--beside", str(workers)]
+        failed = side_by_side(_parts(todo, own, workers), workers)
     else:
         failed = _make(todo, findings, Ledger(out / "ledger.jsonl"), device, kept)
     for each in recipes if beside == 1 else []:
@@ -99,16 +100,17 @@ def reproduce(
         raise typer.Exit(1)
 
 
-def _parts(todo: Todo, options: Sequence[str]) -> list[list[str]]:
-    """The same as commands, one for each cell, which has a file of its own."""
-    rows: dict[tuple[str, ...], list[str]] = {}
+def _parts(todo: Todo, options: Sequence[str], workers: int) -> list[list[str]]:
+    """The same as commands, one for each cell; where these are too few, one for rows that go together."""
+    few = len({unit.place for unit, _ in todo}) < workers
+    rows: dict[tuple[tuple[str, ...], str], list[str]] = {}
     for unit, numbers in todo:
         seeds = ",".join(map(str, numbers))
         place = (unit.recipe.source, "--cells", unit.cell, "--readings", unit.reading, "--seeds", seeds)
-        rows.setdefault(place, []).append(unit.row)
+        rows.setdefault((place, unit.recipe.led(unit.row) if few else ""), []).append(unit.row)
     return [
         ["reproduce", *place, "--methods", ",".join(own), *options, "--no-page"]
-        for place, own in rows.items()
+        for (place, _), own in rows.items()
     ]
 
 
