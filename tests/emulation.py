@@ -124,8 +124,8 @@ def _launches(text, signatures):
 
 
 @functools.cache
-def body(image, filters, hidden):
-    """What `kernels.kernels_for` would return on a GPU."""
+def body(image, filters, hidden, shared=232_384):
+    """What `kernels.kernels_for` would return on a GPU whose blocks share so many bytes, as an H100's do."""
     at, flat = kernels.full_at(image, filters), filters[1] * (image[1] // 4) * (image[2] // 4)
 
     @functools.cache
@@ -134,5 +134,5 @@ def body(image, filters, hidden):
             return None
         return _launches(kernels.full_source(flat, hidden, at, batch), FULLS)
 
-    convolution = _launches(kernels.convolution_source(image, filters, 230_000), CONVOLUTIONS)
+    convolution = _launches(kernels.convolution_source(image, filters, shared), CONVOLUTIONS)
     return kernels.Kernels(image, filters, hidden, convolution, full)

@@ -59,6 +59,14 @@ def test_scores_and_gradient(image, batch):
     assert torch.equal(W, before)
 
 
+def test_where_less_is_shared(monkeypatch):
+    """As on an A100, whose blocks hold fewer filters at a time."""
+    exact, own, W, x, slope = problem((3, 32, 32), 2)
+    less = emulation.body((3, 32, 32), FILTERS, HIDDEN, 166_848)
+    monkeypatch.setattr(ByKernels, "_body", lambda network, W, into: less)
+    close(own, own.gradient(W, x, slope), exact.gradient(W.double(), x.double(), slope))
+
+
 @pytest.mark.parametrize("keep", [1.0, 0.9, torch.tensor([[0.9], [0.5], [0.0]])], ids=["all", "some", "each"])
 @pytest.mark.parametrize("batch", [6, 33])
 def test_descending(keep, batch):

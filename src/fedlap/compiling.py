@@ -19,7 +19,7 @@ class Kernel:
     def __init__(self, made: Any) -> None:
         """From what PyTorch makes of it, which must stay."""
         self._made, self._function = made, made.func
-        self._launch = _utils._get_gpu_runtime_library().cuLaunchKernel
+        self._launch, self._check = _utils._get_gpu_runtime_library().cuLaunchKernel, _utils._check_cuda
         self._slots: dict[int, tuple[Any, Any, Any]] = {}
 
     def shares(self, shared: int) -> None:
@@ -37,7 +37,7 @@ class Kernel:
             else:
                 whole[at] = each.data_ptr() if isinstance(each, Tensor) else each
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        _utils._check_cuda(
+        self._check(
             self._launch(self._function, blocks, 1, 1, threads, 1, 1, shared, stream, addresses, None)
         )
 

@@ -110,10 +110,8 @@ class Recipe(Part):
         )
 
     def led(self, row: str) -> str:
-        """The row whose values it takes, or that takes those of another, to the first of them."""
-        for other in self.rows[row].follows.values():
-            return self.led(other)
-        return row
+        """The row that it follows, or else itself."""
+        return next(iter(self.rows[row].follows.values()), row)
 
     def smaller(self) -> "Recipe":
         """Its quick form, which exercises everything and shows nothing."""

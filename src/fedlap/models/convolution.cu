@@ -148,8 +148,9 @@ struct Raised {
     static constexpr int PAIRS = (Two::ACROSS + 1) / 2, GROUPS = (Two::DOWN + 1) / 2, PLACES = PAIRS * GROUPS;
     static constexpr int TILES = PLACES * Two::O / EACH;
     static constexpr int ROW = PAIRS * POINTS, ROWS = TALL * GROUPS + SIDE - 1, PLANE = ROWS * ROW;
-    static constexpr int CHUNK = 4, CHUNKS = Two::C / CHUNK, EACH_C = SIDE * POINTS * Two::O;
-    static constexpr int FILTERS = CHUNK * EACH_C, SIZE = Two::C * PLANE + 2 * FILTERS;
+    static constexpr int EACH_C = SIDE * POINTS * Two::O, INPUTS = Two::C * PLANE;
+    static constexpr int CHUNK = INPUTS + 2 * 4 * EACH_C <= SHARED / 4 ? 4 : 2, CHUNKS = Two::C / CHUNK;
+    static constexpr int FILTERS = CHUNK * EACH_C, SIZE = INPUTS + 2 * FILTERS;
     static_assert(Two::C % CHUNK == 0 && CHUNKS % 2 == 0 && SIZE <= SHARED / 4, "too large");
 };
 constexpr float raise_rows[Raised::POINTS][Raised::POINTS] = {RAISE_ROWS};
@@ -259,8 +260,9 @@ struct Spread {
     static constexpr int UNITS_ACROSS = (Two::ACROSS + UNIT - 1) / UNIT, UNITS = Two::DOWN * UNITS_ACROSS;
     static constexpr int WARPS = UNITS < 16 ? UNITS : 16, THREADS = LANES * WARPS;
     static constexpr int ROW = 2 * UNIT * UNITS_ACROSS + SIDE - 1, IMAGE = Two::ROWS * ROW * WIDE;
-    static constexpr int CHUNK = 16, CHUNKS = Two::O / CHUNK, FILTERS = CHUNK * LANES * FILLED;
-    static constexpr int DELTAS = Two::O * UNITS * UNIT;
+    static constexpr int DELTAS = Two::O * UNITS * UNIT, BESIDE = up(IMAGE, 4) + DELTAS + DELTAS / 4;
+    static constexpr int CHUNK = BESIDE + 2 * 16 * LANES * FILLED <= SHARED / 4 ? 16 : 8;
+    static constexpr int CHUNKS = Two::O / CHUNK, FILTERS = CHUNK * LANES * FILLED;
     static constexpr int FILTERS_AT = up(IMAGE, 4), DELTAS_AT = FILTERS_AT + 2 * FILTERS;
     static constexpr int PLACES_AT = DELTAS_AT + DELTAS, SIZE = PLACES_AT + DELTAS / 4;
     static_assert(CHUNKS % 2 == 0 && SIZE <= SHARED / 4, "too large");

@@ -70,7 +70,7 @@ class Matrices(NamedTuple):
     lower: Float[Tensor, "4 lifted"]
 
 
-def tile_maps(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def tile_maps() -> tuple[Tensor, Tensor, Tensor]:
     """The algorithm of Toom and Cook, transposed (Winograd's for convolutions), for one tile.
 
     Polynomials are multiplied by their values at eight points. From eight values to those of the points, from
@@ -85,15 +85,14 @@ def tile_maps(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
 
     rows = torch.linalg.inv(values(LIFTED)).T
     scale = rows.abs().amax(1, keepdim=True)  # keeps values of one size, for the sake of float32
-    every = rows / scale, values(KERNEL) * scale, values(TILE).T
-    return every[0].to(dtype), every[1].to(dtype), every[2].to(dtype)
+    return rows / scale, values(KERNEL) * scale, values(TILE).T
 
 
 @cache
 def matrices(height: int, device: torch.device, dtype: torch.dtype) -> Matrices:
     """The maps of tiles for every tile of an image; kept, so that no copy is left to a recorded round."""
     with torch.inference_mode(False):  # or autograd could not use them later
-        rows, raise_filters, lower = tile_maps(torch.float64)
+        rows, raise_filters, lower = tile_maps()
         tiles = -(-height // TILE)
         windows = torch.zeros(LIFTED, tiles, TILE * tiles + KERNEL - 1, dtype=torch.float64, device="cpu")
         for tile in range(tiles):

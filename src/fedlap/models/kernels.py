@@ -154,7 +154,7 @@ def full_at(image: tuple[int, int, int], filters: tuple[int, int]) -> int:
 def convolution_source(image: tuple[int, int, int], filters: tuple[int, int], shared: int) -> str:
     """The kernels' text, with its constants."""
     given = zip(("CHANNELS", "HEIGHT", "WIDTH", "FIRST", "SECOND"), (*image, *filters), strict=True)
-    maps = tile_maps(torch.float64)
+    maps = tile_maps()
     listed = {
         name: ",".join(f"{number!r}f" for number in each.flatten().tolist())
         for name, each in zip(("RAISE_ROWS", "RAISE_FILTERS", "LOWER"), maps, strict=True)
