@@ -45,11 +45,12 @@ def close(network, one, other):
         assert (mine - theirs).abs().max() < 3e-6 * theirs.abs().max()
 
 
-LARGE = pytest.param(33, marks=pytest.mark.slow)  # for which the full layer has no kernels
+# For the largest the full layer has no kernels.
+BATCHES = [pytest.param(1, marks=pytest.mark.slow), 7, pytest.param(33, marks=pytest.mark.slow)]
 
 
 @every_image
-@pytest.mark.parametrize("batch", [1, 7, LARGE])
+@pytest.mark.parametrize("batch", BATCHES)
 def test_scores_and_gradient(image, batch):
     exact, own, W, x, slope = problem(image, batch)
     scores = exact.scores(W.double(), x.double())
