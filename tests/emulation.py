@@ -126,13 +126,12 @@ def _launches(text, signatures):
 @functools.cache
 def body(image, filters, hidden, shared=232_384):
     """What `kernels.kernels_for` would return on a GPU whose blocks share so many bytes, as an H100's do."""
-    at, flat = kernels.full_at(image, filters), filters[1] * (image[1] // 4) * (image[2] // 4)
 
     @functools.cache
     def full(batch):
         if batch > kernels.LARGEST:
             return None
-        return _launches(kernels.full_source(flat, hidden, at, batch), FULLS)
+        return _launches(kernels.full_source(image, filters, hidden, batch), FULLS)
 
     convolution = _launches(kernels.convolution_source(image, filters, shared), CONVOLUTIONS)
     return kernels.Kernels(image, filters, hidden, convolution, full)

@@ -48,8 +48,7 @@ def test_convolutions_where_less_is_shared():
 
 @pytest.mark.parametrize("batch", [1, 20, 32])
 def test_full_layers(batch):
-    image = 3, 32, 32
-    made, log = compiled(kernels.full_source(4096, HIDDEN, kernels.full_at(image, FILTERS), batch))
+    made, log = compiled(kernels.full_source((3, 32, 32), FILTERS, HIDDEN, batch))
     assert made, log
 
 

@@ -68,7 +68,7 @@ class Kernels:
     @property
     def features(self) -> int:
         """Values that enter the full layer."""
-        return self.filters[1] * (self.image[1] // 4) * (self.image[2] // 4)
+        return flat(self.image, self.filters)
 
     def hidden(self, W: Stack, x: Batches) -> Hidden:
         """What leaves them."""
@@ -145,6 +145,11 @@ def _change(into: Stack, lr: float, keep: Keep) -> tuple[Tensor, list[Any]]:
     return into, [0, float(keep), float(lr)]
 
 
+def flat(image: tuple[int, int, int], filters: tuple[int, int]) -> int:
+    """How many values leave the convolutions."""
+    return filters[1] * (image[1] // 4) * (image[2] // 4)
+
+
 def full_at(image: tuple[int, int, int], filters: tuple[int, int]) -> int:
     """Where the full layer begins in a row of parameters."""
     channels, (one, two) = image[0], filters
@@ -162,9 +167,10 @@ def convolution_source(image: tuple[int, int, int], filters: tuple[int, int], sh
     return compiling.text({**dict(given), **listed, "SHARED": shared}, COMMON, CONVOLUTION)
 
 
-def full_source(flat: int, hidden: int, at: int, batch: int) -> str:
+def full_source(image: tuple[int, int, int], filters: tuple[int, int], hidden: int, batch: int) -> str:
     """The kernels' text, with its constants."""
-    return compiling.text({"FLAT": flat, "HIDDEN": hidden, "AT": at, "BATCH": batch}, COMMON, FULL)
+    places = {"FLAT": flat(image, filters), "AT": full_at(image, filters)}
+    return compiling.text({**places, "HIDDEN": hidden, "BATCH": batch}, COMMON, FULL)
 
 
 @cache
@@ -176,13 +182,12 @@ def kernels_for(
     launches = _launches(convolution_source(image, filters, shared), CONVOLUTIONS, device) if shared else None
     if launches is None:
         return None
-    at, flat = full_at(image, filters), filters[1] * (image[1] // 4) * (image[2] // 4)
 
     @cache
     def full_for(batch: int) -> Launches | None:
         if not 0 < batch <= LARGEST:
             return None
-        return _launches(full_source(flat, hidden, at, batch), FULLS, device)
+        return _launches(full_source(image, filters, hidden, batch), FULLS, device)
 
     return Kernels(image, filters, hidden, launches, full_for)
 
