@@ -49,14 +49,13 @@ __device__ void take(float *to, const float *image, int plane, int row, int step
 
 // Forward, one layer after the other ------------------------------------------------------------------------
 
-template <class L> struct Forward {
+struct Direct {
     static constexpr int THREADS = 256, EACH = 8;
-    static constexpr int PAIRS = (L::ACROSS + 1) / 2, PLACES = L::DOWN * PAIRS;
-    static constexpr int TILES = PLACES * L::O / EACH;
-    static constexpr int ROW = up(4 * PAIRS + SIDE - 1, 8), PLANE = L::ROWS * ROW;
-    static constexpr int CHUNK = L::C < 4 ? L::C : 4, CHUNKS = (L::C + CHUNK - 1) / CHUNK;
-    static constexpr int FILTERS = CHUNK * TAPS * L::O, SIZE = L::C * PLANE + (CHUNKS > 1 ? 2 : 1) * FILTERS;
-    static_assert(L::C % CHUNK == 0 && SIZE <= SHARED / 4, "too large");
+    static constexpr int PAIRS = (One::ACROSS + 1) / 2, PLACES = One::DOWN * PAIRS;
+    static constexpr int TILES = PLACES * One::O / EACH;
+    static constexpr int ROW = up(4 * PAIRS + SIDE - 1, 8), PLANE = One::ROWS * ROW;
+    static constexpr int FILTERS = One::C * TAPS * One::O, SIZE = One::C * PLANE + FILTERS;
+    static_assert(SIZE <= SHARED / 4, "too large");
 };
 
 template <int columns> __device__ __forceinline__ void read(float (&to)[columns], float *from) {
@@ -82,89 +81,64 @@ __device__ __forceinline__ void most(
     *place = where;
 }
 
-// A block is a sample. x [sample][C][H][W], turned [client][C][tap][O], biases in the rows of W; out and
-// places [sample][O][cell], the place of a maximum among 0, 1 (above), 2, 3 (below).
-template <class L> __device__ void forward(
-    const float *x, const float *turned, const float *biases, float *out, unsigned char *places, int batch,
-    int stride, float *s
-) {
-    using F = Forward<L>;
-    constexpr int T = F::THREADS;
-    const long long sample = blockIdx.x;
-    const int client = blockIdx.x / batch, tid = threadIdx.x;
-    float *filters = s + L::C * F::PLANE;
-    turned += (long long)client * L::C * TAPS * L::O;
-    clear<T>(s, L::C * F::PLANE);
-    __syncthreads();
-    copy_all<T>(filters, turned, F::FILTERS);
-    take<L, T>(s, x + sample * (L::C * L::H * L::W), F::PLANE, F::ROW, 1);
-    for (int first = 0; first < F::TILES; first += T) {
-        const int tile = first + tid, place = tile / 4 % F::PLACES;
-        const int o = F::EACH * (tile % 4 + 4 * (tile / (4 * F::PLACES)));
-        const int i = place / F::PAIRS, j = place % F::PAIRS;
-        float sum[2][4][F::EACH] = {};
-        for (int chunk = 0; chunk < F::CHUNKS; ++chunk) {
-            copied();
-            __syncthreads();
-            if (F::CHUNKS > 1) {  // the next while this one is used; after the last, that of the next tiles
-                const int next = (chunk + 1) % F::CHUNKS;
-                if (next || first + T < F::TILES)
-                    copy_all<T>(
-                        filters + (chunk + 1) % 2 * F::FILTERS, turned + next * F::FILTERS, F::FILTERS
-                    );
-            }
-            if (tile < F::TILES) {
-                float *w = filters + (F::CHUNKS > 1 ? chunk % 2 : 0) * F::FILTERS + o;
-                float *in = s + chunk * F::CHUNK * F::PLANE + 2 * i * F::ROW + 4 * j;
-#pragma unroll 1
-                for (int c = 0; c < F::CHUNK; ++c, in += F::PLANE) {
-                    float rows[2][8];
-                    read(rows[0], in);
-#pragma unroll
-                    for (int dy = 0; dy < SIDE; ++dy) {
-                        read(rows[1], in + (dy + 1) * F::ROW);
-#pragma unroll
-                        for (int dx = 0; dx < SIDE; ++dx, w += L::O) {
-                            float each[F::EACH];
-                            read(each, w);
-#pragma unroll
-                            for (int r = 0; r < 2; ++r)
-#pragma unroll
-                                for (int p = 0; p < 4; ++p)
-#pragma unroll
-                                    for (int k = 0; k < F::EACH; ++k)
-                                        sum[r][p][k] = fmaf(rows[r][p + dx], each[k], sum[r][p][k]);
-                        }
-#pragma unroll
-                        for (int p = 0; p < 8; ++p) rows[0][p] = rows[1][p];
-                    }
-                }
-            }
-        }
-        static_assert(F::CHUNKS == 1 || F::CHUNKS % 2 == 0, "the two halves take turns");
-        if (tile < F::TILES) {
-#pragma unroll
-            for (int k = 0; k < F::EACH; ++k) {
-                const float b = biases[(long long)client * stride + o + k];
-                const long long at = (sample * L::O + o + k) * L::CELLS + i * L::ACROSS + 2 * j;
-#pragma unroll
-                for (int q = 0; q < 2; ++q) {
-                    if (2 * j + q >= L::ACROSS) continue;
-                    const float above[] = {sum[0][2 * q][k], sum[0][2 * q + 1][k]};
-                    const float under[] = {sum[1][2 * q][k], sum[1][2 * q + 1][k]};
-                    most(above, under, b, out + at + q, places + at + q);
-                }
-            }
-        }
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(256, 2) first_forward(
+// A block is a sample. x [sample][C][H][W], turned [client][C][tap][O]; out and places [sample][O][cell], the
+// place of a maximum among 0, 1 (above), 2, 3 (below).
+extern "C" __global__ void __launch_bounds__(Direct::THREADS, 2) first_forward(
     const float *x, const float *turned, const float *W, float *out, unsigned char *places, int batch,
     int stride
 ) {
     extern __shared__ float s[];
-    forward<One>(x, turned, W + B1, out, places, batch, stride, s);
+    using P = Direct;
+    constexpr int T = P::THREADS;
+    const long long sample = blockIdx.x;
+    const int client = blockIdx.x / batch, tid = threadIdx.x;
+    float *filters = s + One::C * P::PLANE;
+    copy_all<T>(filters, turned + (long long)client * P::FILTERS, P::FILTERS);
+    clear<T>(s, One::C * P::PLANE);
+    __syncthreads();
+    take<One, T>(s, x + sample * (One::C * One::H * One::W), P::PLANE, P::ROW, 1);
+    copied();
+    __syncthreads();
+    for (int tile = tid; tile < P::TILES; tile += T) {
+        const int place = tile / 4 % P::PLACES, o = P::EACH * (tile % 4 + 4 * (tile / (4 * P::PLACES)));
+        const int i = place / P::PAIRS, j = place % P::PAIRS;
+        float sum[2][4][P::EACH] = {};
+        float *w = filters + o, *in = s + 2 * i * P::ROW + 4 * j;
+#pragma unroll 1
+        for (int c = 0; c < One::C; ++c, in += P::PLANE) {
+            float rows[2][8];
+            read(rows[0], in);
+#pragma unroll
+            for (int dy = 0; dy < SIDE; ++dy) {
+                read(rows[1], in + (dy + 1) * P::ROW);
+#pragma unroll
+                for (int dx = 0; dx < SIDE; ++dx, w += One::O) {
+                    float each[P::EACH];
+                    read(each, w);
+#pragma unroll
+                    for (int r = 0; r < 2; ++r)
+#pragma unroll
+                        for (int p = 0; p < 4; ++p)
+#pragma unroll
+                            for (int k = 0; k < P::EACH; ++k)
+                                sum[r][p][k] = fmaf(rows[r][p + dx], each[k], sum[r][p][k]);
+                }
+#pragma unroll
+                for (int p = 0; p < 8; ++p) rows[0][p] = rows[1][p];
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < P::EACH; ++k) {
+            const float b = W[(long long)client * stride + B1 + o + k];
+            const long long at = (sample * One::O + o + k) * One::CELLS + i * One::ACROSS + 2 * j;
+#pragma unroll
+            for (int q = 0; q < 2; ++q) {
+                const float above[] = {sum[0][2 * q][k], sum[0][2 * q + 1][k]};
+                const float under[] = {sum[1][2 * q][k], sum[1][2 * q + 1][k]};
+                if (2 * j + q < One::ACROSS) most(above, under, b, out + at + q, places + at + q);
+            }
+        }
+    }
 }
 
 // The same with many channels: along the width by the algorithm of Toom and Cook, which for four values makes
@@ -632,7 +606,7 @@ extern "C" __global__ void __launch_bounds__(Whole::THREADS) settle(
 // there are of each unit.
 extern "C" __global__ void sizes(int *to) {
     const int each[] = {
-        Forward<One>::THREADS, 4 * Forward<One>::SIZE, 1,  // of a sample
+        Direct::THREADS, 4 * Direct::SIZE, 1,  // of a sample
         Raised::THREADS, 4 * Raised::SIZE, 1,
         Spread::THREADS, 4 * Spread::SIZE, 1,
         ByFilters::THREADS, 4 * ByFilters::SIZE, ByFilters::GROUPS,  // of a client and split
