@@ -5,6 +5,7 @@ import pytest
 import torch
 from jaxtyping import install_import_hook
 
+pytest.register_assert_rewrite("disk", "emulation", "kept_runs", "table_rows")  # to see what differs
 with install_import_hook("fedlap", "shapes.check"):
     import fedlap as fl
 

@@ -1,0 +1,144 @@
+"""Partitions of Flower Datasets as federations: by its documented interface, and the package where it is."""
+
+import warnings
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import fedlap as fl
+from table_rows import FIRST, LABELS, PIXELS, REALS, from_arrays, refused, same
+
+from_flower = fl.Federation.from_flower
+
+
+class Partition:
+    """What Flower Datasets' `load_partition` gives: columns by name."""
+
+    def __init__(self, columns, classes):
+        self.columns, self.column_names = columns, list(columns)
+        self.features = dict.fromkeys(columns) | {"label": classes}
+
+    def __len__(self):
+        return len(self.columns["label"])
+
+    def __getitem__(self, column):
+        return self.columns[column]
+
+
+class Partitioner:
+    """Flower Datasets' interface of partitioners, as far as it is documented, over rows in turn."""
+
+    def __init__(self, columns, sizes=(4, 3, 2), names=None):
+        self.columns, self.ends = columns, np.cumsum([0, *sizes])
+        self.classes = None if names is None else type("ClassLabel", (), {"names": names})()
+
+    @property
+    def num_partitions(self):
+        return len(self.ends) - 1
+
+    def load_partition(self, k):
+        own = slice(self.ends[k], self.ends[k + 1])
+        return Partition({name: values[own] for name, values in self.columns.items()}, self.classes)
+
+
+STAMPS = np.arange(9) + 1_700_000_000  # whole numbers of more digits than single precision has
+COLUMNS = {
+    "image": [Image.fromarray(pixels) for pixels in PIXELS],
+    "vector": REALS.tolist(),
+    "height": REALS[:, 0].tolist(),
+    "time": STAMPS.tolist(),
+    "text": ["x"] * 9,
+    "hole": [None] * 9,
+    "ragged": [[0.0] * (1 + k % 2) for k in range(9)],
+    "label": LABELS.tolist(),
+    "target": REALS[:, 1].tolist(),
+}
+
+
+def in_turn(x, y, **settings):
+    ends = [0, 4, 7, 9]
+    return from_arrays(
+        {str(k): (x[ends[k] : ends[k + 1]], y[ends[k] : ends[k + 1]]) for k in range(3)}, **settings
+    )
+
+
+FLOWER = {
+    "pictures": ("image", "label", FIRST, LABELS),
+    "vectors": ("vector", "label", REALS, LABELS),
+    "one column": ("height", "label", REALS[:, 0], LABELS),
+    "columns": (["time", "height"], "label", np.stack([STAMPS, REALS[:, 0]], 1), LABELS),
+    "whole columns": (["time", "label"], "label", np.stack([STAMPS, LABELS], 1), LABELS),
+    "real targets": ("vector", "target", REALS, REALS[:, 1]),
+}
+each_flower = pytest.mark.parametrize(("features", "label", "x", "y"), FLOWER.values(), ids=FLOWER)
+
+
+@each_flower
+def test_flowers_partitions_give_what_their_arrays_give(features, label, x, y):
+    made = from_flower(Partitioner(COLUMNS), features, label, 0.3, 2)
+    assert same(made, in_turn(x, y, test_share=0.3, seed=2))
+
+
+def test_flowers_names_of_labels_are_kept():
+    assert from_flower(Partitioner(COLUMNS, names=["x", "y", "z"])).labels == ("x", "y", "z")
+    assert from_flower(Partitioner(COLUMNS, names=["x", "y", "z"]), labels="pqr").labels == ("p", "q", "r")
+    assert from_flower(Partitioner(COLUMNS), labels=5).labels == tuple("01234")
+    message = "the partitions, row 2: label 2 is out of range"
+    refused(message, from_flower, Partitioner(COLUMNS, names=["x", "y"]))
+
+
+@pytest.mark.parametrize(
+    ("features", "label", "message"),
+    [
+        ("picture", "label", "there is no column 'picture'; columns: image, vector"),
+        (["height", "width"], "label", "there is no column 'width'"),
+        ("image", "class", "there is no column 'class'"),
+        ("text", "label", "numbers"),
+        (["height", "text"], "label", "numbers"),
+        ("hole", "label", "numbers"),
+        ("ragged", "label", "features of one shape"),
+        (["height", "ragged"], "label", "features of one shape"),
+        ("vector", "text", "numbers as labels"),
+        ("vector", "hole", "numbers as labels"),
+    ],
+)
+def test_columns_of_partitions_that_cannot_be(features, label, message):
+    refused(message, from_flower, Partitioner(COLUMNS), features, label)
+
+
+def test_a_partition_without_rows_is_refused():
+    refused("client '1' has no training rows", from_flower, Partitioner(COLUMNS, sizes=(4, 0, 5)))
+
+
+@pytest.fixture(scope="module")
+def flower():
+    """The real package; warnings as it is imported are its own."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        partitioners = pytest.importorskip("flwr_datasets.partitioner")
+        datasets = pytest.importorskip("datasets")
+    columns = {name: values for name, values in COLUMNS.items() if name not in ("hole", "ragged")}
+    dataset = datasets.Dataset.from_dict(columns).cast_column(
+        "label", datasets.ClassLabel(names=["x", "y", "z"])
+    )
+
+    def make():
+        partitioner = partitioners.IidPartitioner(num_partitions=3)
+        partitioner.dataset = dataset
+        return partitioner
+
+    return make
+
+
+@each_flower
+def test_real_partitions_give_what_their_arrays_give(flower, features, label, x, y):
+    made = from_flower(flower(), features, label, 0.3, 2)
+    rows = np.array_split(np.arange(9), 3)
+    arrays = {str(k): (x[own], y[own]) for k, own in enumerate(rows)}
+    assert same(made, from_arrays(arrays, 0.3, 2, labels=["x", "y", "z"] if label == "label" else None))
+
+
+@pytest.mark.parametrize("features", ["picture", "text", ["height", "text"]], ids=str)
+def test_real_columns_that_cannot_be(flower, features):
+    refused("data: ", from_flower, flower(), features)

@@ -1,0 +1,238 @@
+"""Mistakes in a user's own files, and in what is said of them: one line each, and exit code 2."""
+
+import zipfile
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from own_rows import FILES, OWN, QUICK, REAL, ROWS, SAVED, WHO, X, Y, but, place, write, zipped
+
+HEAD = "hospital,age,outcome\n"
+LINES = "north,1,ill\nnorth,2,well\nsouth,3,ill\nsouth,4,well\n"
+WIDE = [f"f{k}" for k in range(1100)]
+
+
+def npz(**changes):
+    return {"my.npz": {"x": X, "y": Y, "client": WHO} | changes}
+
+
+HELD = [*OWN, "--test", "{}/held.csv"]
+
+
+def put(setting):
+    return [*OWN, "--set", setting]
+
+
+BAD = {
+    # name: ({file: content}, further words, what the line says); the first file is the data
+    **{
+        f"{what} in a {column} of {form}": (
+            {f"my.{form}": but(3, **{column: value})}, OWN,
+            [f"my.{form}", "row 4", f"'{column}'", "missing", "fill in or leave out"])
+        for form in ("csv", "parquet")
+        for what, column, value in [
+            ("a gap", "age", np.nan), ("infinity", "age", np.inf), ("minus infinity", "age", -np.inf),
+            ("a gap", "outcome", None), ("a gap", "hospital", None)]
+    },
+    **{
+        f"{text!r} among numbers like {number}": (
+            {"my.csv": but(3, outcome=text).replace({"outcome": {"ill": "1", "well": number}})}, OWN,
+            ["my.csv", "row 4", "'outcome'", "missing"])
+        for text in ("NA", "nan", "NULL", "None", "") for number in ("2", "2.5")
+    },
+    **{
+        f"nothing but {text!r} in {column}": (
+            {"my.csv": ROWS.assign(**{column: text})}, OWN, ["my.csv", "row 1", f"'{column}'", "missing"])
+        for column, text in (("outcome", ""), ("outcome", "NA"), ("hospital", ""), ("age", ""))
+    },
+    "a truth is missing": (
+        {"my.csv": but(3, outcome="").replace({"outcome": {"ill": "true", "well": "false"}})}, OWN,
+        ["row 4", "'outcome'"]),
+    **{
+        f"infinite targets of {form}, others {kind}": (
+            {f"my.{form}": REAL.assign(outcome=place(values, 3, np.inf))}, OWN,
+            [f"my.{form}", "row 4", "'outcome'", "infinite"])
+        for form in ("csv", "parquet") for kind, values in (("real", REAL.outcome), ("whole", Y))
+    },
+    "a gap in the test file": (
+        {"my.csv": ROWS, "held.csv": but(3, age=np.nan)}, HELD,
+        ["held.csv", "row 4", "'age'"]),
+    "a short line": ({"my.csv": HEAD + LINES + "south,5\n"}, OWN, ["row 5", "'outcome'", "missing"]),
+    "a long line": ({"my.csv": HEAD + LINES + "south,5,ill,9\n"}, OWN, ["my.csv", "line 6"]),
+    "lines longer than the header": (
+        {"my.csv": HEAD + LINES.replace("north", "1,north").replace("south", "2,south")}, OWN, ["my.csv"]),
+    "an open quotation mark": ({"my.csv": HEAD + LINES + '"south,5,ill\n'}, OWN, ["my.csv"]),
+    "another encoding": (
+        {"my.csv": (HEAD + LINES + "Jos\u00e9,5,ill\n").encode("latin-1")}, OWN, ["my.csv", "utf-8"]),
+    "utf-16": ({"my.csv": (HEAD + LINES).encode("utf-16")}, OWN, ["my.csv", "utf-8"]),
+    "binary": ({"my.csv": bytes(range(256)) * 4}, OWN, ["my.csv"]),
+    "a header twice": ({"my.csv": "hospital,age,age,outcome\nnorth,1,2,ill\n"}, OWN, ["'age'", "twice"]),
+    "a feature twice": ({"my.csv": ROWS}, put('data.features=["age", "age"]'), ["'age'", "twice"]),
+    "no features chosen": ({"my.csv": ROWS}, put("data.features=[]"), ["feature"]),
+    "one column for both": ({"my.csv": ROWS}, [
+        "--client", "outcome", "--label", "outcome", "--set", 'data.drop=["hospital"]'], ["'outcome'"]),
+    "the label a feature": ({"my.csv": ROWS}, put('data.features=["outcome"]'), ["'outcome'"]),
+    "words": ({"my.csv": ROWS.assign(city="Rome")}, OWN, ["'city'", "'Rome'", "not numbers", "drop"]),
+    "words in the test file": (
+        {"my.csv": ROWS, "held.csv": ROWS.assign(age="old")}, HELD,
+        ["held.csv", "'age'", "'old'"]),
+    "one word among numbers": ({"my.csv": but(20, age="?")}, OWN, ["my.csv", "'age'", "'?'", "row 21"]),
+    "one word in a large file": (
+        {"my.csv": ",".join([*WIDE, "hospital", "outcome\n"]) + ("1," * 1100 + "a,x\n") * 999
+         + "1," * 1099 + "?,a,y\n"},
+        OWN, ["'f1099'", "'?'", "row 1000"]),
+    "dates": ({"my.csv": ROWS.assign(day="2020-01-31")}, OWN, ["'day'", "'2020-01-31'"]),
+    "dates of parquet": (
+        {"my.parquet": ROWS.assign(day=pd.Timestamp("2020-01-31"))}, OWN, ["'day'", "2020-01-31", "drop"]),
+    "no feature": ({"my.csv": ROWS[["hospital", "outcome"]]}, OWN, ["no column is left to be a feature"]),
+    "all dropped": ({"my.csv": ROWS}, put('data.drop=["age", "dose"]'), ["no column is left"]),
+    "an empty file": ({"my.csv": ""}, OWN, ["my.csv"]),
+    "an empty parquet file": ({"my.parquet": b""}, OWN, ["my.parquet", "cannot be read"]),
+    "an empty npz file": ({"my.npz": b""}, OWN, ["my.npz", "cannot be read"]),
+    "a header only": ({"my.csv": HEAD}, OWN, ["my.csv", "no rows"]),
+    "no rows in parquet": ({"my.parquet": ROWS[:0]}, OWN, ["my.parquet", "no rows"]),
+    "no test rows": ({"my.csv": ROWS, "held.csv": HEAD}, HELD, ["held.csv", "no rows"]),
+    "unknown client column": (
+        {"my.csv": ROWS}, ["--client", "hospitl", "--label", "outcome"], ["'hospitl'", "mean 'hospital'"]),
+    "unknown label": ({"my.csv": ROWS}, ["--client", "hospital", "--label", "outcom"], ["mean 'outcome'"]),
+    "unknown column to drop": ({"my.csv": ROWS}, put('data.drop=["dos"]'), ["mean 'dose'"]),
+    "unknown feature": ({"my.csv": ROWS}, put('data.features=["agee"]'), ["mean 'age'"]),
+    "unknown column of parquet": (
+        {"my.parquet": ROWS}, ["--client", "hospital", "--label", "outcom"],
+        ["my.parquet", "mean 'outcome'"]),
+    "unknown array": (npz(), ["--label", "yy"], ["my.npz", "mean 'y'"]),
+    "drop is no list": ({"my.csv": ROWS}, put("data.drop=age"), ["data.drop", "'age'", "list"]),
+    "other separators": ({"my.csv": (HEAD + LINES).replace(",", ";")}, OWN, ["my.csv", "'hospital'"]),
+    "no label": ({"my.csv": ROWS}, ["--client", "hospital"], ["my.csv", "--label"]),
+    "no label of parquet": ({"my.parquet": ROWS}, ["--client", "hospital"], ["my.parquet", "--label"]),
+    "no client": (
+        {"my.csv": ROWS}, ["--label", "outcome", "--set", 'data.drop=["hospital"]'], ["client", "partition"]),
+    "natural without clients": (npz() | {"my.npz": {"x": X, "y": Y}}, ["--partition", "natural"], ["client"]),
+    "no such file": ({"other.csv": ROWS}, ["--set", "data.path={}/none.csv"], ["none.csv", "No such file"]),
+    "no such test file": ({"my.csv": ROWS}, [*OWN, "--test", "{}/none.csv"], ["none.csv", "No such file"]),
+    "a folder": ({"my.csv": None}, OWN, ["my.csv", "directory"]),
+    "a folder as parquet": ({"my.parquet": None}, OWN, ["my.parquet", "directory"]),
+    "a folder as npz": ({"my.npz": None}, OWN, ["my.npz", "directory"]),
+    "a spreadsheet": ({"my.xlsx": b"PK"}, OWN, ["my.xlsx", ".csv", ".parquet", ".npz"]),
+    "plain text": ({"my.txt": HEAD + LINES}, OWN, ["my.txt", ".csv"]),
+    "a test file of another kind": (
+        {"my.csv": ROWS, "held.parquet": ROWS}, [*OWN, "--test", "{}/held.parquet"],
+        ["my.csv", "held.parquet", "one kind"]),
+    "a test file without a column": (
+        {"my.csv": ROWS, "held.csv": ROWS.drop(columns="dose")}, HELD,
+        ["held.csv", "'dose'"]),
+    "a test file without the label": (
+        {"my.csv": ROWS, "held.csv": ROWS.drop(columns="outcome")}, HELD,
+        ["held.csv", "'outcome'"]),
+    **{
+        f"a client of the test file only, {form}": (
+            {f"my.{form}": ROWS, f"held.{form}": but(0, hospital="moon")},
+            [*OWN, "--test", f"{{}}/held.{form}"], [f"held.{form}", "'moon'", f"my.{form}", "leave it out"])
+        for form in FILES
+    },
+    "junk as parquet": ({"my.parquet": b"PAR1 nothing"}, OWN, ["my.parquet", "cannot be read"]),
+    "half a parquet file": ({"my.parquet": ROWS.to_parquet()[:900]}, OWN, ["my.parquet", "cannot be read"]),
+    "csv called parquet": ({"my.parquet": HEAD + LINES}, OWN, ["my.parquet", "cannot be read"]),
+    "junk as npz": ({"my.npz": b"nothing"}, OWN, ["my.npz", "cannot be read"]),
+    "half an npz file": ({"my.npz": zipped(x=X, y=Y)[:600]}, OWN, ["my.npz", "cannot be read"]),
+    **{
+        f"npz damaged at byte {at}": (
+            {"my.npz": SAVED[:at] + b"\xff" * 40 + SAVED[at + 40:]}, [], ["my.npz", "cannot be read"])
+        for at in (0, 26, 55, 100, len(SAVED) - 60)
+    },
+    "one array as npz": ({"my.npz": zipped(np.save, arr=X)}, [], ["my.npz", "cannot be read"]),
+    "objects": (npz(y=np.array(["ill", None] * 16, object)), [], ["my.npz", "y", "objects"]),
+    "objects, compressed": (
+        {"my.npz": zipped(np.savez_compressed, x=X, y=np.array([0, None] * 16, object))}, [],
+        ["my.npz", "cannot be read"]),
+    "no arrays": ({"my.npz": zipped()}, [], ["my.npz", "'x'"]),
+    "no x": (npz() | {"my.npz": {"features": X, "y": Y, "client": WHO}}, [], ["my.npz", "'x'", "features"]),
+    "labels too few": (npz(y=Y[:-1]), [], ["my.npz", "(32, 2)", "(31,)"]),
+    "clients too few": (npz(client=WHO[:-1]), [], ["my.npz", "31", "32"]),
+    "test labels too few": (
+        npz(x=X[:31]) | {"held.npz": {"x": X, "y": Y[:-1], "client": WHO[:-1]}}, ["--test", "{}/held.npz"],
+        ["my.npz", "(31, 2)", "(32,)"]),
+    "test rows of another shape": (
+        npz() | {"held.npz": {"x": X[:, :1], "y": Y, "client": WHO}}, ["--test", "{}/held.npz"],
+        ["held.npz"]),
+    "test rows without clients": (
+        npz() | {"held.npz": {"x": X, "y": Y}}, ["--test", "{}/held.npz"], ["'client'"]),
+    "one label for all": (npz(y=np.array(1)), [], ["my.npz", "labels of shape"]),
+    "clients in a table": (npz(client=np.stack([WHO, WHO], 1)), [], ["my.npz", "client"]),
+    "a gap in x": (npz(x=place(X, (3, 0), np.nan)), [], ["my.npz", "row 3", "feature", "NaN"]),
+    "a gap in y": (npz(y=place(Y, 3, np.nan)), [], ["my.npz", "row 3", "label", "NaN"]),
+    "infinity in y": (npz(y=place(Y, 3, np.inf)), [], ["my.npz", "row 3", "label", "infinite"]),
+    "a gap in client": (npz(client=place(WHO, 3, np.nan)), [], ["my.npz", "row 3", "client"]),
+    "text in x": (npz(x=X.astype(str)), [], ["my.npz", "numbers"]),
+    "complex x": (npz(x=X + 1j), [], ["my.npz", "real numbers"]),
+    "complex y": (npz(y=Y + 1j), [], ["my.npz", "real numbers"]),
+    "whole numbers in columns": (npz(y=np.stack([Y, Y], 1)), [], ["my.npz", "(32, 2)"]),
+    "columns as classes": (
+        npz(y=np.zeros((32, 2))), ["--set", "data.task=classification"], ["my.npz", "classification"]),
+    "no rows in npz": (npz(x=X[:0], y=Y[:0], client=WHO[:0]), [], ["my.npz", "no rows"]),
+    "two arrays of features": (npz(), ["--set", 'data.features=["x", "y"]'], ["my.npz", "one array"]),
+    "columns of npz dropped": (npz(), ["--set", 'data.drop=["x"]'], ["drop", "my.npz"]),
+    "text as targets": ({"my.csv": ROWS}, put("data.task=regression"), ["'outcome'", "numbers"]),
+    "reals as classes": ({"my.csv": REAL}, put("data.task=classification"), ["'outcome'", "regression"]),
+    "many whole numbers": (
+        {"my.csv": pd.DataFrame({"hospital": "a", "age": 0.5, "outcome": range(101)})}, OWN,
+        ["my.csv", "'outcome'", "101", "task = classification", "task = regression"]),
+    "no such task": ({"my.csv": ROWS}, put("data.task=regresion"), ["data.task", "'regression'"]),
+    "no such setting": ({"my.csv": ROWS}, put("data.drp=1"), ["'drp'", "'drop'"]),
+    "another content": ({"my.csv": ROWS}, put("data.sha256=abc"), ["my.csv", "SHA-256"]),
+    "more clients than rows": (
+        {"my.csv": ROWS}, [*OWN, "--partition", "iid", "--set", "partition.clients=33"],
+        ["33 clients", "32 rows"]),
+    "targets cut by label": ({"my.csv": REAL}, [*OWN, "--partition", "dirichlet"], ["real numbers", "iid"]),
+    "no such partition": ({"my.csv": ROWS}, [*OWN, "--partition", "lables"], ["'lables'", "'labels'"]),
+    "no such setting of scarce": ({"my.csv": ROWS}, put("scarce.kep=1"), ["'kep'", "'keep'"]),
+    "scarce by too much": ({"my.csv": ROWS}, put("scarce.keep=2"), ["keep = 2"]),
+    "test all": ({"my.csv": ROWS}, put("data.test_share=1"), ["test_share = 1"]),
+    "client of a known set": ({"digits": None}, ["--client", "x"], ["--client", "'digits'"]),
+    "drop of a known set": ({"digits": None}, ["--drop", "x"], ["--drop", "'digits'"]),
+    "label of a known set": ({"digits": None}, ["--label", "x"], ["--label", "'digits'"]),
+    "test of a known set": ({"synthetic": None}, ["--test", "x.csv"], ["--test", "'synthetic'"]),
+    "natural digits": ({"digits": None}, ["--partition", "natural"], ["'digits'", "labels", "iid"]),
+    "too few clients for the labels": (
+        {"digits": None}, ["--partition", "labels", "--set", "partition.clients=5"],
+        ["5 clients", "10 labels"]),
+    "a cut of synthetic": ({"synthetic": None}, ["--partition", "iid"], ["'synthetic'", "partition"]),
+    "a set misspelt": ({"digts": None}, [], ["'digts'", "did you mean 'digits'"]),
+    "no path": ({"file": None}, [], ["path"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_mistake_is_one_clear_line_and_exit_code_2(case, call, tmp_path):
+    contents, words, wanted = BAD[case]
+    for name, content in contents.items():
+        if "." in name:
+            write(tmp_path / name, content)
+    first = next(iter(contents))
+    data = str(tmp_path / first) if "." in first else first
+    given = [word.replace("{}", str(tmp_path)) for word in words]
+    for command in (["run", *QUICK, "--data", data], ["data", "describe", data]):
+        code, out, err = call(*command, *given)
+        assert (code, out) == (2, ""), err
+        assert err.startswith("error: ")
+        assert err.count("\n") == 1
+        assert "Traceback" not in err
+        for piece in wanted:
+            assert piece in err, err
+
+
+@pytest.mark.parametrize("setting", ["rounds=3", "algorithm.lr=1", "model=mlp"])
+def test_a_description_takes_no_settings_of_training(setting, call):
+    code, _, err = call("data", "describe", "digits", "--set", setting)
+    assert code == 2
+    assert err.count("\n") == 1
+    assert f"--set {setting}: only data, partition, scarce and seed matter here" in err
+
+
+def test_a_zip_file_of_something_else(call, tmp_path):
+    with zipfile.ZipFile(tmp_path / "my.npz", "w") as archive:
+        archive.writestr("x.txt", "hello")
+    code, _, err = call("run", "--data", str(tmp_path / "my.npz"))
+    assert (code, err.count("\n")) == (2, 1)
+    assert "cannot be read" in err

@@ -1,0 +1,79 @@
+"""What is said of candidates: the best, noise, the edges of a grid, and what diverged."""
+
+from fedlap.errors import DivergedError
+from fedlap.report.tuning import Tuning
+from fedlap.scores import Score
+
+
+def score(accuracy, round=5):
+    return Score(round, accuracy, *[accuracy] * 3, *[1 - accuracy] * 4, 0.1, 0.1, None, 0, 0, 0.1)
+
+
+def told(rows, refused=(), names=("lr",)):
+    """A table of candidates with these accuracies, fold by fold."""
+    runs = {
+        str(values): scores if isinstance(scores, DivergedError) else [[score(s)] for s in scores]
+        for values, scores in rows.items()
+    }
+    runs = {row: [made, made] if isinstance(made, DivergedError) else made for row, made in runs.items()}
+    folds = max(map(len, runs.values()))
+    return Tuning(
+        "made up", [0] * folds, runs, "", names, {str(values): values for values in rows}, ("fedu",),
+        folds, tuple((values, "why") for values in refused),
+    )  # fmt: skip
+
+
+def test_the_first_among_equals_is_chosen():
+    made = told({(1,): [0.5, 0.7], (2,): [0.6, 0.6], (3,): [0.1, 0.2]})
+    assert made.best == "(1,)"
+    assert made.runner_up == "(2,)"
+    assert [cells[0] for cells in made.rows()] == ["best", "", ""]
+
+
+def test_noise_is_said():
+    sure = told({(1,): [0.5, 0.6, 0.7], (2,): [0.6, 0.7, 0.79], (3,): [0.62, 0.68, 0.8]})
+    assert sure.best == "(3,)"
+    assert "  against the next, (2,): +0.33 [-4.84, +5.50] points — within noise" in sure.verdict()
+    assert any(line.startswith("  1 of 2 others are within noise of the best") for line in sure.verdict())
+    same = told({(1,): [0.5, 0.6], (2,): [0.5, 0.6]})
+    assert "  against the next, (2,): the same" in same.verdict()
+
+
+def edges(rows, **more):
+    return [line for line in told(rows, **more).verdict() if line.startswith("the best")]
+
+
+def test_the_edge_of_the_grid_is_said():
+    rising = {(0.1,): [0.1, 0.2], (0.2,): [0.2, 0.3], (0.3,): [0.3, 0.4]}
+    assert edges(rising) == ["the best lr is the largest tried, so the best may lie beyond; try larger ones"]
+    falling = {(0.1,): [0.4, 0.4], (0.2,): [0.2, 0.3], (0.3,): [0.3, 0.3]}
+    assert edges(falling) == [
+        "the best lr is the smallest tried, so the best may lie beyond; try smaller ones"
+    ]
+    assert edges({(0.1,): [0.1, 0.2], (0.2,): [0.4, 0.5], (0.3,): [0.3, 0.4]}) == []
+    assert edges({(0,): [0.4, 0.4], (0.2,): [0.2, 0.3], (0.3,): [0.3, 0.3]}) == []  # nothing is below zero
+    assert edges({(0.1,): [0.1, 0.2], (0.2,): [0.4, 0.5]}) == []  # two are no range
+    assert edges({("a",): [0.1, 0.2], ("b",): [0.2, 0.3], ("c",): [0.4, 0.5]}) == []
+    level = {(0.1,): [0.1, 0.2], (0.2,): [0.3, 0.4], (0.3,): [0.3, 0.4]}
+    assert edges(level) == []  # the first among equals lies within
+
+
+def test_an_edge_that_is_the_method_s_own_is_said_to_be_so():
+    rows = {(1, 0.1): [0.1, 0.2], (1, 0.2): [0.3, 0.4], (2, 0.1): [0.1, 0.1], (2, 0.2): [0.2, 0.2]}
+    made = edges(rows, refused=[(1, 0.3), (2, 0.3)], names=("lr", "strength"))
+    assert made == [
+        "the best strength is the largest that was not refused; larger ones may need other settings"
+    ]
+    rows |= {(2, 0.3): [0.1, 0.1]}  # with another lr it is not
+    assert edges(rows, refused=[(1, 0.3)], names=("lr", "strength")) == made
+
+
+def test_what_diverged_is_told_and_not_ranked():
+    made = told({(1,): [0.1, 0.2], (2,): DivergedError("why")})
+    assert made.best == "(1,)"
+    assert made.verdict()[-1] == "(2,) diverged and is not chosen"
+    assert made.as_dict()["candidates"][1] == {"values": {"lr": 2}, "mean": None, "scores": [None, None]}
+    alone = told({(1,): DivergedError("why")})
+    assert alone.best is None
+    assert alone.verdict() == ["every candidate diverged, so none is chosen; try smaller rates"]
+    assert "diverged" in alone.markdown()
