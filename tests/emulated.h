@@ -9,6 +9,8 @@
 #include <memory>
 #include <vector>
 
+using std::copysign, std::exp, std::log, std::log1p;  // of float, as on a GPU
+
 #define __global__
 #define __device__
 #define __host__

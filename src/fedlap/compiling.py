@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.cuda import _utils
 
+COMMON = Path(__file__).with_name("common.cu")
 STATIC = 64  # bytes of shared memory that a kernel may have beside what it is given
 
 
@@ -54,10 +55,10 @@ class Kernel:
         return self._slots[count]
 
 
-def text(constants: Mapping[str, object], *sources: Path) -> str:
-    """The text of kernels, with their constants."""
+def text(constants: Mapping[str, object], folder: Path, *files: str) -> str:
+    """The text of kernels: their constants, what all have in common, and files, one after another."""
     given = "".join(f"#define {name} {value}\n" for name, value in constants.items())
-    return given + "".join(source.read_text("utf-8") for source in sources)
+    return "\n".join([given, *(path.read_text("utf-8") for path in (COMMON, *map(folder.joinpath, files)))])
 
 
 def shared_memory(device: torch.device) -> int:

@@ -1,4 +1,4 @@
-"""All steps of a round of dense networks as one kernel (see `fused.cu` and, for a CPU, `fused.cpp`)."""
+"""All steps of a round of dense networks as one kernel (see `cuda/` and, for a CPU, `cpp/`)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Stack = Float[Tensor, "client param"]
 Kernel = Callable[..., None]
 
-SOURCE = Path(__file__).with_suffix(".cu")
+FILES = ("cuda/places.cu", "cuda/inner.cu", "cpp/dual.hpp", "cuda/loss.cu", "cuda/first.cu", "cuda/steps.cu")
 # Rows of which the sums stay in the registers of a GPU, and which stay in the cache of a CPU.
 LARGEST_BATCH = {"cuda": 32, "cpu": 128}
 THREADS = 256  # of a block
@@ -192,7 +192,7 @@ def source(
         "SHARED": shared,
         "THREADS": threads,
     }
-    return compiling.text(given, SOURCE)
+    return compiling.text(given, Path(__file__).parent, *FILES)
 
 
 @cache

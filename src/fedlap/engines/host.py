@@ -1,4 +1,4 @@
-"""The kernel of `fused.cpp`, compiled for this machine where it has a compiler, once for all shapes."""
+"""The kernel of `cpp/`, compiled for this machine where it has a compiler, once for all shapes."""
 
 import ctypes
 import hashlib
@@ -19,7 +19,7 @@ from torch import Tensor
 from fedlap.parts import Part
 from fedlap.scores import Tally
 
-SOURCE = Path(__file__).with_name("fused.cpp")
+FILES = [Path(__file__).with_name("cpp") / name for name in ("steps.cpp", "layers.hpp", "dual.hpp")]
 FLAGS = ("-std=c++20", "-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC", "-pthread")
 TYPES = {torch.float32: "float", torch.float64: "double"}
 AT_ONCE = 64  # rows that are scored together
@@ -90,7 +90,7 @@ def compiled(dtype: torch.dtype) -> Library | None:
     if compiler is None or dtype not in TYPES:
         return None
     flags = [*FLAGS, f"-DREAL={TYPES[dtype]}"]
-    made_of = SOURCE.read_bytes() + repr((compiler, flags, _processor())).encode()
+    made_of = b"".join(each.read_bytes() for each in FILES) + repr((compiler, flags, _processor())).encode()
     library = _folder() / f"steps-{TYPES[dtype]}-{hashlib.sha256(made_of).hexdigest()[:16]}.so"
     try:
         library.parent.mkdir(parents=True, exist_ok=True)
@@ -105,9 +105,8 @@ def _compile(command: list[str], library: Path) -> None:
     """Whole, or not at all: others may look for it meanwhile."""
     made = library.with_suffix(f".{os.getpid()}.so")
     try:
-        subprocess.run(
-            [*command, "-o", str(made), str(SOURCE)], check=True, capture_output=True, timeout=PATIENCE
-        )
+        command = [*command, "-o", str(made), str(FILES[0])]
+        subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
         made.replace(library)
     finally:
         made.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
 """The layers of a convolutional network below its last, by kernels, for a whole stack on a GPU.
 
-See `convolution.cu` and `full.cu`. Autograd does not know them.
+See `cuda/`. Autograd does not know them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,9 +18,7 @@ from fedlap.models.dense import threshold_backward
 from fedlap.models.model import Keep, Stack
 from fedlap.models.pieces import Batches, Features, Hidden, full, full_subtract
 
-COMMON, CONVOLUTION, FULL = (
-    Path(__file__).with_name(f"{name}.cu") for name in ("common", "convolution", "full")
-)
+CUDA = Path(__file__).with_name("cuda")
 CONVOLUTIONS = (
     "first_forward",
     "second_forward",
@@ -164,13 +162,14 @@ def convolution_source(image: tuple[int, int, int], filters: tuple[int, int], sh
         name: ",".join(f"{number!r}f" for number in each.flatten().tolist())
         for name, each in zip(("RAISE_ROWS", "RAISE_FILTERS", "LOWER"), maps, strict=True)
     }
-    return compiling.text({**dict(given), **listed, "SHARED": shared}, COMMON, CONVOLUTION)
+    constants = {**dict(given), **listed, "SHARED": shared}
+    return compiling.text(constants, CUDA, "forward.cu", "images.cu", "filters.cu")
 
 
 def full_source(image: tuple[int, int, int], filters: tuple[int, int], hidden: int, batch: int) -> str:
     """The kernels' text, with its constants."""
     places = {"FLAT": flat(image, filters), "AT": full_at(image, filters)}
-    return compiling.text({**places, "HIDDEN": hidden, "BATCH": batch}, COMMON, FULL)
+    return compiling.text({**places, "HIDDEN": hidden, "BATCH": batch}, CUDA, "full.cu")
 
 
 @cache

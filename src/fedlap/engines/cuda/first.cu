@@ -1,0 +1,152 @@
+// The first layer, in tiles, and the features that enter it.
+
+// Features of the next batch on their way: copied by the hardware, or bytes that wait in registers.
+#if BYTES
+constexpr int PIECES = B * (D / 16), HELD = (PIECES + THREADS - 1) / THREADS;
+struct Coming {
+    uint4 held[HELD];
+
+    __device__ void begin(const void *store, const int *place, float *) {
+        const int tid = thread();
+#pragma unroll
+        for (int h = 0; h < HELD; ++h) {
+            const int at = tid + h * THREADS;
+            if (at >= PIECES) continue;
+            const auto *row = static_cast<const unsigned char *>(store) + (long long)place[at / (D / 16)] * D;
+            held[h] = reinterpret_cast<const uint4 *>(row)[at % (D / 16)];
+        }
+    }
+    __device__ void end(float *x, float shift, float factor) {
+        const int tid = thread();
+#pragma unroll
+        for (int h = 0; h < HELD; ++h) {
+            const int at = tid + h * THREADS;
+            if (at >= PIECES) continue;
+            float *to = x + at / (D / 16) * DP + at % (D / 16) * 16;
+            const unsigned int words[4] = {held[h].x, held[h].y, held[h].z, held[h].w};
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                float4 v;
+                v.x = ((float)(words[j] & 255u) - shift) * factor;
+                v.y = ((float)(words[j] >> 8 & 255u) - shift) * factor;
+                v.z = ((float)(words[j] >> 16 & 255u) - shift) * factor;
+                v.w = ((float)(words[j] >> 24) - shift) * factor;
+                four(to + 4 * j) = v;
+            }
+        }
+    }
+};
+#else
+struct Coming {
+    __device__ void begin(const void *store, const int *place, float *x) {
+        constexpr int EACH = D % 4 == 0 ? 4 : 1;
+        for (int at = thread(); at < B * (D / EACH); at += THREADS) {
+            const int b = at / (D / EACH), i = at % (D / EACH) * EACH;
+            copy<EACH>(x + b * DP + i, static_cast<const float *>(store) + (long long)place[b] * D + i);
+        }
+    }
+    __device__ void end(float *, float, float) { copied(); }
+};
+#endif
+
+// A tile of the first layer: eight inputs, four outputs of each.
+struct Tile {
+    float4 w[8];
+
+    __device__ __forceinline__ void from_room(float *room, int i0, int h0) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) w[i] = four(room + (i0 + i) * HP + h0);
+    }
+    __device__ __forceinline__ void to_room(float *room, int i0, int h0) const {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) four(room + (i0 + i) * HP + h0) = w[i];
+    }
+    // w ← keep·w + pull·(to − w) + Σ_b x_b ⊗ slope_b
+    __device__ __forceinline__ void change(float *x, float *slope, const Pull &pull, float *to, int i0, int h0) {
+        if (pull.drawn) {
+            Tile there;
+            there.from_room(to, i0, h0);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) w[i] = pull.near(w[i], there.w[i]);
+        } else {
+#pragma unroll
+            for (int i = 0; i < 8; ++i)
+                w[i] = make_float4(pull.keep * w[i].x, pull.keep * w[i].y, pull.keep * w[i].z, pull.keep * w[i].w);
+        }
+#pragma unroll
+        for (int b = 0; b < B; ++b) {
+            const float4 d = four(slope + b * HP + h0), x0 = four(x + b * DP + i0), x1 = four(x + b * DP + i0 + 4);
+            add(w[0], x0.x, d);
+            add(w[1], x0.y, d);
+            add(w[2], x0.z, d);
+            add(w[3], x0.w, d);
+            add(w[4], x1.x, d);
+            add(w[5], x1.y, d);
+            add(w[6], x1.z, d);
+            add(w[7], x1.w, d);
+        }
+        if (pull.follows) {
+            Tile there;
+            there.from_room(to, i0, h0);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) there.w[i] = pull.after(w[i], there.w[i]);
+            there.to_room(to, i0, h0);
+        }
+    }
+    __device__ __forceinline__ void multiply(float *x, int i0, float4 *sum) const {
+#pragma unroll
+        for (int b = 0; b < B; ++b) {
+            const float4 x0 = four(x + b * DP + i0), x1 = four(x + b * DP + i0 + 4);
+            add(sum[b], x0.x, w[0]);
+            add(sum[b], x0.y, w[1]);
+            add(sum[b], x0.z, w[2]);
+            add(sum[b], x0.w, w[3]);
+            add(sum[b], x1.x, w[4]);
+            add(sum[b], x1.y, w[5]);
+            add(sum[b], x1.z, w[6]);
+            add(sum[b], x1.w, w[7]);
+        }
+    }
+};
+
+// Matrices of a flat row, turned, and back again. Threads go along inputs, four outputs each.
+template <int l> __device__ void turn(const float *w, float *room) {
+    constexpr int I = Width<l>::n, O = Width<l + 1>::n, IP = up(I, l ? 4 : 8), OP = Width<l + 1>::wide;
+#pragma unroll 4
+    for (int at = threadIdx.x; at < OP / 4 * IP; at += THREADS) {
+        const int i = at % IP, o = at / IP * 4;
+        float v[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) v[k] = i < I && o + k < O ? w[weight_at(l) + (o + k) * I + i] : 0.f;
+        four(room + turned_at(l) + i * OP + o) = make_float4(v[0], v[1], v[2], v[3]);
+    }
+}
+
+template <int l> __device__ void turn_back(float *room, float *w) {
+    constexpr int I = Width<l>::n, O = Width<l + 1>::n, IP = up(I, l ? 4 : 8), OP = Width<l + 1>::wide;
+#pragma unroll 4
+    for (int at = threadIdx.x; at < OP / 4 * IP; at += THREADS) {
+        const int i = at % IP, o = at / IP * 4;
+        if (i >= I) continue;
+        const float4 v = four(room + turned_at(l) + i * OP + o);
+        float *to = w + weight_at(l) + o * I + i;
+        to[0] = v.x;
+        if (o + 1 < O) to[I] = v.y;
+        if (o + 2 < O) to[2 * I] = v.z;
+        if (o + 3 < O) to[3 * I] = v.w;
+    }
+}
+
+template <int l> __device__ void turn_all(const float *w, float *room) {
+    if constexpr (l < LAYERS) {
+        turn<l>(w, room);
+        turn_all<l + 1>(w, room);
+    }
+}
+
+template <int l> __device__ void turn_all_back(float *room, float *w) {
+    if constexpr (l < LAYERS) {
+        turn_back<l>(room, w);
+        turn_all_back<l + 1>(room, w);
+    }
+}
