@@ -1,5 +1,27 @@
 // Layers behind the first, which lie in shared memory: forward, backward and changed.
 
+// Along `wide` values of rows that begin with b0: every KS-th four of them, with the weights that meet them, are read
+// before those of the turn before are used.
+template <int wide, int KS, int RB, class Weights, class Use>
+__device__ __forceinline__ void along(float *rows, int b0, int ks, Weights weights, Use use) {
+    float4 w[2][4], a[2][RB];
+    auto read = [&](int i, float4 *w_, float4 *a_) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) w_[j] = weights(i, j);
+#pragma unroll
+        for (int r = 0; r < RB; ++r) a_[r] = four(rows + (b0 + r < B ? b0 + r : B - 1) * wide + i);
+    };
+    if (4 * ks < wide) read(4 * ks, w[0], a[0]);
+#pragma unroll
+    for (int t = 0; t < (wide / 4 + KS - 1) / KS; ++t) {
+        const int i = 4 * (ks + t * KS);
+        if (i + 4 * KS < wide) read(i + 4 * KS, w[(t + 1) % 2], a[(t + 1) % 2]);
+        if (i >= wide) continue;
+#pragma unroll
+        for (int r = 0; r < RB; ++r) use(r, w[t % 2], a[t % 2][r]);
+    }
+}
+
 // What leaves the inner layer l.
 template <int l> __device__ void forward(float *s) {
     constexpr int IP = Width<l>::wide, OP = Width<l + 1>::wide, OG = OP / 4;
@@ -13,28 +35,13 @@ template <int l> __device__ void forward(float *s) {
         float4 sum[RB];
 #pragma unroll
         for (int r = 0; r < RB; ++r) sum[r] = make_float4(0, 0, 0, 0);
-        // What the next turn needs is read before this one is computed.
-        float4 w[2][4], a[2][RB];
-        auto read = [&](int i, float4 *w_, float4 *a_) {
-#pragma unroll
-            for (int j = 0; j < 4; ++j) w_[j] = four(W + (i + j) * OP + 4 * og);
-#pragma unroll
-            for (int r = 0; r < RB; ++r) a_[r] = four(in + (b0 + r < B ? b0 + r : B - 1) * IP + i);
-        };
-        if (4 * ks < IP) read(4 * ks, w[0], a[0]);
-#pragma unroll
-        for (int t = 0; t < (IP / 4 + KS - 1) / KS; ++t) {
-            const int i = 4 * (ks + t * KS);
-            if (i + 4 * KS < IP) read(i + 4 * KS, w[(t + 1) % 2], a[(t + 1) % 2]);
-            if (i >= IP) continue;
-#pragma unroll
-            for (int r = 0; r < RB; ++r) {
-                add(sum[r], a[t % 2][r].x, w[t % 2][0]);
-                add(sum[r], a[t % 2][r].y, w[t % 2][1]);
-                add(sum[r], a[t % 2][r].z, w[t % 2][2]);
-                add(sum[r], a[t % 2][r].w, w[t % 2][3]);
-            }
-        }
+        auto weights = [=](int i, int j) { return four(W + (i + j) * OP + 4 * og); };
+        along<IP, KS, RB>(in, b0, ks, weights, [&](int r, const float4 *w, const float4 &a) {
+            add(sum[r], a.x, w[0]);
+            add(sum[r], a.y, w[1]);
+            add(sum[r], a.z, w[2]);
+            add(sum[r], a.w, w[3]);
+        });
 #pragma unroll
         for (int r = 0; r < RB; ++r) {
 #pragma unroll
@@ -68,24 +75,11 @@ template <int l> __device__ void backward(float *s) {
         const bool mine = item < ITEMS;
         const int ig = mine ? item % IG : 0, b0 = mine ? item / IG * RB : 0;
         float sum[RB][4] = {};
-        float4 w[2][4], d[2][RB];
-        auto read = [&](int o, float4 *w_, float4 *d_) {
+        auto weights = [=](int o, int j) { return four(W + (ig + IG * j) * OP + o); };
+        along<OP, KS, RB>(out, b0, ks, weights, [&](int r, const float4 *w, const float4 &d) {
 #pragma unroll
-            for (int j = 0; j < 4; ++j) w_[j] = four(W + (ig + IG * j) * OP + o);
-#pragma unroll
-            for (int r = 0; r < RB; ++r) d_[r] = four(out + (b0 + r < B ? b0 + r : B - 1) * OP + o);
-        };
-        if (4 * ks < OP) read(4 * ks, w[0], d[0]);
-#pragma unroll
-        for (int t = 0; t < (OP / 4 + KS - 1) / KS; ++t) {
-            const int o = 4 * (ks + t * KS);
-            if (o + 4 * KS < OP) read(o + 4 * KS, w[(t + 1) % 2], d[(t + 1) % 2]);
-            if (o >= OP) continue;
-#pragma unroll
-            for (int r = 0; r < RB; ++r)
-#pragma unroll
-                for (int j = 0; j < 4; ++j) sum[r][j] = dot(w[t % 2][j], d[t % 2][r], sum[r][j]);
-        }
+            for (int j = 0; j < 4; ++j) sum[r][j] = dot(w[j], d, sum[r][j]);
+        });
 #pragma unroll
         for (int r = 0; r < RB; ++r) {
 #pragma unroll
