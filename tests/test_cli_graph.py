@@ -1,19 +1,14 @@
 """`fedlap graph make|describe|learn|draw`: files, numbers and pictures, and mistakes in one line."""
 
-import io
 import json
-import re
 
 import numpy as np
 import pytest
-from matplotlib import image
 from scipy.spatial.distance import pdist
 
 import fedlap as fl
 from fedlap.graph.files import from_file
 from fedlap.graph.learning import learned
-from fedlap.report.graph_picture import CATEGORIES, Colours, draw_graph
-from fedlap.report.layout import layout
 from fedlap.runs import Run
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -207,59 +202,6 @@ def test_a_drawn_run_is_coloured_by_the_accuracy_that_it_states(graph, folder, m
     assert other.what == "training rows"  # real targets have no accuracy
 
 
-def numbered(size):
-    return [str(k) for k in range(size)]
-
-
-@pytest.mark.parametrize(
-    "made",
-    [
-        fl.Graph.complete("a"),
-        fl.Graph.complete("ab"),
-        fl.Graph.empty("abc"),
-        fl.Graph.star("abcd", server=True),
-        fl.Graph.ring([f"hospital of $ome long name {k}" for k in range(40)]),
-        fl.Graph.complete(numbered(120)),
-        fl.Graph.ring(numbered(700)),
-        fl.Graph.path(numbered(2_100)),
-    ],
-    ids=lambda graph: f"{graph.size} vertices, {graph.edges} edges",
-)
-def test_every_kind_of_graph_is_drawn(made):
-    drawn = draw_graph("any", made, None)
-    assert image.imread(io.BytesIO(drawn)).std() > 0
-    at = layout(made.weights.matrix())
-    assert np.isfinite(at).all()
-    assert len(np.unique(at.round(6), axis=0)) == made.size  # nobody is hidden behind another
-
-
-def test_neighbours_are_drawn_near_each_other_and_components_apart():
-    inside = [(f"{c}{k}", f"{c}{n}") for c in "abc" for k in range(6) for n in range(k)]
-    made = fl.Graph.from_edges([*inside, ("a0", "b0")])
-    at = layout(made.weights.matrix())
-    place = {name: at[k] for k, name in enumerate(made.clients)}
-
-    def apart(one, other):
-        return [np.linalg.norm(place[f"{one}{k}"] - place[f"{other}{n}"]) for k in range(6) for n in range(6)]
-
-    near = np.mean([np.linalg.norm(place[a] - place[b]) for a, b in inside])
-    assert near < 0.5 * np.mean(apart("a", "b"))
-    assert near < 0.5 * np.mean(apart("a", "c"))
-    assert min(apart("c", "a") + apart("c", "b")) > 0.3
-
-
-def test_many_kinds_keep_the_most_common_ones():
-    kinds = np.array([k for k in range(14) for _ in range(1 + (k in (2, 13)))])
-    made = Colours.by_kind("label", kinds, [f"label {k}" for k in range(15)])
-    assert len(made.kinds) == len(CATEGORIES) + 1
-    assert {"label 2", "label 13"} < set(made.kinds)
-    assert made.kinds[-1] == "4 more"
-    for kind, value in zip(kinds, made.values, strict=True):
-        assert made.kinds[int(value)] in (f"label {kind}", "4 more")
-    few = Colours.by_kind("label", np.array([4, 0, 4]), list("uvwxyz"))
-    assert (few.kinds, few.values.tolist()) == (("u", "y"), [1, 0, 1])
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -318,11 +260,3 @@ def test_the_graph_of_a_run_that_learns_one_is_the_one_that_it_came_to(graph, fo
     assert found["edges"] == np.count_nonzero(kept) // 2 < 12 * 11 // 2
     assert "learned in 40 rounds on synthetic" in graph("describe learned")
     assert "complete on synthetic" in graph("describe learned --graph complete")
-
-
-def test_a_run_says_what_graph_it_has_learned(call):
-    words = "run --data synthetic --set data.clients=12 --set data.clusters=3 --rounds 12"
-    method = "--algorithm fedu-learned --set algorithm.nearest=2"
-    code, out, _ = call(*words.split(), *method.split())
-    assert code == 0
-    assert re.search(r"learned graph: 12 clients, \d+ edges, (connected|in \d+ components)", out)

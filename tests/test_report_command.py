@@ -1,7 +1,6 @@
-"""`fedlap report`: the page of runs, a comparison, a sweep and a tuning; mistakes are one line."""
+"""`fedlap report`: the page of a comparison, by its folder and by its runs; mistakes are one line."""
 
 import json
-import math
 import re
 import shutil
 import sys
@@ -15,7 +14,7 @@ import pytest
 
 from fedlap.cli.graph_subject import loaded
 from fedlap.cli.personal import models
-from fedlap.report.page.clients import Served, scored, sections
+from fedlap.report.page.clients import scored
 from fedlap.report.page.kept import kept
 from fedlap.report.page.results import supported
 from fedlap.runs import Run, runs_in
@@ -128,99 +127,14 @@ def test_runs_by_name_are_put_into_rows(call, compared, tmp_path):
     assert f"fedlap run {folders[0]}/experiment.toml" in page(out).read_text("utf-8")
 
 
-def test_rows_of_one_algorithm_are_told_apart(call, tmp_path):
-    for lr in ("0.01", "0.1"):
-        assert call("run", "--rounds", "2", "--lr", lr)[0] == 0
-    made = kept([run.folder for run in runs_in(tmp_path / "runs")])
-    assert {"fedu (lr = 0.01)", "fedu (lr = 0.1)"} == set(made.runs)
-
-
-@pytest.mark.usefixtures("unpictured")
-def test_one_run_alone(call, tmp_path):
-    assert call("run", "--graph", "ring", "--rounds", "3")[0] == 0
-    (run,) = runs_in(tmp_path / "runs")
-    code, out, err = call("report", str(run.folder), out=False)
-    assert (code, err) == (0, "")
-    text = page(out).read_text("utf-8")
-    for title in ("Scores", "Over rounds", "Objective", "Client by client", "The graph of fedu"):
-        assert f">{title}<" in text
-    assert "What the numbers show" not in text  # there is nobody to lead
-    assert "20 clients, 20 edges" in text
-
-
-@pytest.mark.usefixtures("unpictured")
-@pytest.mark.parametrize("command", ["sweep", "tune"])
-def test_sweeps_and_tunings(call, tmp_path, command):
-    varied = ("--vary", "strength=0,0.001,0.1", "--vary", "batch=10,20")
-    more = ("--folds", "2") if command == "tune" else ("--seeds", "0,1")
-    assert call(command, *varied, *more, "--rounds", "2")[0] == 0
-    folder = next((tmp_path / "runs").glob(f"*-{command}-*"))
-    facts = json.loads(next(folder.glob("*.json")).read_bytes())
-    again = json.loads(json.dumps(kept([folder]).made.as_dict()))
-    assert again == {key: facts[key] for key in again}
-    code, out, err = call("report", str(folder), out=False)
-    assert (code, err) == (0, "")
-    text = page(out).read_text("utf-8")
-    assert "Against strength" in text
-    assert "<dt>batch</dt><dd>varied</dd>" in text
-    assert ("Client by client" in text) == (command == "sweep")  # folds have no test rows of their own
-    assert ("chosen" in text) == (command == "tune")
-
-
-@pytest.mark.usefixtures("unpictured")
-def test_rows_of_other_data_have_no_clients_beside_the_first(call, tmp_path):
-    words = "--vary", "scarce.keep=0.5,0.9", "--seeds", "0", "--rounds", "2"
-    assert call("sweep", *words)[0] == 0
-    code, out, err = call("report", str(next((tmp_path / "runs").glob("*-sweep-*"))), out=False)
-    assert code == 0
-    assert "clients of scarce.keep = 0.9 are left out; its data are others" in " ".join(err.split())
-    charts = re.findall(r'class="one scroll" data-name="([^"]+)"', page(out).read_text("utf-8"))
-    assert charts == ["scarce.keep = 0.5"]
-
-
-@pytest.mark.usefixtures("unpictured")
-def test_a_learned_graph_is_drawn_beside_the_other(call, tmp_path):
-    words = "--algorithms", "fedu-learned,fedu,local", "--seeds", "0", "--rounds", "3"
-    warm = "--set", "algorithm.warmup=1"
-    assert call("compare", *words, *warm)[0] == 0
-    code, out, _ = call("report", str(next((tmp_path / "runs").glob("*-compare-*"))), out=False)
-    assert code == 0
-    text = page(out).read_text("utf-8")
-    assert "The graph of fedu-learned" in text
-    assert "The graph of fedu<" in text
-    assert "20 clients, 190 edges" in text  # of fedu alone
-
-
-@pytest.mark.usefixtures("unpictured")
-def test_regression_counts_losses(call, tmp_path):
-    words = "--data", "synthetic", "--set", "data.task=regression", "--set", "data.clients=6"
-    assert call("compare", *words, "--algorithms", "fedu,local", "--seeds", "0,1", "--rounds", "3")[0] == 0
-    folder = next((tmp_path / "runs").glob("*-compare-*"))
-    found = kept([folder])
-    run, scores = found.runs["local"][0], found.made.runs["local"][0]
-    each = scored(loaded(run.experiment)[0], models(run.folder))
-    assert -each.mean() == pytest.approx(scores[-1].loss_mean, rel=1e-6)
-    code, out, err = call("report", str(folder), out=False)
-    assert (code, err) == (0, "")
-    text = page(out).read_text("utf-8")
-    assert "Fall of each client&#x27;s loss" in text
-    assert "Who has which labels" not in text
-
-
-@pytest.mark.usefixtures("unpictured")
-def test_diverged_runs_are_said_and_not_ranked(call, tmp_path):
-    words = "--data", "synthetic", "--set", "data.task=regression", "--set", "data.clients=5"
-    unstable = "--strength", "1e9", "--set", "algorithm.allow_unstable=true", "--rounds", "10"
-    assert call("compare", *words, "--algorithms", "fedu,local,fedavg", "--seeds", "0-1", *unstable)[0] == 1
-    folder = next((tmp_path / "runs").glob("*-compare-*"))
-    code, out, _ = call("report", str(folder), out=False)
-    assert code == 0
-    text = page(out).read_text("utf-8")
-    assert 'class="muted">diverged<' in text
-    assert "Not drawn, since it diverged: fedu." in text
-    assert "fedu diverged in 2 of 2 seeds and is not ranked" in text
-    run = next(run for run in runs_in(tmp_path / "runs") if run.experiment.algorithm["name"] == "fedu")
-    assert call("report", str(run.folder), out=False)[0] == 0
+def test_the_best_is_marked_only_where_the_test_supports_it(call, compared):
+    made = kept([compared]).made
+    leads = made.leads()
+    wanted = all(lead.shown or lead.pair.same for lead in leads) and any(lead.shown for lead in leads)
+    assert bool(supported(made)) == wanted
+    apart = Run.open(kept([compared]).runs["fedu"][0].folder)
+    alone = kept([apart.folder]).made
+    assert supported(alone) == []  # one row has nobody to be better than
 
 
 @pytest.mark.usefixtures("unpictured")
@@ -316,42 +230,3 @@ def test_data_that_changed_are_said_and_left_out(call, tmp_path):
     assert code == 0
     assert "clients and graph are left out" in " ".join(err.split())
     assert "Over rounds" in page(out).read_text("utf-8")
-
-
-# -------------------------------------------------------------------------------------- exact answers
-
-
-def served(same):
-    alone = [np.array([50.0, 60.0, np.nan]), np.array([40.0, 80.0, np.nan])]
-    mine = [np.array([60.0, 60.0, np.nan]), np.array([40.0, 70.0, np.nan])]
-    return Served([("a", "b", "c")] * 2, {"fedu": mine, "local": alone}, [3, 5], same, True)
-
-
-def test_gains_are_means_over_seeds_of_the_same_clients():
-    table, bars = sections(served(True), "local")
-    assert [cell.text for cell in table.rows[0]] == [
-        "fedu", "1", "2", "1", "+0.00", "−10.00", "−10.00", "+10.00",
-    ]  # fmt: skip
-    assert bars.labels == ["a", "b", "c"]
-    ((name, values),) = bars.series
-    assert name == "fedu"
-    assert values[:2] == [5.0, -5.0]
-    assert math.isnan(values[2])
-    assert "mean over 2 seeds" in bars.about
-
-
-def test_gains_of_clients_that_are_dealt_anew_stand_apart():
-    _, bars = sections(served(False), "local")
-    assert bars.labels == ["a, seed 3", "b, seed 3", "c, seed 3", "a, seed 5", "b, seed 5", "c, seed 5"]
-    assert bars.series[0][1][:2] == [10.0, 0.0]
-    assert bars.series[0][1][3:5] == [0.0, -10.0]
-
-
-def test_the_best_is_marked_only_where_the_test_supports_it(call, compared):
-    made = kept([compared]).made
-    leads = made.leads()
-    wanted = all(lead.shown or lead.pair.same for lead in leads) and any(lead.shown for lead in leads)
-    assert bool(supported(made)) == wanted
-    apart = Run.open(kept([compared]).runs["fedu"][0].folder)
-    alone = kept([apart.folder]).made
-    assert supported(alone) == []  # one row has nobody to be better than

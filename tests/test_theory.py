@@ -1,9 +1,6 @@
-"""Constants against brute force, the minimiser against closed forms, and the command."""
+"""Constants against brute force, the minimiser against closed forms, and a walk that is the run."""
 
 import itertools
-import json
-import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +10,7 @@ import fedlap as fl
 from conftest import random_arrays, random_weights
 from fedlap import theory
 from fedlap.schedule import Schedule
-from fedlap.theory import Constants, Problem, Theorem1, Theorem2
+from fedlap.theory import Problem
 from fedlap.trials import Trial
 
 COUNTS = [6, 5, 9, 7]
@@ -161,78 +158,6 @@ def test_without_coupling_each_client_is_alone_and_with_much_they_are_one():
     assert coupled.loss_gradient(W.mean(0).expand_as(W)).sum(0).norm() < 1e-3
 
 
-def test_lemma_1_is_false():
-    """N = 2, F_k = h_k w²/2 − b_k w: ‖∇F(W*)‖² is 1.96, and the lemma says at most 1.11."""
-    h, b, eta = np.array([1, 0.01]), np.array([0.0, 1]), 10.0
-    L = np.array([[1.0, -1], [-1, 1]])
-    best = np.linalg.solve(np.diag(h) + eta * L, b)
-    claimed = theory.lemma1(np.linalg.norm(b), beta=1.0, coupling=eta * 2)
-    assert claimed**2 == pytest.approx(1.11, abs=0.005)
-    assert ((h * best - b) ** 2).sum() == pytest.approx(1.96, abs=0.005)
-    assert theory.lemma1(1.0, beta=1.0, coupling=2.0) is None
-
-
-# The paper's own step sizes: α = β with ηρ = 2β, and β/α = 10.
-@pytest.mark.parametrize(("beta", "p", "least"), [(1.0, 192.0, 1.384e4), (10.0, 10_560.0, 7.82e6)])
-def test_constants_of_theorem_1(beta, p, least):
-    theorem = Theorem1(Constants(1.0, beta, 2 * beta, 1.0, 4, sigma1=2.0, sigma2=3.0))
-    c = 2 * beta
-    assert theorem.p == pytest.approx(p)
-    assert theorem.q == pytest.approx(128 * beta**2 * c + 12 * 3 * beta + 96 * beta**2 + 32 * p * beta**2 / c)
-    assert theorem.least_rounds == pytest.approx(least, rel=1e-3)
-    assert theorem.c1 == pytest.approx((64 * c + 48) * 9 + 15)
-    assert theorem.c2 == pytest.approx(p * (72 + 2))
-    half = Theorem1(replace(theorem.constants, share=0.5))
-    assert half.least_rounds == pytest.approx(2 * theorem.least_rounds)
-
-
-def test_the_bound_is_the_sum_that_it_stands_for():
-    theorem = Theorem1(Constants(1.0, 1.0, 2.0, 0.5, 4, sigma1=2.0, sigma2=3.0))
-    step, rounds, distance = theorem.largest_step, 300, 7.0
-    theta = (1 - theorem.contraction(step)) ** -(np.arange(rounds) + 1.0)
-    first = distance / (step * 0.5 * theta.sum())
-    assert theorem.bound(step, rounds, distance) == pytest.approx(
-        first + step**2 * 0.5 * theorem.c2 + step * theorem.c1
-    )
-    for accuracy in (1e-4, 1.0, 1e3):
-        chosen, needed = theorem.plan(accuracy, distance)
-        assert chosen <= theorem.largest_step
-        assert theorem.bound(chosen, needed, distance) <= accuracy * (1 + 1e-9)
-        # A round less leaves more than half of it to the first term.
-        less = theorem.bound(chosen, needed - 1, distance) - theorem.floor(chosen) if needed > 1 else accuracy
-        assert less > accuracy / 2 * (1 - 1e-9)
-
-
-def test_constants_of_theorem_2_are_the_proofs():
-    theorem = Theorem2(Constants(None, 2.0, 3.0, 0.5, 4, sigma1=2.0, sigma2=3.0))
-    u = 25 / 2 + 18 + 16 * 4 + 6 * 125 / 3 + 3 * 3 * 5 + 24 * 5 * 4 / 3
-    assert theorem.u == pytest.approx(u)
-    assert theorem.v == pytest.approx(8 * (24 + 15 + 60 + 8 * u / 3))
-    assert theorem.c3 == pytest.approx((24 + 60) * 9 + 7.5 * 5 * 4 / 4)
-    assert theorem.c4 == pytest.approx(u * (36 + 2))
-    step = theorem.largest_step
-    assert theorem.bound(step, 10, 4.0) == pytest.approx(
-        8 * (4 / (step * 0.5 * 10) + step**2 * 0.5 * theorem.c4 + step * theorem.c3)
-    )
-
-
-def test_without_coupling_no_step_is_admitted():
-    constants = Constants(1.0, 1.0, 0.0, 1.0, 1, 0.0, 0.0)
-    assert Theorem1(constants).largest_step == Theorem2(constants).largest_step == 0
-    assert math.isinf(Theorem1(constants).least_rounds)
-
-
-@pytest.mark.parametrize("contraction", [0.0, 1e-9, 0.01, 0.5])
-def test_the_weighted_iterate_is_the_weighted_mean(contraction):
-    values = np.random.default_rng(0).normal(size=(9, 2, 3))
-    mean = theory.Weighted(contraction)
-    for W in values:
-        mean.add(torch.from_numpy(W))
-    theta = (1 - contraction) ** -(np.arange(9) + 1.0)
-    assert np.abs(mean.mean.numpy() - np.tensordot(theta / theta.sum(), values, 1)).max() < 1e-12
-    assert theory.weighted(contraction, list(values[:, 0, 0]))[-1] == pytest.approx(float(mean.mean[0, 0]))
-
-
 def test_a_walk_is_the_run(federation, graph):
     method = fl.FedU(graph, strength=0.1)
     how = {"rounds": 3, "seed": 5, "dtype": "float64", "evaluate_every": 0}
@@ -254,90 +179,3 @@ def test_a_network_has_estimates_and_theorem_2_alone():
     assert found.curvature.origin == "estimate"
     exact = theory.at_point(problem, W)
     assert found.curvature.beta == pytest.approx(exact.beta, rel=0.02)
-
-
-def test_what_the_theorems_are_not_about_is_refused(federation, graph):
-    model = fl.models.linear(l2=0.1)
-    with pytest.raises(fl.InputError, match="about FedU and dFedU, and this is Local"):
-        Problem.of(fl.Local(), federation, model)
-    star = fl.Graph.star(federation.clients, server=True)
-    with pytest.raises(fl.InputError, match="server vertex"):
-        Problem.of(fl.FedU(star), federation, model)
-    with pytest.raises(fl.InputError, match="linear models alone"):
-        theory.optimum(Problem.of(fl.FedU(graph), federation, fl.models.mlp(3)))
-
-    def reasons(**how):
-        problem = Problem.of(fl.FedU(graph, **how), federation, model, batch=3, sample=0.5)
-        return " ".join(theory.study(problem, problem.start(0), {}).outside())
-
-    assert reasons() == ""
-    assert "not independent" in reasons(local_epochs=2)
-    assert "unsampled" in reasons(neighbours="sampled")
-    assert "implicitly" in reasons(mixing="implicit")
-    assert "divide by ηρ" in reasons(strength=0.0)
-
-
-# The command.
-
-
-@pytest.fixture
-def kept(call):
-    """Make a small run and return its folder."""
-
-    def run(*words):
-        code, out, err = call("run", "--data", "synthetic", "--rounds", "6", *words, "--json")
-        assert code == 0, err
-        return json.loads(out)["folder"]
-
-    return run
-
-
-def test_theory_of_a_run(kept, call, tmp_path):
-    folder = kept("--set", "model.l2=0.1", "--strength", "0.05")
-    code, out, err = call("theory", folder)
-    assert code == 0, err
-    for word in ("α 0.1", "Theorem 1", "Theorem 2", "times too large", "Lemma 1", "bound.png", "measured"):
-        assert word in out
-    code, out, _ = call("theory", folder, "--json", "--repeat", "--accuracy", "0.5")
-    said = json.loads(out)
-    assert code == 0
-    assert (tmp_path / "runs").joinpath(said["picture"]).read_bytes().startswith(b"\x89PNG")
-    assert said["accuracy"] == 0.5
-    assert [at for at, _ in said["gaps"]] == list(range(7))
-    assert all(gap > 0 for _, gap in said["gaps"])
-    assert said["gaps"][-1][1] < said["gaps"][0][1]
-    # The mean of J is above J of the mean, since J is convex.
-    of_mean, mean = dict(said["gaps_of_weighted_iterate"]), dict(said["weighted_gaps"])
-    assert all(of_mean[at] <= mean[at] + 1e-6 for at in of_mean)
-    assert said["mean_slope"] > 0
-
-
-def test_theory_of_what_is_not_convex(kept, call):
-    code, out, err = call("theory", kept())  # no L2 term
-    assert code == 0, err
-    assert "Theorem 1 does not hold here: α = 0" in out
-    assert "bound.png" not in out
-    code, out, err = call("theory", kept("--model", "mlp", "--set", "model.hidden=[4]"), "--json")
-    assert code == 0, err
-    said = json.loads(out)
-    assert said["theorem1"] is None
-    assert said["curvature"]["origin"] == "estimate"
-    assert said["theorem2"]["times_too_large"] > 1
-
-
-def test_mistakes_of_theory_are_one_line(kept, call, tmp_path):
-    other = kept("--algorithm", "local")
-    unstable = ["--strength", "50", "--set", "algorithm.allow_unstable=true", "--rounds", "60"]
-    code, _, _ = call("run", "--data", "synthetic", *unstable)
-    assert code == 2
-    (diverged,) = (path.parent for path in (tmp_path / "runs").glob("*/diverged.json"))
-    for words, said in (
-        (["theory", other], "about fedu and dfedu"),
-        (["theory", str(diverged)], "has diverged"),
-        (["theory", str(tmp_path)], "is not the folder of a run"),
-        (["theory", other, "--accuracy", "-1"], "above zero"),
-    ):
-        code, _, err = call(*words)
-        assert code == 2
-        assert err.count("\n") == 1
-        assert said in err

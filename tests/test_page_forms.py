@@ -1,0 +1,103 @@
+"""The other forms of a page's tables and figures: exact answers, and the files that are written."""
+
+import csv
+import io
+import re
+
+import pytest
+
+from fedlap.errors import InputError
+from fedlap.report.page import Page, TableSection, html, latex, markdown, write
+from fedlap.report.page import comma_separated as as_csv
+from pages import NASTY, PAGE
+from test_page import TABLE
+
+
+@pytest.mark.parametrize(
+    "form", [lambda t: html(PAGE), markdown, as_csv, latex], ids=["html", "md", "csv", "tex"]
+)
+def test_every_number_of_a_table_is_there(form):
+    text = form(TABLE)
+    for row in TABLE.rows:
+        for cell in row:
+            for number in re.findall(r"\d+\.\d+", f"{cell.text} {cell.note}"):
+                assert number in text
+
+
+def test_csv_reads_back():
+    made = list(csv.reader(io.StringIO(as_csv(TABLE))))
+    assert made[0] == ['method, |all| & "some"', "mean", "mean: paper", "worst", "worst: note"]
+    assert made[1] == ["fedu_1", "97.92 ± 1.06", "95.76 ± 0.46", "88.02", ""]
+    assert made[2] == [NASTY, "97.35 ± 1.44", "94.00 ± 0.10", "85.40", "unstable 50% #2"]
+
+
+def test_markdown_is_exact():
+    assert markdown(TABLE) == (
+        "Scores & co\n\nAbout <scores>.\n\n"
+        '| method, \\|all\\| & "some" | mean | worst |\n| --- | ---: | ---: |\n'
+        "| fedu_1 | **97.92 ± 1.06** ★ (paper 95.76 ± 0.46) | 88.02 |\n"
+        f"| {NASTY} | 97.35 ± 1.44 (paper 94.00 ± 0.10) | *85.40* (unstable 50% #2) |\n\n"
+        "A footer.\n"
+    )
+
+
+def test_latex_is_escaped():
+    name = r"\textless{}script\textgreater{}alert('x')\textless{}/script\textgreater{}"
+    assert latex(TABLE).splitlines()[1:] == [
+        r"\begin{tabular}{lrrrr}",
+        r"\toprule",
+        r'method, \textbar{}all\textbar{} \& "some" & mean & paper & worst & note \\',
+        r"\midrule",
+        r"fedu\_1 & \textbf{97.92 $\pm$ 1.06} & 95.76 $\pm$ 0.46 & 88.02 &  \\",
+        rf'{name} " onload="1" \& \$5 & 97.35 $\pm$ 1.44 & 94.00 $\pm$ 0.10 & '
+        r"\textit{85.40} & unstable 50\% \#2 \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("a_b", r"a\_b"),
+        ("100 %", r"100 \%"),
+        ("\\x{y}", r"\textbackslash{}x\{y\}"),
+        ("~^", r"\textasciitilde{}\textasciicircum{}"),
+        ("μ̃ηρ ≥ 2 − 1", "$\\mu$\u0303$\\eta$$\\rho$ $\\ge$ 2 $-$ 1"),
+        ("two\nlines", "two lines"),
+    ],
+)
+def test_latex_of_signs(text, wanted):
+    from fedlap.report.page.tables import escaped
+
+    assert escaped(text) == wanted
+
+
+def test_everything_is_written_and_the_same_again(tmp_path):
+    assert write(PAGE, tmp_path / "one") == tmp_path / "one" / "page.html"
+    found = {
+        str(path.relative_to(tmp_path / "one")) for path in (tmp_path / "one").rglob("*") if path.is_file()
+    }
+    figures = {
+        f"figures/{name}.{form}" for name in ("curves", "gains", "held", "graph") for form in ("png", "pdf")
+    }
+    assert found == {"page.html", "tables/scores.md", "tables/scores.csv", "tables/scores.tex"} | figures
+    for name in figures:
+        head = (tmp_path / "one" / name).read_bytes()[:4]
+        assert head == (b"\x89PNG" if name.endswith("png") else b"%PDF")
+    links = re.findall(
+        r'href="((?:tables|figures)/[^"]+)"', (tmp_path / "one" / "page.html").read_text("utf-8")
+    )
+    assert set(links) == found - {"page.html"}
+    write(PAGE, tmp_path / "two")
+    for name in found:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name
+
+
+def test_names_of_files_are_checked(tmp_path):
+    table = TableSection("t", "", "../t", ["a"], [])
+    with pytest.raises(InputError, match="names a section's files"):
+        write(Page("p", "", [table], ""), tmp_path)
+    twice = TableSection("t", "", "t", ["a"], [])
+    with pytest.raises(InputError, match="each name once"):
+        write(Page("p", "", [twice, twice], ""), tmp_path)

@@ -1,0 +1,103 @@
+"""Scales, lines, bars, drawings and colours of a page's figures: exact answers."""
+
+import math
+import re
+
+import pytest
+
+from fedlap.report.page import Panel, Series
+from fedlap.report.page.colours import DARK, LIGHT, MARKS, MATPLOTLIB_MARKS, places
+from fedlap.report.page.scale import Scale, linear_ticks, log_ticks, short, tick_text
+from fedlap.report.page.sections import BarsSection
+from fedlap.report.page.shapes import counted, fitted, ordered
+from fedlap.report.page.svg import curves
+from pages import NASTY, PAGE
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "wanted"),
+    [
+        (0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]),
+        (0, 100, [0, 20, 40, 60, 80, 100]),
+        (-3, 7, [-2, 0, 2, 4, 6]),
+        (97.2, 98.1, [97.2, 97.4, 97.6, 97.8, 98.0]),
+        (1e-7, 6e-7, [1e-7, 2e-7, 3e-7, 4e-7, 5e-7, 6e-7]),
+    ],
+)
+def test_linear_ticks(low, high, wanted):
+    assert linear_ticks(low, high) == pytest.approx(wanted, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "wanted"),
+    [
+        (0.001, 10, [0.001, 0.01, 0.1, 1, 10]),
+        (1e-12, 1, [1e-12, 1e-9, 1e-6, 1e-3, 1]),
+        (0.1, 2, [0.1, 0.2, 0.5, 1, 2]),
+        (0.42, 0.49, [0.42, 0.44, 0.46, 0.48]),
+    ],
+)
+def test_log_ticks(low, high, wanted):
+    assert log_ticks(low, high) == pytest.approx(wanted, rel=1e-12)
+
+
+def test_texts_of_numbers():
+    assert [tick_text(x) for x in (0, 0.0, 1, 0.1 + 0.2, -2.5, 1e-7, 5e8, 123456)] == [
+        "0", "0", "1", "0.3", "−2.5", "1e−7", "5e8", "123456",
+    ]  # fmt: skip
+    assert [short(x) for x in (1 / 3, -2, math.nan)] == ["0.33333", "−2", "–"]
+
+
+def test_scales_put_ends_at_ends():
+    plain = Scale.over([2, 4, math.nan], 10, 110)
+    assert [plain.at(x) for x in (2, 3, 4, math.nan)] == [10, 60, 110, None]
+    log = Scale.over([0.01, 1], 0, 100, log=True)
+    assert log.at(0.1) == pytest.approx(50)
+    assert [log.at(x) for x in (0, -1)] == [None, None]
+    zero = Scale.over([0, 0.01, 1], 0, 100, log=True)
+    assert zero.at(0) == 0
+    assert 0 < zero.at(0.01) < zero.at(0.1) < zero.at(1) == 100
+    assert zero.ticks()[0] == 0
+    assert Scale.over([5, 5], 0, 1).at(5) == pytest.approx(0.5)  # nothing is divided by zero
+
+
+def test_gaps_break_lines():
+    panel = Panel("t", "x", "y", [Series("s", [1, 2, 3, 4, 5], [1, 2, math.nan, 2, 1])])
+    text = curves(panel, {"s": 0})
+    assert re.search(r'class="line" d="([^"]+)"', text)[1].count("M") == 2
+
+
+def test_bars_are_sorted_and_counted():
+    bars = BarsSection("t", "", "n", ["a", "b", "c", "d"], [("m", [-1.0, 2.0, math.nan, 0.0])], "points")
+    assert ordered(bars, 0) == [("b", 2.0), ("d", 0.0), ("a", -1.0)]
+    assert counted(ordered(bars, 0)) == "1 above zero, up to 2 (b); 1 below, down to −1 (a); 1 at zero"
+    assert counted([("b", 2.0), ("d", 1.0)]) == "2 from 1 (d) to 2 (b)"
+    assert counted([("b", 2.0), ("d", 0.0)]) == "1 above zero, up to 2 (b); 1 at zero"
+    assert counted([("b", 0.0)]) == "1 at zero"
+
+
+def test_drawings_keep_proportions_and_up_is_up():
+    made = fitted([(0, 0), (2, 0), (0, 1)], 300, 200, 10)
+    assert made == [(10, 170), (290, 170), (10, 30)]
+    assert fitted([(5, 5)], 300, 200, 10) == [(150, 100)]
+
+
+def test_a_method_has_one_colour_on_a_page():
+    names = places(PAGE)
+    assert list(names) == ["fedu_1", NASTY, "third"]
+    assert len(MARKS) == len(MATPLOTLIB_MARKS)
+
+
+def luminance(colour):
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize(
+    ("colours", "ground"), [(LIGHT, "#ffffff"), (DARK, "#14171a")], ids=["light", "dark"]
+)
+def test_colours_stand_out(colours, ground):
+    for colour in colours:
+        dark, bright = sorted([luminance(colour), luminance(ground)])
+        assert (bright + 0.05) / (dark + 0.05) >= 3, colour
