@@ -56,7 +56,7 @@ def test_imports_come_from_earlier_modules(file):
 
 @every_file
 def test_files_stay_short(file):
-    assert len(file.read_text(encoding="utf-8").splitlines()) <= 300
+    assert len(file.read_text(encoding="utf-8").splitlines()) <= 400
 
 
 @pytest.mark.parametrize("name", fl.__all__)
