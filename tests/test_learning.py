@@ -176,6 +176,63 @@ def test_it_is_learned_when_it_is_time():
     assert [t for t in range(1, 15) if once._learns(t)] == [4]
 
 
+def sampled(federation, learner="kernel", rounds=5, **more):
+    """A run in which some clients have not worked when the graph is learned."""
+    graph = fl.Graph.ring(sorted(federation.clients, key=int))
+    method = fl.FedULearned(graph, strength=0.1, learner=learner, nearest=3, warmup=2, every=2, **WORK)
+    return method, fitted(method, federation, rounds, sample=0.2, dtype="float64", **more)
+
+
+@every_learner
+@pytest.mark.parametrize("engine", ["stacked", "one_by_one"])
+def test_under_sampling_the_order_of_clients_changes_nothing(method, engine):
+    """Clients that have not worked have equal models: neither places nor rounding decide between them."""
+    federation = fl.data.synthetic(clients=12, clusters=3, seed=1).federation
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(2)).tolist()
+    other = federation.reordered([federation.clients[place] for place in order])
+    fedu, expected = sampled(federation, method)
+    _, found = sampled(other, method, engine=engine)
+    assert (found.models - expected.models[order]).abs().max() < 1e-9
+    weights = [matrix(fedu.learned(result.server)) for result in (expected, found)]
+    assert weights[1] == pytest.approx(weights[0][order][:, order], abs=1e-6)
+
+
+def test_clients_take_part_in_learning_once_they_have_worked():
+    """Between those that have worked weights are learned; elsewhere they are those of the given graph."""
+    federation = fl.data.synthetic(clients=12, clusters=3, seed=1).federation
+    method, result = sampled(federation, rounds=2)
+    worked = result.server[4].numpy()
+    assert 2 <= worked.sum() < 12
+    found = matrix(method.learned(result.server, federation.clients))
+    given = matrix(method.graph.aligned(federation.clients))
+    either = ~np.outer(worked, worked)
+    assert (found[either] > 0).tolist() == (given[either] > 0).tolist()
+    ratio = found[either][given[either] > 0] / given[either][given[either] > 0]
+    assert ratio == pytest.approx(ratio[0])
+    assert method.learned(result.server).rho == pytest.approx(method.graph.rho)
+    names = [name for name, has in zip(federation.clients, worked, strict=True) if has]
+    among = matrix(learned(result.models[torch.from_numpy(worked)], names, neighbours=3))
+    assert (found[np.ix_(worked, worked)] > 0).tolist() == (among > 0).tolist()
+
+
+@every_learner
+def test_of_models_at_equal_distance_names_decide(method):
+    """Eight equal models and eight others: a graph that is the same in every order of clients."""
+    W = torch.cat([torch.ones(8, 6), models(8, 2)[0][:, :6]])
+    names = [str(k) for k in range(16)]
+    order = torch.randperm(16, generator=torch.Generator().manual_seed(1)).tolist()
+    a = matrix(learned(W, names, method=method, neighbours=3))
+    other = matrix(learned(W[order], [names[k] for k in order], method=method, neighbours=3))
+    assert np.array_equal(other, a[order][:, order])
+
+
+def test_the_kernel_of_equal_models_divides_by_no_zero():
+    """A client equal to its nearest ones has weight one to them and none to the others it is joined to."""
+    a = learning.kernel(torch.tensor([[0.0], [0.0], [0.0], [5.0]]), 2)
+    assert a[:3, :3] == pytest.approx(1 - np.eye(3))
+    assert a[3, :3].max() == 0
+
+
 # Over ten seeds 0.98, 0.99 and 0.84, where chance is 0.17: smooth weights find edges less well.
 PRECISION = {"kernel": 0.9, "cosine": 0.9, "smooth": 0.75}
 STRENGTHS = {"equal": (0.003, 0.01), "random": (0.003, 0.01), "true": (0.3,)}

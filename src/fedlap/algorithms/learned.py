@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from fedlap.algorithms.algorithm import Everyone, Ids, Kind, One, Own, Rows, Steadiness, check_work
@@ -15,22 +16,25 @@ from fedlap.algorithms.task import Stack, Task
 from fedlap.errors import InputError, whole
 from fedlap.federation import Federation
 from fedlap.graph import Graph
-from fedlap.graph.learning import check_size, learned_weights
+from fedlap.graph.learning import Square, check_size, learned_weights, scaled
 from fedlap.graph.mixing import by_factors
 from fedlap.graph.weights import DenseWeights
 from fedlap.models import Model
 from fedlap.work import Work
 
-# Every client's model, the weights of the graph, how many rounds are done, and the mean of all starts.
-Kept = tuple[Everyone, Float[Tensor, "vertex vertex"], Int64[Tensor, "1"], One]
+# Every client's model, the weights of the graph, how many rounds are done, the mean of all starts, and which
+# clients have worked.
+Kept = tuple[Everyone, Float[Tensor, "vertex vertex"], Int64[Tensor, "1"], One, Bool[Tensor, "vertex"]]
 
 
 @dataclass(frozen=True)
 class FedULearned:
     """FedU (T. Dinh et al. 2022) on a graph that its server learns from the models that it keeps anyway.
 
-    It begins on a given graph. After `warmup` rounds a graph learned from all clients' models takes its
-    place, scaled to the same ρ, so that the strength means the same; and again every so many rounds.
+    It begins on a given graph. After `warmup` rounds, and again every `every` rounds, the weights between
+    clients that have worked so far are learned from their models. A pair of which one has not worked keeps
+    its given weight: that client's model is still the common start and tells nothing. All weights are scaled
+    to the ρ of the given graph, so that the strength means the same.
 
     graph: what is known before, such as nothing (complete).
     strength: η, how much neighbours are pulled together; by default min(0.01, 1/(μRρ)).
@@ -91,9 +95,10 @@ class FedULearned:
 
     def begin(self, start: Stack) -> tuple[Kept, None]:
         """The server keeps every model, and the graph."""
-        a = torch.from_numpy(self.graph.weights.matrix().toarray()).to(start)
+        a = torch.from_numpy(self._given()).to(start)
         done = torch.zeros(1, dtype=torch.int64, device=start.device)
-        return (start.clone(), a, done, start.mean(0, keepdim=True)), None
+        worked = torch.zeros(len(start), dtype=torch.bool, device=start.device)
+        return (start.clone(), a, done, start.mean(0, keepdim=True), worked), None
 
     def send(self, kept: Kept, ids: Ids) -> Own:
         """Each sampled client is told its own model."""
@@ -104,27 +109,39 @@ class FedULearned:
         w = task.descended(w, self.lr)
         return private, w
 
-    def merge(self, kept: Kept, ids: Ids, ups: Stack) -> tuple[Rows, Tensor, Tensor, Tensor]:
-        """A graph is learned where it is time; then a step along −η L W, at the sampled clients."""
-        W, a, done, start = kept
-        done = done + 1
+    def merge(self, kept: Kept, ids: Ids, ups: Stack) -> tuple[Rows, Tensor, Tensor, Tensor, Tensor]:
+        """Learn the graph where it is time; then one Laplacian step at the sampled clients."""
+        W, a, done, start, worked = kept
+        done, worked = done + 1, worked.index_fill(0, ids, True)
         if self._learns(int(done)):
-            a = self._learned(W.index_copy(0, ids, ups), start)
+            a = self._learned(W.index_copy(0, ids, ups), worked, start)
         weights, step = DenseWeights(a), self.coupling.step
         if self.mixing == "implicit":
             mixed = by_factors(weights, ups, step, ids, W)
         else:
             mixed = Graph(None, weights).mix_(ups, step, ids, W)
-        return Rows(ids, mixed), a, done, start
+        return Rows(ids, mixed), a, done, start, worked
 
     def _learns(self, done: int) -> bool:
         past = done - self.warmup
         return past == 0 or (past > 0 and self.every > 0 and past % self.every == 0)
 
-    def _learned(self, W: Everyone, start: One) -> Float[Tensor, "vertex vertex"]:
-        """Weights with the ρ of the graph at the beginning."""
-        found = learned_weights(W, self.learner, self.nearest, start[0])
-        return torch.from_numpy(found * (self.graph.rho / len(W))).to(W)
+    def _given(self) -> Square:
+        return np.asarray(self.graph.weights.matrix().toarray())
+
+    def _learned(
+        self, W: Everyone, worked: Bool[Tensor, "vertex"], start: One
+    ) -> Float[Tensor, "vertex vertex"]:
+        """Weights with the given ρ: learned between those that have worked, given elsewhere."""
+        at = worked.nonzero().flatten()
+        places, clients = at.cpu().numpy(), self.graph.clients
+        names = None if clients is None else [clients[place] for place in places]
+        a = self._given()
+        share = self.graph.rho / len(W)  # the weight of a complete graph with the given ρ
+        a[np.ix_(places, places)] = share * learned_weights(
+            W[at], names, self.learner, self.nearest, start[0]
+        )
+        return torch.from_numpy(share * scaled(a)).to(W)
 
     @staticmethod
     def learned(kept: Kept, clients: Sequence[str] | None = None) -> Graph:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedlap.errors import InputError, unknown, whole
 from fedlap.graph.graph import Graph
+from fedlap.randomness import digests
 
 Models = Float[Tensor, "client param"]
 Square = Float64[np.ndarray, "client client"]
@@ -25,6 +26,9 @@ BLOCK = 4_000_000  # values that are looked at together in double precision (32 
 ROUNDS = 5_000  # of the iteration, at most
 TOLERANCE = 1e-6
 LEAST = 1e-4  # of the largest weight; smaller ones are no edges
+ROUNDING = (
+    1e-13  # of two models' squared sizes; squared distances below are rounding alone, and count as zero
+)
 
 
 def learned(
@@ -36,16 +40,24 @@ def learned(
 ) -> Graph:
     """The graph on which these models are smooth, of about so many neighbours each.
 
+    clients: their names, which decide between models at equal distance; without names, places decide.
     method: "kernel", "smooth" or "cosine", see `LEARNERS`.
     start: of cosine, where all models began; without it, their mean.
     """
-    return Graph.from_matrix(learned_weights(models, method, neighbours, start), clients)
+    return Graph.from_matrix(learned_weights(models, clients, method, neighbours, start), clients)
 
 
 def learned_weights(
-    models: Models, method: str = "kernel", neighbours: int = 5, start: Float[Tensor, "param"] | None = None
+    models: Models,
+    clients: Sequence[str] | None = None,
+    method: str = "kernel",
+    neighbours: int = 5,
+    start: Float[Tensor, "param"] | None = None,
 ) -> Square:
-    """Its weights as a matrix."""
+    """The weights of the learned graph as a matrix; computed in the order of the names' digests.
+
+    So neither ties nor rounding depend on the order in which clients are given.
+    """
     if method not in LEARNERS:
         raise unknown("way to learn a graph", method, LEARNERS)
     check_size(len(models))
@@ -54,7 +66,12 @@ def learned_weights(
         raise InputError("learned graph: some models are not finite; training has diverged")
     if near == 0:
         return np.zeros((1, 1))
-    return scaled(LEARNERS[method](models, near, start))
+    if clients is None:
+        return scaled(LEARNERS[method](models, near, start))
+    order = digests(clients).argsort()
+    places = order.argsort().numpy()
+    found = scaled(LEARNERS[method](models[order.to(models.device)], near, start))
+    return np.asarray(found[np.ix_(places, places)])
 
 
 def check_size(clients: int) -> None:
@@ -75,12 +92,15 @@ def scaled(a: Square) -> Square:
 def squared_distances(models: Models) -> Square:
     """‖w_k − w_ℓ‖² between all pairs, in double precision, some parameters at a time."""
     total = torch.zeros(len(models), len(models), dtype=torch.float64, device=models.device)
+    sizes = torch.zeros_like(total)
     for some in models.split(max(1, BLOCK // len(models)), 1):
         # What all share would only cost digits.
         apart = some.double() - some.double().mean(0)
         squares = apart.square().sum(1)
-        total += squares.unsqueeze(0) + squares.unsqueeze(1) - 2 * apart @ apart.T
-    total = total.clamp_min(0).fill_diagonal_(0)
+        pairs = squares.unsqueeze(0) + squares.unsqueeze(1)
+        total += pairs - 2 * apart @ apart.T
+        sizes += pairs
+    total = torch.where(total > ROUNDING * sizes, total, 0.0).fill_diagonal_(0)
     return ((total + total.T) / 2).cpu().numpy()
 
 
@@ -92,8 +112,10 @@ def kernel(models: Models, neighbours: int, start: Tensor | None = None) -> Squa
     """
     squares = squared_distances(models)
     last = np.sqrt(_nearest(squares)[:, neighbours - 1])
-    scale = np.maximum(np.outer(last, last), np.finfo(float).tiny)
-    return _sparse(np.exp(-squares / scale), -squares, neighbours)
+    scale = np.outer(last, last)
+    # Where a client equals its nearest ones, s_k = 0: its weight is 1 to its equals and 0 to all others.
+    ratio = np.divide(squares, scale, out=np.where(squares > 0, np.inf, 0.0), where=scale > 0)
+    return _sparse(np.exp(-ratio), -squares, neighbours)
 
 
 def cosine(models: Models, neighbours: int, start: Tensor | None = None) -> Square:
@@ -181,7 +203,7 @@ def _sparse(values: Square, alike: Square, neighbours: int) -> Square:
 
 
 def _among_nearest(alike: Square, neighbours: int) -> Bool[np.ndarray, "client client"]:
-    """Whether either is among those that the other is most alike; of equals the first."""
+    """Whether either is among those most like the other; of equals, the first ones."""
     order = np.argsort(-(alike - np.diag(np.full(len(alike), np.inf))), axis=1, kind="stable")
     keep = np.zeros(alike.shape, dtype=bool)
     np.put_along_axis(keep, order[:, :neighbours], True, axis=1)
