@@ -122,6 +122,18 @@ def test_equal_models(method):
     assert np.isfinite(a).all()
 
 
+@pytest.mark.parametrize("seed", [45, 47, 221, 239, 277, 290])
+def test_rho_where_the_largest_eigenvalue_is_multiple(seed):
+    """Clients that are joined to everybody alike give equal eigenvalues, which LAPACK's search for one misses."""
+    g = np.random.default_rng(seed)
+    block = np.exp(-3 * g.random((20, 20))) * (g.random((20, 20)) < 0.3)
+    block += block.T
+    np.fill_diagonal(block, 0)
+    a = np.ones((30, 30)) - np.eye(30)
+    a[:20, :20] = block * 20 / np.linalg.eigvalsh(np.diag(block.sum(1)) - block)[-1]
+    assert learning.scaled(a) == pytest.approx(a)
+
+
 @pytest.mark.parametrize(
     ("wrong", "call"),
     [

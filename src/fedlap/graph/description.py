@@ -152,7 +152,7 @@ def smallest_positive(weights: Weights) -> float:
 def _second(matrix: csr_array) -> float:
     """λ₂ of a connected graph."""
     if matrix.shape[0] <= DENSE_UP_TO:
-        return float(eigvalsh(np.diag(matrix.sum(axis=1)) - matrix.toarray(), subset_by_index=(1, 1))[0])
+        return float(eigvalsh(np.diag(matrix.sum(axis=1)) - matrix.toarray())[1])
     rho = largest(SparseWeights(matrix))
     L = csr_array(diags_array(matrix.sum(axis=1)) - matrix)
     # The eigenvalue 0, of models that are all alike, moved up to ρ.

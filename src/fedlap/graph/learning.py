@@ -85,7 +85,8 @@ def check_size(clients: int) -> None:
 
 def scaled(a: Square) -> Square:
     """With ρ = N; as it is where it has no edges."""
-    rho = eigvalsh(np.diag(a.sum(1)) - a, subset_by_index=[len(a) - 1, len(a) - 1])[0]
+    # All eigenvalues: LAPACK's search for one alone can fail where several are equal.
+    rho = eigvalsh(np.diag(a.sum(1)) - a)[-1]
     return np.asarray(a * (len(a) / rho)) if rho > 0 else a
 
 
