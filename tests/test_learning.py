@@ -122,9 +122,9 @@ def test_equal_models(method):
     assert np.isfinite(a).all()
 
 
-@pytest.mark.parametrize("seed", [45, 47, 221, 239, 277, 290])
+@pytest.mark.parametrize("seed", [143, 176, 186, 188, 266, 311])
 def test_rho_where_the_largest_eigenvalue_is_multiple(seed):
-    """Clients that are joined to everybody alike give equal eigenvalues, which LAPACK's search for one misses."""
+    """Clients with equal weights to all others give equal eigenvalues; LAPACK's search for one fails there."""
     g = np.random.default_rng(seed)
     block = np.exp(-3 * g.random((20, 20))) * (g.random((20, 20)) < 0.3)
     block += block.T
