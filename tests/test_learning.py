@@ -124,7 +124,7 @@ def test_equal_models(method):
 
 @pytest.mark.parametrize("seed", [143, 176, 186, 188, 266, 311])
 def test_rho_where_the_largest_eigenvalue_is_multiple(seed):
-    """Clients with equal weights to all others give equal eigenvalues; LAPACK's search for one fails there."""
+    """Clients with equal weights to all give equal eigenvalues, where LAPACK's search for one fails."""
     g = np.random.default_rng(seed)
     block = np.exp(-3 * g.random((20, 20))) * (g.random((20, 20)) < 0.3)
     block += block.T
