@@ -101,6 +101,8 @@ class Fused:
         ascent = LOSSES.get(type(way.loss)) if isinstance(way, Ascent) else 0
         if ascent is None or not w.is_contiguous() or plan.rows.shape[2] != self.clients.batch:
             return False
+        if isinstance(way, Ascent) and not way.alpha.is_contiguous():
+            return False
         made = self.make(ascent)
         if made is None:
             return False
@@ -116,7 +118,7 @@ class Fused:
             pull, kind = _each(way.lr, w), AHEAD
             drag = 1 - l2 * pull
         elif isinstance(way, Ascent):
-            pull, drag = way.scale.contiguous(), way.share.contiguous()
+            pull, drag = way.scale.flatten().contiguous(), way.share.flatten().contiguous()
             anchor, alphas = way.alpha, way.alpha.shape[1]
         kernel, shared = made
         numbers = [len(w), len(plan.rows), times, *plan.rows.stride()[:2], *plan.weight.stride()[:2], kind]
