@@ -15,6 +15,7 @@ from fedlap import compiling
 from fedlap.algorithms.column import Column, Number, at_rows
 from fedlap.algorithms.conjugates import Conjugate, Hinge, Logistic, Squared
 from fedlap.engines import host
+from fedlap.errors import InputError
 from fedlap.models import CrossEntropy, DenseNetwork
 from fedlap.parts import Part
 from fedlap.scores import Tally
@@ -171,7 +172,10 @@ def _each(number: Number, w: Stack) -> Float[Tensor, "client"]:
     """A setting of every client."""
     if isinstance(number, Column):
         return at_rows(number, len(w)).flatten().to(w).contiguous()
-    return torch.full((len(w),), number, dtype=w.dtype, device=w.device)
+    try:
+        return torch.full((len(w),), number, dtype=w.dtype, device=w.device)
+    except TypeError as error:
+        raise InputError(f"task: a setting of steps is {number!r}; pass a number") from error
 
 
 def _constants(kind: str, constants: Tensor, ids: Int64[Tensor, "_"], w: Stack) -> Float[Tensor, "client"]:
