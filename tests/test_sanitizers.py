@@ -16,6 +16,13 @@ PROBE = "int main(int n, char **) { int a[2] = {}; return a[n - 1]; }"
 pytestmark = pytest.mark.slow
 
 
+def _find(compiler, name):
+    """Where a compiler's library is, if it has one."""
+    command = [*compiler, f"-print-file-name={name}"]
+    path = Path(subprocess.run(command, capture_output=True, text=True).stdout.strip())
+    return str(path) if path.is_absolute() and path.exists() else None
+
+
 @pytest.fixture(scope="module")
 def sanitized(tmp_path_factory):
     """The environment of a process whose library is compiled with sanitizers."""
@@ -26,15 +33,15 @@ def sanitized(tmp_path_factory):
     made = subprocess.run(
         [*compiler, *FLAGS.split(), "-o", folder / "probe", folder / "probe.cpp"], capture_output=True
     )
-    found = subprocess.run([*compiler, "-print-file-name=libasan.so"], capture_output=True, text=True)
-    runtime = Path(found.stdout.strip())
-    if made.returncode or not runtime.is_absolute() or not runtime.exists():
+    # With the library of C++ loaded first, too, its exceptions are found by AddressSanitizer.
+    runtime = [_find(compiler, name) for name in ("libasan.so", "libstdc++.so")]
+    if made.returncode or None in runtime:
         pytest.skip("this compiler has no sanitizers")
     return {
         **os.environ,
         "XDG_CACHE_HOME": str(folder),
         building.MORE_FLAGS: FLAGS,
-        "LD_PRELOAD": str(runtime),
+        "LD_PRELOAD": ":".join(runtime),
         "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1",
         "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
         "OMP_NUM_THREADS": "1",

@@ -122,16 +122,15 @@ class Fused:
             pull, drag = way.scale.flatten().contiguous(), way.share.flatten().contiguous()
             anchor, alphas = way.alpha, way.alpha.shape[1]
         kernel, shared = made
-        numbers = [len(w), len(plan.rows), times, *plan.rows.stride()[:2], *plan.weight.stride()[:2], kind]
+        apart = *plan.rows.stride()[:2], *plan.weight.stride()[:2]
         kernel(
-            min(len(w), len(self.room)),
+            min(w.shape[0], len(self.room)),
             THREADS,
             [
                 *(w, self.room, anchor, train.store, train.row, train.y, plan.rows, plan.weight),
                 *(rate, 1 - l2 * rate, pull, drag, shift, factor, cohort.first.contiguous()),
                 torch.zeros(1, dtype=torch.int32, device=w.device),
-                *numbers,
-                alphas,
+                *(w.shape[0], plan.rows.shape[0], times, *apart, kind, alphas),
             ],
             shared,
         )
@@ -171,9 +170,9 @@ def _read_as_stored(clients: "Clients") -> bool:
 def _each(number: Number, w: Stack) -> Float[Tensor, "client"]:
     """A setting of every client."""
     if isinstance(number, Column):
-        return at_rows(number, len(w)).flatten().to(w).contiguous()
+        return at_rows(number, w.shape[0]).flatten().to(w).contiguous()
     try:
-        return torch.full((len(w),), number, dtype=w.dtype, device=w.device)
+        return torch.full((w.shape[0],), number, dtype=w.dtype, device=w.device)
     except TypeError as error:
         raise InputError(f"task: a setting of steps is {number!r}; pass a number") from error
 
@@ -181,8 +180,8 @@ def _each(number: Number, w: Stack) -> Float[Tensor, "client"]:
 def _constants(kind: str, constants: Tensor, ids: Int64[Tensor, "_"], w: Stack) -> Float[Tensor, "client"]:
     """Of the scale, for every client; any where features are read as they are."""
     if kind == "none":
-        return torch.zeros(len(w), dtype=w.dtype, device=w.device)
-    at = ids[: len(w)] if kind == "client" else torch.zeros_like(ids[: len(w)])
+        return torch.zeros(w.shape[0], dtype=w.dtype, device=w.device)
+    at = ids[: w.shape[0]] if kind == "client" else torch.zeros_like(ids[: w.shape[0]])
     return constants.to(w).flatten()[at]  # they stay on the host where rows do
 
 

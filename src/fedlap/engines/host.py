@@ -50,7 +50,7 @@ class Library:
         w, _, anchor, store, row, y, rows, weight, *each, first, _ = tensors
         clients, batches, times, *_, kind, alphas = (each for each in args if isinstance(each, int))
         real, whole = self._dtype, torch.int64
-        self._check_rows(store, row, y, widths)
+        stored, placed = self._check_rows(store, row, y, widths)
         _check("models", w, real, (clients, _size(widths)))
         if ascent:
             if len(widths) != 2:
@@ -70,8 +70,8 @@ class Library:
             raise InputError(f"kernel: each batch {times} times; it must be 1 to {LARGEST}")
         apart = *rows.stride()[:2], *weight.stride()[:2]
         shape = (batch, int(store.dtype == torch.uint8), ascent, len(widths) - 1, *widths)
-        numbers = (clients, batches, times, *apart, kind, alphas, len(row), len(store), *shape)
-        self._call(self._steps, tensors, numbers, (len(row), len(store), widths[-1], alphas))
+        numbers = (clients, batches, times, *apart, kind, alphas, placed, stored, *shape)
+        self._call(self._steps, tensors, numbers, (placed, stored, widths[-1], alphas))
 
     def tally(
         self,
@@ -82,8 +82,8 @@ class Library:
         factor: Float[Tensor, "client"],
     ) -> Tally:
         """Sum loss and right answers over all rows of every client."""
-        clients, store, row, real = len(part.count), part.store, part.row, self._dtype
-        self._check_rows(store, row, part.y, widths)
+        clients, store, row, real = part.count.shape[0], part.store, part.row, self._dtype
+        stored, placed = self._check_rows(store, row, part.y, widths)
         _check("models", W, real, (clients, _size(widths)), strided=True)
         for name, tensor in (("numbers of rows", part.count), ("first rows", part.first)):
             _check(name, tensor, torch.int64, (clients,))
@@ -92,21 +92,23 @@ class Library:
         loss, hits = torch.zeros(2, clients, dtype=torch.float64).unbind()
         tensors = [W, store, row, part.y, part.first, part.count, shift, factor, loss, hits]
         shape = (AT_ONCE, int(store.dtype == torch.uint8), len(widths) - 1, *widths)
-        numbers = (clients, W.stride(0), len(row), len(store), *shape)
-        self._call(self._tally, tensors, numbers, (len(row), len(store), widths[-1], 0))
+        numbers = (clients, W.stride(0), placed, stored, *shape)
+        self._call(self._tally, tensors, numbers, (placed, stored, widths[-1], 0))
         return Tally(loss, hits, part.count)
 
-    def _check_rows(self, store: Tensor, row: Tensor, y: Tensor, widths: tuple[int, ...]) -> None:
-        """Raise InputError unless features and labels lie as the kernel reads them; it checks values."""
-        if store.dim() < 2 or store.numel() != len(store) * widths[0]:
+    def _check_rows(self, store: Tensor, row: Tensor, y: Tensor, widths: tuple[int, ...]) -> tuple[int, int]:
+        """Raise InputError unless rows lie as the kernel reads them; count those stored and placed."""
+        if store.dim() < 2 or store.numel() != store.shape[0] * widths[0]:
             raise InputError(
                 f"kernel: rows of shape {tuple(store.shape[1:])} for a model of {widths[0]} features; "
                 "pass rows and models of one federation"
             )
+        stored, placed = store.shape[0], row.numel()  # `len` of a tensor takes a microsecond
         bytes_or_real = torch.uint8 if store.dtype == torch.uint8 else self._dtype
         _check("features", store, bytes_or_real, store.shape)
-        _check("places of rows", row, torch.int64, (len(row),))
-        _check("labels", y, torch.int64, (len(row),))
+        _check("places of rows", row, torch.int64, (placed,))
+        _check("labels", y, torch.int64, (placed,))
+        return stored, placed
 
     def _call(
         self, function: Any, tensors: Sequence[Tensor], numbers: Sequence[int], ends: tuple[int, ...]

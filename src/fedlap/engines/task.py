@@ -238,9 +238,9 @@ class StackTask:
     def _check(self, name: str, w: Tensor) -> None:
         """Raise InputError unless these are models of the task's clients that steps can change in place."""
         clients = self.clients
-        check_models(f"task: {name}", w, len(self.cohort.most), clients.model, clients.dtype, clients.device)
-        if len(w) > 1 and not w.stride(0):
-            raise InputError(f"task: the models in {name} share one memory; pass {name}.clone()")
+        check_models(name, w, self.cohort.most.shape[0], clients.model, clients.dtype, clients.device)
+        if w.shape[0] > 1 and not w.stride()[0]:
+            raise InputError(f"{name} has rows that share one memory; pass a copy, {name}.clone()")
 
     def _fused(self, w: Stack, lr: Number, times: int = 1, way: Way = None) -> bool:
         """Whether all steps were made at once."""
