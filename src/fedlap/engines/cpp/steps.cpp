@@ -293,7 +293,7 @@ template <class Work> void for_all(const Round &round, Failure &failure, whole t
         try {
             for (whole t = 1; t < threads; ++t) others.emplace_back(some);
         } catch (const std::exception &) {
-            threads = 1 + (whole)others.size();  // the system gives no more
+            // The system gives no more threads: those that there are do all of the work.
         }
         some();
         for (auto &each : others) each.join();
