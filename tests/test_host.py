@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap.engines import host
+from fedlap.engines import building, host
 from fedlap.engines.fused import Fused
 
 COMPILED = host.compiled(torch.float32) is not None
@@ -131,10 +131,10 @@ def test_one_model_for_all_is_scored_where_it_is(monkeypatch):
 )
 def test_older_processors(processor, flag, alone, monkeypatch):
     """With narrower vectors, where this machine knows them."""
-    if flag not in host._processor().split():
+    if flag not in building._processor().split():
         pytest.skip("this machine is older")
-    flags = [f"-march={processor}" if each == "-march=native" else each for each in host.FLAGS]
-    monkeypatch.setattr(host, "FLAGS", flags)
+    flags = [f"-march={processor}" if each == "-march=native" else each for each in building.FLAGS]
+    monkeypatch.setattr(building, "FLAGS", flags)
     host.compiled.cache_clear()
     try:
         federation = made(23, 7)

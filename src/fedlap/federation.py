@@ -34,6 +34,15 @@ class Federation:
 
     def __post_init__(self) -> None:
         check_names(self.clients)
+        labels = None if self.labels is None else len(self.labels)
+        for name, part in (("training", self.train), ("test", self.test)):
+            part.check(f"data: {name} rows", len(self.clients), labels)
+        if (inputs := tuple(self.test.store.shape[1:])) != self.inputs:
+            raise InputError(
+                f"data: test rows have features of shape {inputs}, training rows {self.inputs}; "
+                "give both the same"
+            )
+        self.scale.check(len(self.clients), self.inputs)
         for place in (self.train.count == 0).nonzero().flatten().tolist():
             raise InputError(
                 f"data: client {self.clients[place]!r} has no training rows; leave it out or give it some"

@@ -30,6 +30,10 @@ def grouped(
     than to sort.
     """
     rows = len(owner)
+    if (wrong := first_outside(owner, -1, clients)) is not None:
+        raise InputError(
+            f"data: a row belongs to client {wrong}; pass one of 0 to {clients - 1}, or -1 for nobody"
+        )
     place = owner.numpy() + 1
     ones = np.ones(rows, dtype=np.int8)
     lines = csc_array((ones, place, np.arange(rows + 1)), shape=(clients + 1, rows)).tocsr()
@@ -42,6 +46,20 @@ def spans(first: Int64[Tensor, "client"], count: Int64[Tensor, "client"]) -> Int
     shift = first - (count.cumsum(0) - count)
     total = int(count.sum())
     return torch.arange(total).add_(torch.repeat_interleave(shift, count, output_size=total))
+
+
+def first_outside(values: Tensor, least: int, end: int) -> int | None:
+    """The first of these whole numbers that is below `least` or not below `end`, if there is one."""
+    if not len(values):
+        return None
+    low, high = values.aminmax()
+    if least <= int(low) and int(high) < end:
+        return None
+    return int(values[(values < least) | (values >= end)][0])
+
+
+def _form(tensor: Tensor) -> str:
+    return f"{tensor.dtype} of shape {tuple(tensor.shape)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +106,31 @@ class Part:
     def first(self) -> Int64[Tensor, "client"]:
         """Where each client's rows begin."""
         return self.count.cumsum(0) - self.count
+
+    def check(self, what: str, clients: int, labels: int | None) -> None:
+        """Raise InputError unless every row of so many clients is in the store and has a label in range.
+
+        labels: how many there are; None where targets are real numbers.
+        """
+        store, row, y, count = self.store, self.row, self.y, self.count
+        if store.dim() < 2 or not (store.dtype == torch.uint8 or store.is_floating_point()):
+            raise InputError(f"{what}: the store is {_form(store)}; pass bytes or real numbers, a row each")
+        if row.dim() != 1 or row.dtype != torch.int64:
+            raise InputError(f"{what}: places of rows are {_form(row)}; pass a vector of torch.int64")
+        wanted = (len(row),) if labels is not None else (len(row), *y.shape[1:2])
+        if y.shape != wanted or (y.dtype != torch.int64 if labels is not None else not y.is_floating_point()):
+            kind = "labels of torch.int64" if labels is not None else "real targets, a column each"
+            raise InputError(f"{what}: labels are {_form(y)}; pass {kind}, for {len(row)} rows")
+        if count.shape != (clients,) or count.dtype != torch.int64:
+            raise InputError(f"{what}: counts are {_form(count)}; pass torch.int64 of shape ({clients},)")
+        if bool((count < 0).any()) or int(count.sum()) != len(row):
+            raise InputError(
+                f"{what}: counts are {int(count.min())} and more, {int(count.sum())} in all, for {len(row)} "
+                "rows; pass how many rows each client has"
+            )
+        for values, end, name in ((row, len(store), "place in the store"), (y, labels, "label")):
+            if end is not None and (wrong := first_outside(values, 0, end)) is not None:
+                raise InputError(f"{what}: a row has {name} {wrong}; pass one of 0 to {end - 1}")
 
     def places(self, client: int) -> slice:
         """Where the rows of one client are."""
@@ -172,6 +215,20 @@ class Scale:
         ]
         shift, factor = (torch.cat(constants) for constants in zip(*of_each, strict=True))
         return Scale("client", shift, factor)
+
+    def check(self, clients: int, inputs: tuple[int, ...]) -> None:
+        """Raise InputError unless there are constants for the features of so many clients."""
+        if self.kind == "none":
+            return
+        rows = clients if self.kind == "client" else 1
+        for constants in (self.shift, self.factor):
+            own = tuple(constants.shape[1:])
+            fits = len(own) == len(inputs) and all(n in (1, m) for n, m in zip(own, inputs, strict=True))
+            if constants.shape[:1] != (rows,) or not fits or not constants.is_floating_point():
+                raise InputError(
+                    f"data: constants of scale {self.kind!r} are {_form(constants)} for {clients} clients "
+                    f"with features of shape {inputs}; scale again with federation.scaled(...)"
+                )
 
     def moved(self, device: torch.device, dtype: torch.dtype) -> "Scale":
         """The same constants where they are used for every batch."""

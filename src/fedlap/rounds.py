@@ -18,6 +18,7 @@ from fedlap.algorithms import (
     State,
 )
 from fedlap.engines import ENGINES, Clients, Engine
+from fedlap.engines.clients import check_models
 from fedlap.engines.pool import Places
 from fedlap.engines.replay import Replay
 from fedlap.engines.state import beside, joined, moved, owned, rows, shapes
@@ -207,10 +208,22 @@ class Runs:
             member.algorithm.personal(*state, len(trial.federation.clients))
             for trial, member, state in zip(self.trials, self.stack.members, kept, strict=True)
         ]
+        self._check(models, "personal")
         if not isinstance(self.stack.members[0].algorithm, Adapting):
             return models
         sizes = [len(W) for W in models]
-        return list(self._everyone("adapt", (_stacked(models),), sizes).split(sizes))
+        adapted = list(self._everyone("adapt", (_stacked(models),), sizes).split(sizes))
+        self._check(adapted, "adapt")
+        return adapted
+
+    def _check(self, models: Sequence[Tensor], ability: str) -> None:
+        """Raise InputError unless a method has returned one model for each client of each run."""
+        name = type(self.stack.members[0].algorithm).__name__
+        for trial, W in zip(self.trials, models, strict=True):
+            check_models(
+                f"what {name}.{ability} returns",
+                *(W, len(trial.federation.clients), self.model, self.schedule.real),
+            )
 
     def _everyone(self, ability: str, states: tuple[State, ...], sizes: Sequence[int]) -> Tensor:
         """What a method does at all clients, in the order of the federations; it draws nothing."""

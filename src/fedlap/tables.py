@@ -23,7 +23,7 @@ from fedlap.arrays import (
 )
 from fedlap.errors import InputError
 from fedlap.partition import Owning, Partition
-from fedlap.parts import grouped
+from fedlap.parts import first_outside, grouped
 
 Own = dict[str, Int64[Tensor, "_"]]  # each client's rows, by its name
 
@@ -83,9 +83,11 @@ class Table:
         if isinstance(partition, type) or not isinstance(partition, Partition | None):
             raise InputError(f"data: partition = {partition!r}; give one, as in fedlap.partition.Iid(20)")
         if isinstance(partition, Owning) and type(partition).cut is Owning.cut:  # nobody's own way to cut
-            row, count = grouped(partition.owner(self.y, seed), partition.clients)
+            row, count = grouped(
+                _checked_owner(partition.owner(self.y, seed), len(self.y)), partition.clients
+            )
         elif partition is not None:
-            own = partition.cut(self.y, seed)
+            own = _checked_cut(partition.cut(self.y, seed), len(self.y))
             row, count = torch.cat(own), torch.tensor([len(rows) for rows in own])
         elif self.owner is not None:
             return self.clients, *grouped(self.owner, len(self.clients))
@@ -94,6 +96,29 @@ class Table:
                 "data: nothing says whose rows are whose; name the column of clients, or choose a partition"
             )
         return tuple(str(k) for k in range(len(count))), row, count
+
+
+def _checked_cut(given: Any, rows: int) -> list[Int64[Tensor, "_"]]:
+    """Each client's rows as a partition has returned them, if they are rows of the table."""
+    own = list(given) if isinstance(given, Iterable) else []
+    if not own or any(
+        not isinstance(its, Tensor) or its.dtype != torch.int64 or its.dim() != 1 for its in own
+    ):
+        raise InputError("partition: `cut` must return the rows of each client, as vectors of torch.int64")
+    for client, its in enumerate(own):
+        if (wrong := first_outside(its, 0, rows)) is not None:
+            raise InputError(
+                f"partition: client {client} is given row {wrong}; `cut` must return rows of 0 to {rows - 1}"
+            )
+    return own
+
+
+def _checked_owner(given: Any, rows: int) -> Int64[Tensor, "row"]:
+    """The client of each row as a partition has returned them, if there is one for each row of the table."""
+    if isinstance(given, Tensor) and given.dtype == torch.int64 and given.shape == (rows,):
+        return given
+    form = f"{given.dtype} of shape {tuple(given.shape)}" if isinstance(given, Tensor) else repr(type(given))
+    raise InputError(f"partition: `owner` returned {form}; return torch.int64 of shape ({rows},)")
 
 
 def of_arrays(

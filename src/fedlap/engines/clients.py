@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int64, Num
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from fedlap.engines import in_store
 from fedlap.engines.fused import Fused
+from fedlap.errors import InputError
 from fedlap.federation import Federation
 from fedlap.models import CrossEntropy, DenseNetwork, Memory, Model, widened
 from fedlap.parts import Part, Scale
@@ -285,6 +287,25 @@ class Clients:
             first = part.first[ids[some]].to(self.device)
             cohort = Cohort(own, own, first, count.to(self.device), count)
             yield some, some.to(self.device), self._laid_out(part, cohort)
+
+
+def check_models(
+    what: str,
+    W: Any,
+    clients: int,
+    model: Model,
+    dtype: torch.dtype,
+    device: torch.device | None = None,
+) -> None:
+    """Raise InputError unless these are models of so many clients, of this type, on this device if any."""
+    if not isinstance(W, Tensor):
+        raise InputError(f"{what} is of type {type(W).__name__}; pass a tensor with a model in each row")
+    if W.shape != (clients, model.size) or W.dtype != dtype or (device is not None and W.device != device):
+        where = "" if device is None else f" on {device}"
+        raise InputError(
+            f"{what} is {W.dtype} of shape {tuple(W.shape)} on {W.device}; pass {dtype} of shape "
+            f"({clients}, {model.size}), a model for each client{where}"
+        )
 
 
 def _read(

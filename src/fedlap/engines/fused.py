@@ -15,6 +15,7 @@ from fedlap import compiling
 from fedlap.algorithms.column import Column, Number, at_rows
 from fedlap.algorithms.conjugates import Conjugate, Hinge, Logistic, Squared
 from fedlap.engines import host
+from fedlap.errors import InputError
 from fedlap.models import CrossEntropy, DenseNetwork
 from fedlap.parts import Part
 from fedlap.scores import Tally
@@ -101,6 +102,8 @@ class Fused:
         ascent = LOSSES.get(type(way.loss)) if isinstance(way, Ascent) else 0
         if ascent is None or not w.is_contiguous() or plan.rows.shape[2] != self.clients.batch:
             return False
+        if isinstance(way, Ascent) and not way.alpha.is_contiguous():
+            return False
         made = self.make(ascent)
         if made is None:
             return False
@@ -116,19 +119,18 @@ class Fused:
             pull, kind = _each(way.lr, w), AHEAD
             drag = 1 - l2 * pull
         elif isinstance(way, Ascent):
-            pull, drag = way.scale.contiguous(), way.share.contiguous()
+            pull, drag = way.scale.flatten().contiguous(), way.share.flatten().contiguous()
             anchor, alphas = way.alpha, way.alpha.shape[1]
         kernel, shared = made
-        numbers = [len(w), len(plan.rows), times, *plan.rows.stride()[:2], *plan.weight.stride()[:2], kind]
+        apart = *plan.rows.stride()[:2], *plan.weight.stride()[:2]
         kernel(
-            min(len(w), len(self.room)),
+            min(w.shape[0], len(self.room)),
             THREADS,
             [
                 *(w, self.room, anchor, train.store, train.row, train.y, plan.rows, plan.weight),
                 *(rate, 1 - l2 * rate, pull, drag, shift, factor, cohort.first.contiguous()),
                 torch.zeros(1, dtype=torch.int32, device=w.device),
-                *numbers,
-                alphas,
+                *(w.shape[0], plan.rows.shape[0], times, *apart, kind, alphas),
             ],
             shared,
         )
@@ -168,15 +170,18 @@ def _read_as_stored(clients: "Clients") -> bool:
 def _each(number: Number, w: Stack) -> Float[Tensor, "client"]:
     """A setting of every client."""
     if isinstance(number, Column):
-        return at_rows(number, len(w)).flatten().to(w).contiguous()
-    return torch.full((len(w),), number, dtype=w.dtype, device=w.device)
+        return at_rows(number, w.shape[0]).flatten().to(w).contiguous()
+    try:
+        return torch.full((w.shape[0],), number, dtype=w.dtype, device=w.device)
+    except TypeError as error:
+        raise InputError(f"task: a setting of steps is {number!r}; pass a number") from error
 
 
 def _constants(kind: str, constants: Tensor, ids: Int64[Tensor, "_"], w: Stack) -> Float[Tensor, "client"]:
     """Of the scale, for every client; any where features are read as they are."""
     if kind == "none":
-        return torch.zeros(len(w), dtype=w.dtype, device=w.device)
-    at = ids[: len(w)] if kind == "client" else torch.zeros_like(ids[: len(w)])
+        return torch.zeros(w.shape[0], dtype=w.dtype, device=w.device)
+    at = ids[: w.shape[0]] if kind == "client" else torch.zeros_like(ids[: w.shape[0]])
     return constants.to(w).flatten()[at]  # they stay on the host where rows do
 
 

@@ -1,46 +1,135 @@
-"""The kernel of `cpp/`, compiled for this machine where it has a compiler, once for all shapes."""
+"""The kernel of `cpp/`: every call into it is checked here, so that none reads or writes out of bounds."""
 
 import ctypes
-import hashlib
-import os
-import platform
-import shlex
-import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
+from itertools import pairwise
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedlap.engines.building import Built, build_library
+from fedlap.errors import InputError
 from fedlap.parts import Part
 from fedlap.scores import Tally
 
-FILES = [Path(__file__).with_name("cpp") / name for name in ("steps.cpp", "layers.hpp", "dual.hpp")]
-FLAGS = ("-std=c++20", "-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC", "-pthread")
 TYPES = {torch.float32: "float", torch.float64: "double"}
 AT_ONCE = 64  # rows that are scored together
-PATIENCE = 120  # seconds that a compiler may take
+LARGEST = 2**31 - 64  # numbers of a layer and a batch together, which the kernel counts by C's int
+FREE = 0  # as the kernel calls steps without a second stack of models
+SETTINGS = (
+    *("learning rates", "shares of models that stay", "pulls", "drags"),
+    *("shifts of features", "factors of features"),
+)
+
+MEMORY = 1  # of the codes that the kernel returns; the others are these
+FAILURES = {
+    2: "row number {}, but training or test rows are 0 to {rows}",
+    3: "a row at place {} of the store, which has places 0 to {places}",
+    4: "label {}, but labels are 0 to {labels}",
+    5: "row number {} among its own, but its dual variables are 0 to {duals}",
+}
 
 
 class Library:
-    """Its functions, which take addresses and numbers."""
+    """The functions of the compiled library, for numbers of one type."""
 
-    def __init__(self, path: Path) -> None:
-        """Loaded from a file."""
-        self._library = ctypes.CDLL(str(path))
+    def __init__(self, built: Built, dtype: torch.dtype) -> None:
+        """Load it from its file."""
+        self.compiler, self._dtype = built.compiler, dtype
+        library = ctypes.CDLL(str(built.path))
+        self._steps, self._tally = library.steps, library.tally
+        self._steps.restype = self._tally.restype = ctypes.c_longlong
 
-    def __call__(self, function: str, tensors: Sequence[Tensor], numbers: Sequence[int]) -> None:
-        """With as many threads as PyTorch has."""
-        self._library[function](
+    def steps(self, args: Sequence[Any], batch: int, ascent: int, widths: tuple[int, ...]) -> None:
+        """Make all steps of a round, given what a GPU's kernel is given."""
+        tensors = [each for each in args if isinstance(each, Tensor)]
+        w, _, anchor, store, row, y, rows, weight, *each, first, _ = tensors
+        clients, batches, times, *_, kind, alphas = (each for each in args if isinstance(each, int))
+        real, whole = self._dtype, torch.int64
+        stored, placed = self._check_rows(store, row, y, widths)
+        _check("models", w, real, (clients, _size(widths)))
+        if ascent:
+            if len(widths) != 2:
+                raise InputError(f"kernel: dual ascent on {len(widths) - 1} layers; use a linear model")
+            _check("dual variables", anchor, real, (clients, alphas, widths[1]))
+        elif kind != FREE:
+            _check("models to be pulled to", anchor, real, (clients, _size(widths)))
+        for name, setting in zip(SETTINGS, each, strict=True):
+            _check(name, setting, real, (clients,))
+        _check("first rows", first, whole, (clients,))
+        for name, planned, dtype in (
+            ("row numbers", rows, whole),
+            ("weights of rows", weight, torch.float64),
+        ):
+            _check(name, planned, dtype, (batches, clients, batch), strided=True)
+        if not 0 < times <= LARGEST:
+            raise InputError(f"kernel: each batch {times} times; it must be 1 to {LARGEST}")
+        apart = *rows.stride()[:2], *weight.stride()[:2]
+        shape = (batch, int(store.dtype == torch.uint8), ascent, len(widths) - 1, *widths)
+        numbers = (clients, batches, times, *apart, kind, alphas, placed, stored, *shape)
+        self._call(self._steps, tensors, numbers, (placed, stored, widths[-1], alphas))
+
+    def tally(
+        self,
+        W: Tensor,
+        part: Part,
+        widths: tuple[int, ...],
+        shift: Float[Tensor, "client"],
+        factor: Float[Tensor, "client"],
+    ) -> Tally:
+        """Sum loss and right answers over all rows of every client."""
+        clients, store, row, real = part.count.shape[0], part.store, part.row, self._dtype
+        stored, placed = self._check_rows(store, row, part.y, widths)
+        _check("models", W, real, (clients, _size(widths)), strided=True)
+        for name, tensor in (("numbers of rows", part.count), ("first rows", part.first)):
+            _check(name, tensor, torch.int64, (clients,))
+        for name, constants in zip(SETTINGS[-2:], (shift, factor), strict=True):
+            _check(name, constants, real, (clients,))
+        loss, hits = torch.zeros(2, clients, dtype=torch.float64).unbind()
+        tensors = [W, store, row, part.y, part.first, part.count, shift, factor, loss, hits]
+        shape = (AT_ONCE, int(store.dtype == torch.uint8), len(widths) - 1, *widths)
+        numbers = (clients, W.stride(0), placed, stored, *shape)
+        self._call(self._tally, tensors, numbers, (placed, stored, widths[-1], 0))
+        return Tally(loss, hits, part.count)
+
+    def _check_rows(self, store: Tensor, row: Tensor, y: Tensor, widths: tuple[int, ...]) -> tuple[int, int]:
+        """Raise InputError unless rows lie as the kernel reads them; count those stored and placed."""
+        if store.dim() < 2 or store.numel() != store.shape[0] * widths[0]:
+            raise InputError(
+                f"kernel: rows of shape {tuple(store.shape[1:])} for a model of {widths[0]} features; "
+                "pass rows and models of one federation"
+            )
+        stored, placed = store.shape[0], row.numel()  # `len` of a tensor takes a microsecond
+        bytes_or_real = torch.uint8 if store.dtype == torch.uint8 else self._dtype
+        _check("features", store, bytes_or_real, store.shape)
+        _check("places of rows", row, torch.int64, (placed,))
+        _check("labels", y, torch.int64, (placed,))
+        return stored, placed
+
+    def _call(
+        self, function: Any, tensors: Sequence[Tensor], numbers: Sequence[int], ends: tuple[int, ...]
+    ) -> None:
+        """Call it with as many threads as PyTorch has, and raise what failed; `ends` bound what it checks."""
+        where = (ctypes.c_longlong * 2)()
+        code = function(
             (ctypes.c_void_p * len(tensors))(*(each.data_ptr() for each in tensors)),
             (ctypes.c_longlong * len(numbers))(*numbers),
             ctypes.c_longlong(torch.get_num_threads()),
             _parallel(),
+            where,
         )
+        if code == MEMORY:
+            raise MemoryError(
+                "kernel: no memory for a batch; use a smaller batch, model or number of threads"
+            )
+        if code:
+            last = dict(zip(("rows", "places", "labels", "duals"), (end - 1 for end in ends), strict=True))
+            what = FAILURES[code].format(where[1], **last)
+            raise InputError(f"kernel: the client at place {where[0]} has {what}; correct its rows")
 
 
 def kernel(
@@ -48,13 +137,11 @@ def kernel(
 ) -> tuple[Callable[..., None], int] | None:
     """All steps of a round, called as a GPU's kernel is; None where it cannot be compiled."""
     library = compiled(dtype)
-    if library is None:
+    if library is None or max(widths) * batch > LARGEST:
         return None
-    shape = (batch, int(as_bytes), ascent, len(widths) - 1, *widths)
 
     def call(blocks: int, threads: int, args: list[Any], shared: int) -> None:
-        tensors = [each for each in args if isinstance(each, Tensor)]
-        library("steps", tensors, [*(each for each in args if isinstance(each, int)), *shape])
+        library.steps(args, batch, ascent, widths)
 
     return call, 0
 
@@ -67,13 +154,28 @@ def tallied(
     factor: Float[Tensor, "client"],
 ) -> Tally | None:
     """Sums of loss and right answers over all rows of every client; None where it cannot be compiled."""
-    library, as_bytes = compiled(W.dtype), part.store.dtype == torch.uint8
-    if library is None or W.stride(1) != 1:
+    library = compiled(W.dtype)
+    if library is None or W.stride(1) != 1 or max(widths) * AT_ONCE > LARGEST:
         return None
-    loss, hits = torch.zeros(2, len(W), dtype=torch.float64).unbind()
-    tensors = [W, part.store, part.row, part.y, part.first, part.count, shift, factor, loss, hits]
-    library("tally", tensors, [len(W), W.stride(0), AT_ONCE, int(as_bytes), len(widths) - 1, *widths])
-    return Tally(loss, hits, part.count)
+    return library.tally(W, part, widths, shift, factor)
+
+
+@cache
+def compiled(dtype: torch.dtype) -> Library | None:
+    """The library for numbers of this type; None where it cannot be compiled or its folder is not safe."""
+    if dtype not in TYPES:
+        return None
+    try:
+        built = build_library(f"-DREAL={TYPES[dtype]}")
+        return None if built is None else Library(built, dtype)
+    except (OSError, subprocess.SubprocessError):  # no place for it, or no such compiler
+        return None
+
+
+def identify_kernel(dtype: torch.dtype) -> str | None:
+    """The compiler of the kernel that steps on a CPU use; None where they go without one."""
+    library = compiled(dtype)
+    return None if library is None else library.compiler
 
 
 @cache
@@ -83,60 +185,19 @@ def _parallel() -> ctypes.c_void_p:
     return ctypes.c_void_p(None) if found is None else ctypes.cast(found, ctypes.c_void_p)
 
 
-@cache
-def compiled(dtype: torch.dtype) -> Library | None:
-    """The library for numbers of this type; it lies in the cache folder from then on."""
-    compiler = _compiler()
-    if compiler is None or dtype not in TYPES:
-        return None
-    flags = [*FLAGS, f"-DREAL={TYPES[dtype]}"]
-    made_of = b"".join(each.read_bytes() for each in FILES) + repr((compiler, flags, _processor())).encode()
-    library = _folder() / f"steps-{TYPES[dtype]}-{hashlib.sha256(made_of).hexdigest()[:16]}.so"
-    try:
-        library.parent.mkdir(parents=True, exist_ok=True)
-        if not library.exists():
-            _compile([*compiler, *flags], library)
-        return Library(library)
-    except (OSError, subprocess.SubprocessError):  # no place to keep it, or no such compiler
-        return None
+def _size(widths: tuple[int, ...]) -> int:
+    """How many parameters a network of these widths has."""
+    return sum((ins + 1) * outs for ins, outs in pairwise(widths))
 
 
-def _compile(command: list[str], library: Path) -> None:
-    """Whole, or not at all: others may look for it meanwhile."""
-    made = library.with_suffix(f".{os.getpid()}.so")
-    try:
-        command = [*command, "-o", str(made), str(FILES[0])]
-        subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
-        made.replace(library)
-    finally:
-        made.unlink(missing_ok=True)
-
-
-def _compiler() -> list[str] | None:
-    """$CXX or the system's; none where $CXX is empty."""
-    named = os.environ.get("CXX")
-    if named is not None:
-        words = shlex.split(named)
-        return words if words and shutil.which(words[0]) else None
-    found = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
-    return [found] if found else None
-
-
-def _processor() -> str:
-    """What the code is made for: a cache folder may be shared by machines."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-    except OSError:
-        lines = []
-    about = {line.split(":")[0].strip(): line for line in lines}
-    return (
-        platform.machine()
-        + platform.processor()
-        + "".join(about.get(key, "") for key in ("model name", "flags", "Features"))
+def _check(
+    name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...], strided: bool = False
+) -> None:
+    """Raise InputError unless the kernel can read this: contiguous or, if strided, along its last axis."""
+    alike = tensor.dtype is dtype and tensor.is_cpu and tensor.shape == shape
+    if alike and (tensor.is_contiguous() or (strided and (tensor.stride(-1) == 1 or shape[-1] == 1))):
+        return
+    raise InputError(
+        f"kernel: {name} are {tensor.dtype} of shape {tuple(tensor.shape)} and strides {tensor.stride()} on "
+        f"{tensor.device}; pass a contiguous tensor of {dtype} and shape {tuple(shape)} on cpu"
     )
-
-
-def _folder() -> Path:
-    from fedlap.data.storage import cache_folder  # which knows how to fetch data, and is slow to load
-
-    return cache_folder() / "kernels"

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from fedlap.algorithms.column import Column, Number, at_rows
 from fedlap.algorithms.conjugates import Conjugate
-from fedlap.engines.clients import Clients
+from fedlap.engines.clients import Clients, check_models
 from fedlap.engines.fused import Ahead, Ascent, Pulled, Way
+from fedlap.errors import InputError, whole
 from fedlap.models import Batch, Goal, Memory
 from fedlap.work import Cohort, Plan, Work
 
@@ -175,6 +176,7 @@ class StackTask:
 
     def descended(self, w: Stack, lr: Number) -> Stack:
         """All steps of the round, in place, with as little between them as can be."""
+        self._check("w", w)
         if self._fused(w, lr):
             return w
         clients, plan, before = self.clients, self.plan, -1
@@ -202,6 +204,9 @@ class StackTask:
         self, w: Stack, lr: Number, to: Stack, by: Number, times: int = 1, drag: Number | None = None
     ) -> Stack:
         """All steps of the round, in place, each with a step towards other models."""
+        self._check("w", w)
+        self._check("to", to)
+        whole("pulled: times", times, 1)
         if to.is_contiguous() and self._fused(w, lr, times, Pulled(to, by, drag)):
             return w
         for batch in self.batches():
@@ -216,6 +221,7 @@ class StackTask:
 
     def ahead(self, w: Stack, lr: Number, then: Number) -> Stack:
         """Steps of two mini-batches each, in place: the second's gradient is that where the first leads."""
+        self._check("w", w)
         if self._fused(w, lr, 1, Ahead(then)):
             return w
         for here, there in zip(*[self.batches()] * 2, strict=True):  # one iterator, in turn
@@ -226,7 +232,15 @@ class StackTask:
 
     def ascended(self, w: Stack, alpha: Dual, scale: Rows, share: Rows, loss: Conjugate) -> bool:
         """Coordinate ascent through all of the round's rows, in place, where it can be made at once."""
+        self._check("w", w)
         return self._fused(w, 0.0, 1, Ascent(loss, alpha, scale, share))
+
+    def _check(self, name: str, w: Tensor) -> None:
+        """Raise InputError unless these are models of the task's clients that steps can change in place."""
+        clients = self.clients
+        check_models(name, w, self.cohort.most.shape[0], clients.model, clients.dtype, clients.device)
+        if w.shape[0] > 1 and not w.stride()[0]:
+            raise InputError(f"{name} has rows that share one memory; pass a copy, {name}.clone()")
 
     def _fused(self, w: Stack, lr: Number, times: int = 1, way: Way = None) -> bool:
         """Whether all steps were made at once."""

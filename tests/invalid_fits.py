@@ -1,0 +1,473 @@
+"""Invalid input through every public door: `python invalid_fits.py 3` prints what every third raises.
+
+A test runs it in a process of its own, without the type checker of the other tests, as users run fedlap.
+"""
+
+import json
+import sys
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+import torch
+
+import fedlap as fl
+from fedlap.algorithms.column import Column
+from fedlap.algorithms.conjugates import Squared
+from fedlap.partition import Owning
+from fedlap.parts import Part, Scale
+
+HUGE = 2**40
+SIZES = (9, 2, 13, 5, 21)
+CASES = {}
+
+
+def case(name, **values):
+    """Register a function as one case, or as one for each of the values of its argument."""
+
+    def register(function):
+        for label, value in (values or {"": None}).items():
+            CASES[f"{name} {label}".strip()] = (lambda v=value: function(v)) if values else function
+        return function
+
+    return register
+
+
+@cache
+def make_federation(kind="real", number=0):
+    """A federation; one that a case changes has a number of its own."""
+    draw = np.random.default_rng(7)
+    arrays = {}
+    for place, rows in enumerate(SIZES):
+        x = (
+            draw.integers(0, 256, (rows, 2, 3)).astype(np.uint8)
+            if kind == "bytes"
+            else draw.normal(size=(rows, 6))
+        )
+        arrays[str(place)] = (x, draw.normal(size=rows) if kind == "targets" else draw.integers(0, 3, rows))
+    labels = None if kind == "targets" else 3
+    made = fl.Federation.from_arrays(arrays, labels=labels)
+    return made.scaled("client") if kind == "bytes" else made
+
+
+def fit(federation=None, method=None, model=None, **schedule):
+    federation = make_federation() if federation is None else federation
+    schedule = {"rounds": 2, "batch": 4, "dtype": "float64", **schedule}
+    return fl.fit(method or fl.FedAvg(lr=0.05), federation, model or fl.models.linear(0.01), **schedule)
+
+
+# Rows of a federation: places, labels, counts and features that are wrong from the beginning.
+
+
+def changed(tensor, value):
+    tensor = tensor.clone()
+    tensor[len(tensor) // 2] = value
+    return tensor
+
+
+PARTS = {
+    "row too large": lambda p: replace(p, row=changed(p.row, len(p.store))),
+    "row huge": lambda p: replace(p, row=changed(p.row, HUGE)),
+    "row negative": lambda p: replace(p, row=changed(p.row, -1)),
+    "rows real": lambda p: replace(p, row=p.row.double()),
+    "rows short": lambda p: replace(p, row=p.row.int()),
+    "rows a matrix": lambda p: replace(p, row=p.row.unsqueeze(1)),
+    "rows too few": lambda p: replace(p, row=p.row[:-1]),
+    "rows too many": lambda p: replace(p, row=torch.cat([p.row, p.row])),
+    "label too large": lambda p: replace(p, y=changed(p.y, 3)),
+    "label huge": lambda p: replace(p, y=changed(p.y, HUGE)),
+    "label negative": lambda p: replace(p, y=changed(p.y, -1)),
+    "labels real": lambda p: replace(p, y=p.y.double()),
+    "labels short": lambda p: replace(p, y=p.y.int()),
+    "labels a matrix": lambda p: replace(p, y=p.y.unsqueeze(1)),
+    "labels too few": lambda p: replace(p, y=p.y[:-1]),
+    "count too large": lambda p: replace(p, count=changed(p.count, 99)),
+    "count huge": lambda p: replace(p, count=changed(p.count, HUGE)),
+    "count negative": lambda p: replace(p, count=changed(p.count, -1)),
+    "counts short": lambda p: replace(p, count=p.count.int()),
+    "counts real": lambda p: replace(p, count=p.count.double()),
+    "counts too few": lambda p: replace(p, count=torch.cat([p.count[:3], p.count[3:].sum(0, keepdim=True)])),
+    "counts too many": lambda p: replace(p, count=torch.cat([p.count, torch.zeros(1).long()])),
+    "store too short": lambda p: replace(p, store=p.store[: len(p.store) // 2]),
+    "store empty": lambda p: replace(p, store=p.store[:0]),
+    "store a vector": lambda p: replace(p, store=p.store[:, 0]),
+    "store of whole numbers": lambda p: replace(p, store=p.store.long()),
+    "store complex": lambda p: replace(p, store=p.store.to(torch.complex128)),
+}
+
+
+@case("replaced training:", **PARTS)
+def _(change):
+    federation = make_federation()
+    fit(replace(federation, train=change(federation.train)))
+
+
+@case("replaced test:", **PARTS)
+def _(change):
+    federation = make_federation()
+    fit(replace(federation, test=change(federation.test)))
+
+
+@case("new federation:", **PARTS)
+def _(change):
+    old = make_federation()
+    fit(fl.Federation(old.clients, change(old.train), old.test, old.labels))
+
+
+@case("replaced", narrow=4, wide=9)
+def _(features):
+    """Test rows of another length than training rows."""
+    federation = make_federation()
+    x = torch.randn(len(federation.test.row), features, dtype=torch.float64)
+    fit(replace(federation, test=Part.of(x, federation.test.y, federation.test.count)))
+
+
+@case("replaced labels", fewer=("a", "b"), none=None)
+def _(labels):
+    fit(replace(make_federation(), labels=labels))
+
+
+@case("replaced clients", fewer=("a", "b"), more=tuple("abcdefg"), twice=tuple("aabcd"))
+def _(clients):
+    fit(replace(make_federation(), clients=clients))
+
+
+@case("replaced targets")
+def _():
+    federation = make_federation("targets")
+    fit(replace(federation, train=replace(federation.train, y=federation.train.y[:-2])))
+
+
+@case(
+    "replaced scale",
+    fewer=Scale("client", torch.zeros(2, 1, 1), torch.ones(2, 1, 1)),
+    wide=Scale("pooled", torch.zeros(1, 2, 9), torch.ones(1, 2, 9)),
+    apart=Scale("client", torch.zeros(5, 1, 1), torch.ones(4, 1, 1)),
+    flat=Scale("client", torch.zeros(5), torch.ones(5)),
+)
+def _(scale):
+    fit(replace(make_federation("bytes"), scale=scale))
+
+
+# The same tensors changed in place, before training and while it runs.
+
+
+@case("changed before:", **{"a place": "row", "a label": "y", "a count": "count"})
+def _(name):
+    federation = make_federation("real", number=name)
+    getattr(federation.train, name)[1] = HUGE
+    fit(federation)
+
+
+@case(
+    "changed meanwhile:",
+    **{
+        f"{part}, {name}, {value}": (part, name, value)
+        for part in ("train", "test")
+        for name in ("row", "y")
+        for value in (HUGE, -5)
+    },
+)
+def _(change):
+    part, name, value = change
+    federation = make_federation("bytes", number=change)
+    tensor = getattr(getattr(federation, part), name)
+    fit(federation, on_round=lambda _: tensor.fill_(value))
+
+
+# Algorithms of one's own.
+
+
+@dataclass(frozen=True)
+class Own:
+    """FedAvg, but for the functions that a case replaces."""
+
+    work: object = None
+    told: object = None
+    scored: object = None
+    lr: float = 0.05
+    local_steps: int | None = None
+    local_epochs: int | None = None
+
+    kind = "one model"
+    citation = ""
+
+    def begin(self, start):
+        return start.mean(0, keepdim=True), None
+
+    def send(self, w, ids):
+        return w.expand(len(ids), -1) if self.told is None else self.told(w, ids)
+
+    def local(self, private, w, task):
+        if self.work is None:
+            return private, task.descended(w, self.lr)
+        self.work(w, task)
+        return private, w
+
+    def merge(self, w, ids, ups):
+        return ups.mean(0, keepdim=True)
+
+    def personal(self, w, private, clients):
+        return w.expand(clients, -1) if self.scored is None else self.scored(w, clients)
+
+
+MODELS = {
+    "too few": lambda w: w[:-1],
+    "one": lambda w: w[:1],
+    "too many": lambda w: torch.cat([w, w]),
+    "none at all": lambda w: w[:0],
+    "narrow": lambda w: w[:, :-3].clone(),
+    "one column": lambda w: w[:, :1].clone(),
+    "wide": lambda w: torch.cat([w, w], 1),
+    "a vector": lambda w: w[0].clone(),
+    "a cube": lambda w: w.unsqueeze(0),
+    "turned": lambda w: w.mT,
+    "of float32": lambda w: w.float(),
+    "of float16": lambda w: w.half(),
+    "of whole numbers": lambda w: w.long(),
+    "complex": lambda w: w.to(torch.complex128),
+    "on no device": lambda w: w.to("meta"),
+    "an array": lambda w: w.numpy(),
+    "nothing": lambda w: None,
+}
+SHARED = {"sharing memory": lambda w: w[:1].expand(len(w), -1)}
+
+
+@case("descended:", **MODELS, **SHARED)
+def _(change):
+    fit(method=Own(lambda w, task: task.descended(change(w), 0.1)))
+
+
+@case("pulled:", **MODELS, **SHARED)
+def _(change):
+    fit(method=Own(lambda w, task: task.pulled(change(w), 0.1, w, 0.1)))
+
+
+@case("pulled to:", **MODELS, **SHARED)
+def _(change):
+    fit(method=Own(lambda w, task: task.pulled(w, 0.1, change(w), 0.1, 2, 0.1)))
+
+
+@case("ahead:", **MODELS, **SHARED)
+def _(change):
+    fit(method=Own(lambda w, task: task.ahead(change(w), 0.1, 0.1), local_steps=4))
+
+
+@case("ascended:", **MODELS, **SHARED)
+def _(change):
+    def work(w, task):
+        one = w.new_ones(len(w), 1)
+        task.ascended(change(w), w.new_zeros(len(w), 40, 3), one, one, Squared())
+
+    fit(method=Own(work))
+
+
+@case("told:", **{name: MODELS[name] for name in ("too few", "too many", "narrow", "wide", "of float32")})
+def _(change):
+    fit(method=Own(told=lambda w, ids: change(w.expand(len(ids), -1))))
+
+
+@case("scored:", **MODELS)
+def _(change):
+    fit(method=Own(scored=lambda w, clients: change(w.expand(clients, -1))))
+
+
+DUALS = {
+    "few rows": ((5, 2, 3), (5, 1), (5, 1)),
+    "no rows": ((5, 0, 3), (5, 1), (5, 1)),
+    "few clients": ((4, 40, 3), (5, 1), (5, 1)),
+    "few outputs": ((5, 40, 2), (5, 1), (5, 1)),
+    "a scale": ((5, 40, 3), (4, 1), (5, 1)),
+    "a share": ((5, 40, 3), (5, 1), (2, 1)),
+}
+
+
+@case("dual variables:", **DUALS)
+def _(shapes):
+    def work(w, task):
+        if not task.ascended(w, *(w.new_ones(*shape) for shape in shapes), Squared()):
+            raise fl.InputError("without a kernel nothing is ascended")
+
+    fit(method=Own(work))
+
+
+@case("dual variables: of float32")
+def _():
+    def work(w, task):
+        one = w.new_ones(len(w), 1)
+        if not task.ascended(w, torch.zeros(len(w), 40, 3), one, one, Squared()):
+            raise fl.InputError("without a kernel nothing is ascended")
+
+    fit(method=Own(work))
+
+
+@case("dual variables: of layers")
+def _():
+    def work(w, task):
+        one = w.new_ones(len(w), 1)
+        if not task.ascended(w, w.new_zeros(len(w), 40, 3), one, one, Squared()):
+            raise fl.InputError("without a kernel nothing is ascended")
+
+    fit(method=Own(work), model=fl.models.mlp(4))
+
+
+@case("times", none=0, negative=-1, huge=2**70, real=1.5, word="two")
+def _(times):
+    fit(method=Own(lambda w, task: task.pulled(w, 0.1, w.clone(), 0.1, times)))
+
+
+@case("rates", few=Column(torch.ones(2, 1)), word="fast", nothing=None)
+def _(lr):
+    fit(method=Own(lambda w, task: task.descended(w, lr)))
+
+
+@case("planned rows", huge=HUGE, negative=-1)
+def _(value):
+    def work(w, task):
+        plan = task.plan
+        rows = torch.full_like(plan.rows, value)
+        replace(task, given=replace(plan, rows=rows)).descended(w, 0.1)
+
+    fit(method=Own(work))
+
+
+# Partitions of one's own.
+
+
+class Cut:
+    def __init__(self, rows):
+        self.rows = rows
+
+    def cut(self, y, seed):
+        return self.rows
+
+
+class Owners(Owning):
+    clients = 2
+
+    def __init__(self, owner):
+        self.given = owner
+
+    def owner(self, y, seed):
+        return self.given
+
+
+@case(
+    "cut:",
+    **{
+        "too large": [torch.tensor([0, 1]), torch.tensor([2, 50])],
+        "huge": [torch.tensor([0, 1]), torch.tensor([2, HUGE])],
+        "negative": [torch.tensor([0, 1]), torch.tensor([2, -1])],
+        "real": [torch.tensor([0.0, 1.0]), torch.tensor([2.0, 3.0])],
+        "truths": [torch.ones(50).bool(), torch.ones(50).bool()],
+        "matrices": [torch.tensor([[0, 1]]), torch.tensor([[2, 3]])],
+        "lists": [[0, 1], [2, 3]],
+        "nobody": [],
+        "nothing": None,
+    },
+)
+def _(rows):
+    fit(cut_by(Cut(rows)))
+
+
+@case(
+    "owner:",
+    **{
+        "too large": torch.full((50,), 2),
+        "huge": torch.full((50,), HUGE),
+        "below nobody": torch.full((50,), -2),
+        "too few": torch.zeros(9).long(),
+        "too many": torch.zeros(90).long(),
+        "real": torch.zeros(50),
+        "nothing": None,
+    },
+)
+def _(owner):
+    fit(cut_by(Owners(owner)))
+
+
+def cut_by(partition):
+    made = make_federation()
+    table = fl.data.Table(made.train.store, torch.cat([made.train.y, made.test.y])[:50], made.labels)
+    return fl.Federation.from_table(table, partition)
+
+
+# What `fit` and a result are given besides.
+
+
+@case(
+    "start",
+    short=torch.zeros(3),
+    wide=torch.zeros(5, 40),
+    few=torch.zeros(2, 21),
+    no_number=torch.full((21,), float("nan")),
+    complex=torch.zeros(21).to(torch.complex64),
+    word="zero",
+    objects=[object()],
+)
+def _(start):
+    fit(start=start)
+
+
+@case(
+    "schedule",
+    no_batch={"batch": 0},
+    negative_batch={"batch": -3},
+    real_batch={"batch": 2.5},
+    word_batch={"batch": "some"},
+    no_sample={"sample": 0},
+    large_sample={"sample": 1.5},
+    no_rounds={"rounds": 0},
+    half={"dtype": "float16"},
+    no_device={"device": "abacus"},
+    no_engine={"engine": "fast"},
+    no_score={"evaluate_every": -1},
+    no_seed={"seed": "x"},
+)
+def _(schedule):
+    fit(**schedule)
+
+
+@case("resumed on fewer clients")
+def _():
+    some = make_federation()
+    few = replace(
+        some,
+        clients=some.clients[:3],
+        train=some.train.reordered([0, 1, 2]),
+        test=some.test.reordered([0, 1, 2]),
+    )
+    fit(some, fl.Local(lr=0.1), rounds=3, resume=fit(few, fl.Local(lr=0.1)))
+
+
+@case(
+    "predicted",
+    narrow=np.zeros((2, 5)),
+    wide=np.zeros((2, 7)),
+    no_number=np.full((2, 6), np.nan),
+    word="rows",
+    cube=np.zeros((2, 6, 6)),
+)
+def _(rows):
+    fit().predict("0", rows)
+
+
+@case("predicted for nobody")
+def _():
+    fit().predict("nobody", np.zeros((2, 6)))
+
+
+def main(every):
+    torch.set_num_threads(2)
+    for name in list(CASES)[::every]:
+        print(json.dumps([name]), flush=True)  # the last line says where a crash was
+        try:
+            CASES[name]()
+            raised, message = None, ""
+        except Exception as error:
+            raised, message = type(error).__name__, str(error)
+        print(json.dumps([name, raised, message]), flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

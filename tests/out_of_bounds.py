@@ -1,0 +1,12 @@
+"""A call of the kernel with a model that is too short, past every check: AddressSanitizer must find it."""
+
+import torch
+
+import fedlap as fl
+from fedlap.engines import host
+
+host._check = lambda *given, **more: None
+library = host.compiled(torch.float64)
+federation = fl.Federation.from_arrays({"a": (torch.ones(4, 6).double(), torch.zeros(4).long())}, labels=3)
+none = torch.zeros(1, dtype=torch.float64)
+library.tally(torch.zeros(1, 3, dtype=torch.float64), federation.train, (6, 3), none, none)

@@ -1,0 +1,81 @@
+"""The kernel of a CPU under AddressSanitizer and UndefinedBehaviorSanitizer: tests and random fits."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedlap.engines import building
+
+HERE = Path(__file__).parent
+FLAGS = "-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -D_GLIBCXX_ASSERTIONS"
+PROBE = "int main(int n, char **) { int a[2] = {}; return a[n - 1]; }"
+
+pytestmark = pytest.mark.slow
+
+
+def _find(compiler, name):
+    """Where a compiler's library is, if it has one."""
+    command = [*compiler, f"-print-file-name={name}"]
+    path = Path(subprocess.run(command, capture_output=True, text=True).stdout.strip())
+    return str(path) if path.is_absolute() and path.exists() else None
+
+
+@pytest.fixture(scope="module")
+def sanitized(tmp_path_factory):
+    """The environment of a process whose library is compiled with sanitizers."""
+    folder, compiler = tmp_path_factory.mktemp("sanitized"), building._compiler()
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    (folder / "probe.cpp").write_text(PROBE)
+    made = subprocess.run(
+        [*compiler, *FLAGS.split(), "-o", folder / "probe", folder / "probe.cpp"], capture_output=True
+    )
+    # With the library of C++ loaded first, too, its exceptions are found by AddressSanitizer.
+    runtime = [_find(compiler, name) for name in ("libasan.so", "libstdc++.so")]
+    if made.returncode or None in runtime:
+        pytest.skip("this compiler has no sanitizers")
+    return {
+        **os.environ,
+        "XDG_CACHE_HOME": str(folder),
+        building.MORE_FLAGS: FLAGS,
+        "LD_PRELOAD": ":".join(runtime),
+        "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1",
+        "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def run(environment, *words):
+    """What a process prints, if the sanitizers find nothing."""
+    done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said[-6000:]
+    for found in ("Sanitizer", "runtime error"):
+        assert found not in said, said[-6000:]
+    return done.stdout
+
+
+def test_sanitizers_are_on(sanitized):
+    """A write behind a model is found: without this the other tests could not fail."""
+    script = HERE / "out_of_bounds.py"
+    done = subprocess.run([sys.executable, script], env=sanitized, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "heap-buffer-overflow" in done.stderr, done.stdout + done.stderr
+
+
+def test_random_valid_fits_are_clean(sanitized):
+    printed = run(sanitized, HERE / "random_fits.py", "500")
+    assert int(printed.split("rounds by the kernel:")[1]) > 700
+
+
+def test_the_kernel_s_own_tests_are_clean(sanitized):
+    words = ("-p", "no:cacheprovider", "-m", "not slow", "-k", "not once and not without and not memory")
+    printed = run(sanitized, "-m", "pytest", HERE / "test_host.py", HERE / "test_boundary.py", *words)
+    assert "skipped" not in printed
+
+
+def test_invalid_fits_are_clean(sanitized):
+    run(sanitized, HERE / "invalid_fits.py", "2")
