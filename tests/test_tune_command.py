@@ -82,6 +82,7 @@ def test_a_comparison_is_proposed_with_values_of_each_method_s_own(call):
     assert code == 0, err
     runs = {run["values"]["algorithm"]["name"]: run["values"]["algorithm"] for run in json.loads(out)["runs"]}
     assert {name: runs[name]["lr"] for name in rates} == rates
+    assert "known" in command  # the graph that fedu was tuned on
     assert (runs["fedu"]["lr"], runs["fedu"]["strength"]) == (0.1, said["best"]["strength"])
 
 

@@ -1,9 +1,9 @@
 """Commands that tune proposes: to train with the chosen values, and to compare methods fairly."""
 
+import inspect
 import json
 import shlex
-from collections.abc import Callable, Iterator
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,33 +42,37 @@ def propose(
         ("to use it", shlex.join(["fedlap", "run", str(file)])),
         ("       or", shlex.join(["fedlap", "run", "--algorithm", name, *words, *seed])),
     ]
-    tuned = {name: chosen.algorithm} | _tuned_beside(file, chosen)
+    tuned = {name: chosen} | _tuned_beside(file, chosen)
     for other in BASELINES:
         if other not in tuned:
             command = ["fedlap", "tune", "--algorithm", other, *_tuning_words(context, name, other)]
             made.append((f"to compare it, tune {other} as well", shlex.join(command)))
     if len(tuned) > 1:
-        made.append((f"to compare {', '.join(tuned)}", _comparison(context, tuned, values, assigned)))
+        purpose = f"to compare {', '.join(tuned)}, each with its own values"
+        made.append((purpose, _comparison(context, tuned, values, assigned)))
     return made
 
 
 def _comparison(
-    context: typer.Context, tuned: dict[str, dict[str, Any]], values: dict[str, Any], assigned: list[str]
+    context: typer.Context, tuned: dict[str, Experiment], values: dict[str, Any], assigned: list[str]
 ) -> str:
     """A sweep over methods, each with the values that were chosen for it."""
-    common = {path: value for path, value in values.items() if path.split(".")[0] != "algorithm"}
-    taken = OWN | set(SETTINGS) | set(common)
-    words = _typed_words(context, lambda option: option not in taken, algorithm=False)
-    listed = ",".join(_toml(_own_settings(settings)) for settings in tuned.values())
-    vary = ["--vary", f"algorithm={listed}", "--seeds", "0-4"]
-    return shlex.join(["fedlap", "sweep", *words, *_chosen(common, assigned), *vary])
+    common = {path: value for path, value in values.items() if path.split(".")[0] not in APART}
+    taken = OWN | set(SETTINGS) | set(common) | {"graph"}
+    words = [*_typed_words(context, lambda option: option not in taken, APART), *_chosen(common, assigned)]
+    graph = next((each.graph for each in tuned.values() if each.graph), None)
+    words += [] if graph is None else ["--set", f"graph={_toml(graph)}"]
+    listed = ",".join(_toml(_own_settings(each.algorithm)) for each in tuned.values())
+    return shlex.join(["fedlap", "sweep", *words, "--vary", f"algorithm={listed}", "--seeds", "0-4"])
 
 
 def _own_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings without those that have their default."""
-    usual = {field.name: field.default for field in fields(ALGORITHMS[settings["name"]])}
+    usual = inspect.signature(ALGORITHMS[settings["name"]]).parameters
     return {
-        key: value for key, value in settings.items() if key in ("name", *TUNED) or usual.get(key) != value
+        key: value
+        for key, value in settings.items()
+        if key in ("name", *TUNED) or key not in usual or usual[key].default != value
     }
 
 
@@ -81,7 +85,7 @@ def _tuning_words(context: typer.Context, name: str, other: str) -> list[str]:
             return option not in TUNED and option in settings
         return option not in OWN or option in ("folds", "seeds")
 
-    words = _typed_words(context, applies, algorithm=False)
+    words = _typed_words(context, applies, ("algorithm",))
     for text in context.params["vary"] or []:
         section, _, setting = varied(text, name).path.partition(".")
         if section != "algorithm" or setting in settings:
@@ -89,32 +93,36 @@ def _tuning_words(context: typer.Context, name: str, other: str) -> list[str]:
     return words
 
 
-def _tuned_beside(file: Path, chosen: Experiment) -> dict[str, dict[str, Any]]:
-    """The settings of other methods that were tuned in the same folder on the same data; the newest count."""
-    wanted, found = _apart(read_experiment(file)), dict[str, dict[str, Any]]()
+def _tuned_beside(file: Path, chosen: Experiment) -> dict[str, Experiment]:
+    """Other methods that were tuned in the same folder on the same data and graph; the newest count."""
+    wanted, graph, found = _apart(read_experiment(file)), chosen.graph, dict[str, Experiment]()
     others = sorted(file.parent.parent.glob(f"*-tune-*/{file.name}"), key=lambda path: path.stat().st_mtime)
     for path in others:
         try:
             other = read_experiment(path)
         except InputError:
             continue  # of another version, or not whole: nothing that could be proposed
-        if _apart(other) == wanted and other.algorithm["name"] != chosen.algorithm["name"]:
-            found[other.algorithm["name"]] = other.algorithm
-    return found
+        name = other.algorithm["name"]
+        if _apart(other) == wanted and name != chosen.algorithm["name"]:
+            graph = graph or other.graph
+            found[name] = other
+    return {name: other for name, other in found.items() if other.graph in ({}, graph)}
 
 
 def _apart(experiment: Experiment) -> dict[str, Any]:
     return {key: value for key, value in experiment.described().items() if key not in APART}
 
 
-def _typed_words(context: typer.Context, keep: Callable[[str], bool], algorithm: bool = True) -> list[str]:
-    """Options as they were typed; settings of the algorithm by --set only where these are wanted."""
+def _typed_words(
+    context: typer.Context, keep: Callable[[str], bool], without: Sequence[str] = ()
+) -> list[str]:
+    """Options as they were typed, of --set those that are not of these sections."""
     words: list[str] = []
     for name, value in context.params.items():
         if not str(context.get_parameter_source(name)).endswith("COMMANDLINE") or not keep(name):
             continue
-        if name == "set" and not algorithm:
-            value = [text for text in value if parsed(text)[0].split(".")[0] != "algorithm"]
+        if name == "set":
+            value = [text for text in value if parsed(text)[0].split(".")[0] not in without]
         option = f"--{name.replace('_', '-')}"
         words += [option] if value is True else _repeated(option, value)
     return words
