@@ -99,14 +99,14 @@ def test_everything_is_written_and_the_same_again(tmp_path):
 
 def test_of_very_many_bars_some_are_drawn_and_all_are_kept(tmp_path):
     from fedlap.report.page import BarsSection
-    from fedlap.report.page.shapes import MOST_BARS, evenly, ordered
+    from fedlap.report.page.shapes import DRAWN_BARS, evenly, ordered
 
     gains = [place - 1_000 for place in range(2_500)]
     names = [f"client {place}" for place in range(2_500)]
     records = Records(["client", "gain_points"], [list(pair) for pair in zip(names, gains, strict=True)])
     section = BarsSection("Gains", "", "gains", names, [("fedu", gains)], "points", records)
     text = write(Page("p", "", [section], ""), tmp_path).read_text("utf-8")
-    assert text.count('<rect class="bar ') == MOST_BARS == 400
+    assert text.count('<rect class="bar ') == DRAWN_BARS == 400
     assert "400 of 2,500 bars are drawn" in text
     assert (
         "1499 above zero, up to 1499 (client 2499); 1000 below, down to −1000 (client 0); 1 at zero" in text

@@ -52,7 +52,7 @@ def test_sweeps_and_tunings(call, tmp_path, command):
     assert ("chosen" in text) == (command == "tune")
     assert ("test rows" in text) == (command == "sweep")
     if command == "tune":
-        assert "standard deviation over 2 folds" in text
+        assert "one standard deviation over folds" in text
 
 
 @pytest.mark.usefixtures("unpictured")

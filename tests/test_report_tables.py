@@ -108,7 +108,7 @@ def test_the_graph_is_coloured_by_the_gains_of_the_bars(call, compared):
     assert drawn == dict(zip(gains.index, wanted, strict=True))
     assert drawn["i"] == "hollow"
     assert "Colours, mean over 3 seeds: " in text
-    assert ", 1 have no test rows (hollow)." in text
+    assert ", hollow ones have no test rows (1)." in text
     assert "local; mean over 3 seeds." in text
     assert "The edges are those of seed 0." in text
 

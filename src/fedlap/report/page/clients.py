@@ -15,6 +15,7 @@ from fedlap.personal import Personals
 from fedlap.report.page.sections import BarsSection, Cell, Records, TableSection, Value
 
 MOST_BARS = 120  # clients of all seeds together
+NAMED = 8  # clients without test rows that are named
 TINY = 1e-12  # of scores that are percents or losses; less is rounding
 
 Each = Float64[np.ndarray, "client"]
@@ -180,9 +181,12 @@ def _bars(
     series = [(row, np.concatenate(each[:seeds]).tolist()) for row, each in values.items()]
     several = not served.same and len(served.seeds) > 1
     note = " (each seed deals out clients of its own)" if several else ""
-    untested = int(sum(np.isnan(each).sum() for each in next(iter(values.values()))[:seeds]))
+    first = next(iter(series))[1]
+    untested = [label for label, value in zip(labels, first, strict=True) if math.isnan(value)]
     text = f"{about}; {over(served, range(seeds))}{note}."
-    text += f" Without test rows, and so without a bar: {untested:,} clients." if untested else ""
+    if untested:
+        more = f" and {len(untested) - NAMED:,} more" if len(untested) > NAMED else ""
+        text += f" Without test rows, and so without a bar: {', '.join(untested[:NAMED])}{more}."
     records = [
         [client, *([served.seeds[place]] if several else []), row, value]
         for row, each in values.items()

@@ -229,10 +229,10 @@ def _bars(section: BarsSection) -> str:
             f"{shapes.bars(section, place)}</div>"
         )
     thinned = (
-        f'<p class="about">{shapes.MOST_BARS:,} of {most:,} bars are drawn, at even distances from the '
+        f'<p class="about">{shapes.DRAWN_BARS:,} of {most:,} bars are drawn, at even distances from the '
         "highest to the lowest; the csv file has all values.</p>"
     )
-    return f'<figure class="bars">{"".join(charts)}</figure>{thinned if most > shapes.MOST_BARS else ""}'
+    return f'<figure class="bars">{"".join(charts)}</figure>{thinned if most > shapes.DRAWN_BARS else ""}'
 
 
 def _files(section: Named) -> str:

@@ -98,9 +98,9 @@ def _sides(sides: Sides, names: Sequence[str], server: bool) -> tuple[list[int],
     """Who gains, loses, does neither, or is not known to; in words. A server comes last."""
     group = [_side(sides.gains[name]) for name in names[: len(names) - server]]
     number = {side: f"{group.count(side):,}" for side in (GAINS, LOSES, EVEN, UNKNOWN)}
-    text = f"Colours, {sides.over}: {number[GAINS]} clients gain against {sides.base} (blue), "
-    text += f"{number[LOSES]} lose (orange), {number[EVEN]} do neither (grey)"
-    text += f", {number[UNKNOWN]} have no test rows (hollow)" if UNKNOWN in group else ""
+    text = f"Colours, {sides.over}: blue clients gain against {sides.base} ({number[GAINS]}), orange ones "
+    text += f"lose ({number[LOSES]}), grey ones do neither ({number[EVEN]})"
+    text += f", hollow ones have no test rows ({number[UNKNOWN]})" if UNKNOWN in group else ""
     return group + [len(LIGHT) - 1] * server, text
 
 

@@ -11,7 +11,7 @@ BARS = 720.0, 250.0  # width and height
 HEAT = 720.0
 DRAWING = 480.0, 400.0
 NAMED_BARS = 36  # bars that are named below
-MOST_BARS = 400  # bars of a chart
+DRAWN_BARS = 400  # bars of a chart
 MANY_EDGES = 150  # more are drawn thin
 LONGEST = 16  # letters of a name that are shown
 LETTER, CAPITAL = 6.6, 8.8  # width of one, about
@@ -25,9 +25,9 @@ def ordered(section: BarsSection, place: int) -> list[tuple[str, float]]:
 
 def evenly(shown: list[tuple[str, float]]) -> list[tuple[str, float]]:
     """Of very many bars those at even distances, the first and the last among them."""
-    if len(shown) <= MOST_BARS:
+    if len(shown) <= DRAWN_BARS:
         return shown
-    return [shown[round(place * (len(shown) - 1) / (MOST_BARS - 1))] for place in range(MOST_BARS)]
+    return [shown[round(place * (len(shown) - 1) / (DRAWN_BARS - 1))] for place in range(DRAWN_BARS)]
 
 
 def bars(section: BarsSection, place: int) -> str:
