@@ -11,7 +11,7 @@ from scipy.sparse.csgraph import connected_components
 import fedlap as fl
 from fedlap.report import graph_picture
 from fedlap.report.graph_picture import draw_graph
-from fedlap.report.page.pictured import drawing
+from fedlap.report.page.pictured import Sides, drawing
 from fedlap.report.page.sections import EVEN
 from fedlap.report.thinning import thin
 
@@ -111,10 +111,14 @@ def test_large_graphs_are_drawn_in_part_and_said_to_be(monkeypatch):
 
 
 def test_a_page_draws_a_part_of_a_large_graph():
-    (section,) = drawing("fedu", fl.Graph.ring([str(k) for k in range(5_000)]), None, "")
-    assert len(section.nodes) == 1_000
-    assert len(section.edges) == 999
-    assert "1,000 of 5,000 clients drawn (the nearest to 0); 999 of 5,000 edges drawn." in section.about
+    names = [str(k) for k in range(5_000)]
+    sides = Sides("local", dict.fromkeys(names, 1.0), "seed 0")
+    (section,) = drawing("fedu", fl.Graph.ring(names), sides, "")
+    assert len(section.nodes) == 500
+    assert len(section.edges) == 499
+    assert "500 of 5,000 clients drawn (the nearest to 0); 499 of 5,000 edges drawn." in section.about
+    assert "gain against local (500)" in section.about
+    assert section.about.endswith("; numbers count the clients drawn.")
 
 
 def test_components_beyond_the_colours_are_grey():

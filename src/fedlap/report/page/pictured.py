@@ -19,7 +19,7 @@ from fedlap.report.thinning import thin
 
 MOST_CLIENTS = 200  # of the picture of labels
 MOST_LABELS = 60
-MOST_NODES, MOST_EDGES = 1_000, 5_000  # in a drawing
+MOST_NODES, MOST_EDGES = 500, 5_000  # in a drawing
 GAINS, LOSES = 0, 1  # colour groups
 
 
@@ -30,7 +30,7 @@ def held(federation: Federation, when: str) -> HeatSection | None:
         return None
     clients = about.clients[:MOST_CLIENTS]
     more = (
-        f"; the first {len(clients)} of {len(about.clients)} clients"
+        f"; the first {len(clients):,} of {len(about.clients):,} clients"
         if len(clients) < len(about.clients)
         else ""
     )
@@ -77,6 +77,8 @@ def drawing(
         (name, float(x), float(y), colour)
         for name, (x, y), colour in zip(names, layout(drawn.matrix), group, strict=True)
     ]
+    if sides is not None and len(names) < graph.size:
+        coloured += "; numbers count the clients drawn"
     when = f" The edges are those of {seed}." if seed else ""
     yield DrawingSection(title, f"{drawn.about}{all_joined}.{when} {coloured}.", name, nodes, edges)
 

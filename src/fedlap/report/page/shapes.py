@@ -13,6 +13,7 @@ DRAWING = 480.0, 400.0
 NAMED_BARS = 36  # bars that are named below
 DRAWN_BARS = 400  # bars of a chart
 MANY_EDGES = 150  # more are drawn thin
+FEW_NODES = 200  # more are drawn without rims
 LONGEST = 16  # letters of a name that are shown
 LETTER, CAPITAL = 6.6, 8.8  # width of one, about
 
@@ -153,7 +154,8 @@ def drawing(section: DrawingSection) -> str:
         )
     about = f"A graph of {many} nodes and {len(section.edges)} edges"
     return (
-        f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{about}" class="graph">'
+        f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{about}" '
+        f'class="graph{" many" if many > FEW_NODES else ""}">'
         f"{''.join(made)}</svg>"
     )
 
