@@ -114,10 +114,10 @@ def test_a_page_draws_a_part_of_a_large_graph():
     names = [str(k) for k in range(5_000)]
     sides = Sides("local", dict.fromkeys(names, 1.0), "seed 0")
     (section,) = drawing("fedu", fl.Graph.ring(names), sides, "")
-    assert len(section.nodes) == 500
-    assert len(section.edges) == 499
-    assert "500 of 5,000 clients drawn (the nearest to 0); 499 of 5,000 edges drawn." in section.about
-    assert "gain against local (500)" in section.about
+    assert len(section.nodes) == 400
+    assert len(section.edges) == 399
+    assert "400 of 5,000 clients drawn (the nearest to 0); 399 of 5,000 edges drawn." in section.about
+    assert "gain against local (400)" in section.about
     assert section.about.endswith("; numbers count the clients drawn.")
 
 

@@ -19,7 +19,7 @@ from fedlap.report.thinning import thin
 
 MOST_CLIENTS = 200  # of the picture of labels
 MOST_LABELS = 60
-MOST_NODES, MOST_EDGES = 500, 5_000  # in a drawing
+MOST_NODES, MOST_EDGES = 400, 5_000  # in a drawing
 GAINS, LOSES = 0, 1  # colour groups
 
 
