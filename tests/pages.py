@@ -11,6 +11,7 @@ from fedlap.report.page import (
     HeatSection,
     Page,
     Panel,
+    Records,
     Series,
     TableSection,
     TextSection,
@@ -45,6 +46,10 @@ PAGE = Page(
                 ],
             ],
             "A footer.",
+            records=Records(
+                ["method", "mean_percent", "std_percent", "paper_percent", "worst_percent"],
+                [["fedu_1", 97.92, 1.06, 95.76, 88.02], [NASTY, 97.35, 1.44, 94.0, -85.40]],
+            ),
         ),
         TextSection("In words", ["fedu_1 leads.", f"{NASTY} does not."]),
         FigureSection(
@@ -73,6 +78,7 @@ PAGE = Page(
             ["north", "south", "east", "west"],
             [("fedu_1", [1.25, -0.5, 0.0, math.nan]), (NASTY, [-3.0, -2.0, 4.5, 1.0])],
             "points",
+            Records(["client", "gain_points"], [["north", 1.25], ["south", -0.5]]),
         ),
         HeatSection("Held", "", "held", ["north", "south"], ["a", "b", "c"], [[1, 0, 12], [3, 4, 0]]),
         DrawingSection(

@@ -134,7 +134,7 @@ def test_bars_cells_and_nodes_say_what_they_are(opened):
     for what, wanted in (
         (".bars .one:not(.off) .bar", "north: 1.25 points"),
         ("rect.heat:nth-of-type(3)", "north, c: 12"),
-        (".node", "n: 2 edges"),
+        (".node", "n: 2 edges drawn"),
     ):
         hover(driver, all_(driver, what)[0])
         assert tip.text == wanted

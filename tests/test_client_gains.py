@@ -3,8 +3,12 @@
 import math
 
 import numpy as np
+import pytest
 
-from fedlap.report.page.clients import Served, sections
+import fedlap as fl
+from fedlap.report.page.clients import Served, gains_of, over, sections
+from fedlap.report.page.pictured import Sides, drawing
+from fedlap.report.page.sections import EVEN, UNKNOWN
 
 
 def served(same):
@@ -16,8 +20,9 @@ def served(same):
 def test_gains_are_means_over_seeds_of_the_same_clients():
     table, bars = sections(served(True), "local")
     assert [cell.text for cell in table.rows[0]] == [
-        "fedu", "1", "2", "1", "+0.00", "−10.00", "−10.00", "+10.00",
+        "fedu", "1", "0", "1", "1", "+0.00", "−5.00", "−5.00", "+5.00",
     ]  # fmt: skip
+    assert "mean over 2 seeds" in table.about
     assert bars.labels == ["a", "b", "c"]
     ((name, values),) = bars.series
     assert name == "fedu"
@@ -27,7 +32,31 @@ def test_gains_are_means_over_seeds_of_the_same_clients():
 
 
 def test_gains_of_clients_that_are_dealt_anew_stand_apart():
-    _, bars = sections(served(False), "local")
+    table, bars = sections(served(False), "local")
+    assert [cell.text for cell in table.rows[0]] == [
+        "fedu", "1", "2", "1", "2", "+0.00", "−10.00", "−10.00", "+10.00",
+    ]  # fmt: skip
+    assert "clients of seeds 3, 5" in table.about
     assert bars.labels == ["a, seed 3", "b, seed 3", "c, seed 3", "a, seed 5", "b, seed 5", "c, seed 5"]
     assert bars.series[0][1][:2] == [10.0, 0.0]
     assert bars.series[0][1][3:5] == [0.0, -10.0]
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_the_graph_is_coloured_by_the_gains_of_the_bars(same):
+    made = served(same)
+    _, bars = sections(made, "local")
+    shown = dict(zip(bars.labels, bars.series[0][1], strict=True))
+    gains = dict(zip("abc", gains_of(made, "fedu", "local")[0].tolist(), strict=True))
+    sides = Sides("local", gains, over(made, [0]))
+    (drawn,) = drawing("fedu", fl.Graph.ring("abc"), sides, "seed 3")
+    group = {name: colour for name, _, _, colour in drawn.nodes}
+    for name in "abc":
+        bar = shown[name if same else f"{name}, seed 3"]
+        assert group[name] == (UNKNOWN if math.isnan(bar) else 0 if bar > 0 else 1 if bar < 0 else EVEN)
+    seeds = "mean over 2 seeds" if same else "clients of seed 3"
+    assert f"Colours, {seeds}: blue clients gain against local (1), orange ones lose" in drawn.about
+    assert "hollow ones have no test rows (1)" in drawn.about
+    assert "The edges are those of seed 3." in drawn.about
+    untested = "c" if same else "c, seed 3, c, seed 5"
+    assert bars.about.endswith(f"Without test rows, and so without a bar: {untested}.")

@@ -2,20 +2,19 @@
 
 import csv
 import io
+import math
 import re
 
 import pytest
 
 from fedlap.errors import InputError
-from fedlap.report.page import Page, TableSection, html, latex, markdown, write
+from fedlap.report.page import Page, Records, TableSection, html, latex, markdown, write
 from fedlap.report.page import comma_separated as as_csv
 from pages import NASTY, PAGE
 from test_page import TABLE
 
 
-@pytest.mark.parametrize(
-    "form", [lambda t: html(PAGE), markdown, as_csv, latex], ids=["html", "md", "csv", "tex"]
-)
+@pytest.mark.parametrize("form", [lambda t: html(PAGE), markdown, latex], ids=["html", "md", "tex"])
 def test_every_number_of_a_table_is_there(form):
     text = form(TABLE)
     for row in TABLE.rows:
@@ -24,11 +23,14 @@ def test_every_number_of_a_table_is_there(form):
                 assert number in text
 
 
-def test_csv_reads_back():
-    made = list(csv.reader(io.StringIO(as_csv(TABLE))))
-    assert made[0] == ['method, |all| & "some"', "mean", "mean: paper", "worst", "worst: note"]
-    assert made[1] == ["fedu_1", "97.92 ± 1.06", "95.76 ± 0.46", "88.02", ""]
-    assert made[2] == [NASTY, "97.35 ± 1.44", "94.00 ± 0.10", "85.40", "unstable 50% #2"]
+def test_csv_is_plain_values():
+    made = list(csv.reader(io.StringIO(as_csv(TABLE.records))))
+    assert made[0] == ["method", "mean_percent", "std_percent", "paper_percent", "worst_percent"]
+    assert made[1] == ["fedu_1", "97.92", "1.06", "95.76", "88.02"]
+    assert made[2] == [NASTY, "97.35", "1.44", "94.0", "-85.4"]
+    third = 1 / 3
+    kinds = Records(["n", "x", "none", "nan", "text"], [[680, third, None, math.nan, "a, b"]])
+    assert as_csv(kinds) == f'n,x,none,nan,text\n680,{third!r},,,"a, b"\n'
 
 
 def test_markdown_is_exact():
@@ -81,7 +83,8 @@ def test_everything_is_written_and_the_same_again(tmp_path):
     figures = {
         f"figures/{name}.{form}" for name in ("curves", "gains", "held", "graph") for form in ("png", "pdf")
     }
-    assert found == {"page.html", "tables/scores.md", "tables/scores.csv", "tables/scores.tex"} | figures
+    tables = {"tables/scores.md", "tables/scores.csv", "tables/scores.tex", "tables/gains.csv"}
+    assert found == {"page.html"} | tables | figures
     for name in figures:
         head = (tmp_path / "one" / name).read_bytes()[:4]
         assert head == (b"\x89PNG" if name.endswith("png") else b"%PDF")
@@ -92,6 +95,27 @@ def test_everything_is_written_and_the_same_again(tmp_path):
     write(PAGE, tmp_path / "two")
     for name in found:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name
+
+
+def test_of_very_many_bars_some_are_drawn_and_all_are_kept(tmp_path):
+    from fedlap.report.page import BarsSection
+    from fedlap.report.page.shapes import DRAWN_BARS, evenly, ordered
+
+    gains = [place - 1_000 for place in range(2_500)]
+    names = [f"client {place}" for place in range(2_500)]
+    records = Records(["client", "gain_points"], [list(pair) for pair in zip(names, gains, strict=True)])
+    section = BarsSection("Gains", "", "gains", names, [("fedu", gains)], "points", records)
+    text = write(Page("p", "", [section], ""), tmp_path).read_text("utf-8")
+    assert text.count('<rect class="bar ') == DRAWN_BARS == 400
+    assert "400 of 2,500 bars are drawn" in text
+    assert (
+        "1499 above zero, up to 1499 (client 2499); 1000 below, down to −1000 (client 0); 1 at zero" in text
+    )
+    drawn = evenly(ordered(section, 0))
+    assert (drawn[0], drawn[-1]) == (("client 2499", 1_499), ("client 0", -1_000))
+    lines = (tmp_path / "tables" / "gains.csv").read_text().splitlines()
+    assert len(lines) == 2_501
+    assert lines[1] == "client 0,-1000"
 
 
 def test_names_of_files_are_checked(tmp_path):

@@ -50,6 +50,9 @@ def test_sweeps_and_tunings(call, tmp_path, command):
     assert "<dt>batch</dt><dd>varied</dd>" in text
     assert ("Client by client" in text) == (command == "sweep")  # folds have no test rows of their own
     assert ("chosen" in text) == (command == "tune")
+    assert ("test rows" in text) == (command == "sweep")
+    if command == "tune":
+        assert "one standard deviation over folds" in text
 
 
 @pytest.mark.usefixtures("unpictured")

@@ -66,8 +66,10 @@ def test_a_recipe_of_ones_own_goes_on_where_it_was(call, own, monkeypatch, tmp_p
     assert code == 0, err
     assert "paper 90.00 ± 1.00" in out
     assert "Local: tuning, 20 runs" in err
-    table = (tmp_path / "runs" / "digits-table" / "tables" / "digits-table-steps.csv").read_text()
-    assert re.search(r"FedU.*\d\d\.\d\d ± \d", table)
+    tables = tmp_path / "runs" / "digits-table" / "tables"
+    assert re.search(r"FedU.*\d\d\.\d\d ± \d", (tables / "digits-table-steps.md").read_text("utf-8"))
+    plain = (tables / "digits-table-steps.csv").read_text("utf-8")
+    assert re.search(r'^FedU,"digits, convex",2,0,0\.3,\d\d\.\d+,\d\.\d+,90\.0,1\.0,0$', plain, re.MULTILINE)
     code, again, err = call("reproduce", own, "--seeds", "0,3")
     assert code == 0
     assert "2 of 2 rows are in" in err

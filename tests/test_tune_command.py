@@ -52,16 +52,38 @@ def test_what_it_writes_and_the_commands_that_use_it(call, tmp_path):
     assert (tuned.seed, tuned.evaluate_every) == (3, 1)
     assert f" {tuned.algorithm['strength']:g} " in row
     commands = [line.split(": ", 1)[1] for line in out.splitlines() if ": fedlap " in line]
-    assert len(commands) == 3
+    assert [command.split()[1] for command in commands] == ["run", "run", "tune", "tune"]
     assert "--strength 9" not in commands[1]
     by_file = json.loads(call(*shlex.split(commands[0])[1:], "--json")[1])
     assert by_file["experiment"]["model"]["l2"] == tuned.model["l2"]
     again = call(*shlex.split(commands[1])[1:], "--json")
     assert json.loads(again[1])["folder"] == by_file["folder"]
     assert "this run is there already" in again[2]
-    code, _, err = call(*shlex.split(commands[2].replace("0-4", "0"))[1:])
-    assert code == 0, err
     assert "Laplacian" in call("cite", str(folder), out=False)[1]
+
+
+def test_a_comparison_is_proposed_with_values_of_each_method_s_own(call):
+    words = (*SMALL, "--graph", "known", "--lr", "0.1", "--vary", "strength=0,0.3", "--folds", "2")
+    said = json.loads(call("tune", *words, "--rounds", "2", "--json")[1])
+    assert not any(" compare " in command for command in said["commands"])
+    rates = {}
+    for command in said["commands"][2:]:
+        assert "--lr" not in command  # another method's rate
+        assert "strength" not in command
+        code, out, err = call(*shlex.split(command)[1:], "--json")
+        assert code == 0, err
+        last = json.loads(out)
+        (name,) = last["algorithms"]
+        rates[name] = last["best"]["lr"]
+    assert set(rates) == {"local", "global"}
+    *_, command = last["commands"]
+    assert not any(" tune " in each for each in last["commands"])  # all three are
+    code, out, err = call(*shlex.split(command.replace("0-4", "0"))[1:], "--json")
+    assert code == 0, err
+    runs = {run["values"]["algorithm"]["name"]: run["values"]["algorithm"] for run in json.loads(out)["runs"]}
+    assert {name: runs[name]["lr"] for name in rates} == rates
+    assert "known" in command  # the graph that fedu was tuned on
+    assert (runs["fedu"]["lr"], runs["fedu"]["strength"]) == (0.1, said["best"]["strength"])
 
 
 def test_what_is_typed_comes_back(call):

@@ -39,6 +39,12 @@ def test_noise_is_said():
     assert "  against the next, (2,): the same" in same.verdict()
 
 
+def test_scores_are_said_to_be_of_held_out_training_rows():
+    made = told({(1,): [0.5, 0.6], (2,): [0.6, 0.7]})
+    assert "test rows" not in made.markdown()
+    assert "Pooled: over all held-out training rows together" in made.markdown()
+
+
 def edges(rows, **more):
     return [line for line in told(rows, **more).verdict() if line.startswith("the best")]
 

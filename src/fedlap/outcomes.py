@@ -5,13 +5,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from fedlap.algorithms import Coupled, FedULearned
 from fedlap.engines import Clients
 from fedlap.errors import DivergedError
 from fedlap.experiment import Experiment
+from fedlap.federation import Federation
 from fedlap.graph import Graph
+from fedlap.models import Model
 from fedlap.result import Result
+from fedlap.scores import Tally
 
 CURVES = ("accuracy", "loss", "train_loss")  # kept round by round, mean and std over seeds
 LAST = (
@@ -56,17 +61,21 @@ def _rounded(value: float | None) -> float | None:
     return round(value, 6) if isinstance(value, float) else value
 
 
+def tally_test_rows(federation: Federation, objective: Model, W: Float[Tensor, "client param"]) -> Tally:
+    """Sums over each client's own test rows, by its own model."""
+    home = federation.resident(W.device, W.dtype, as_bytes=True)
+    clients = Clients.of([home], [0], objective, 1, W.device, W.dtype)
+    return clients.tally(W, home.test, torch.arange(len(W)))
+
+
 def accuracies(result: Result) -> dict[str, float | None]:
     """Each client's share of right answers on its own test rows; none without test rows."""
-    W, federation = result.models, result.federation
-    home = federation.resident(W.device, W.dtype, as_bytes=True)
-    clients = Clients.of([home], [0], result.objective, 1, W.device, W.dtype)
-    tally = clients.tally(W, home.test, torch.arange(len(W)))
+    tally = tally_test_rows(result.federation, result.objective, result.models)
     assert tally.hits is not None  # recipes are of classes
     shares = (tally.hits / tally.count).tolist()
     return {
         name: share if count else None
-        for name, share, count in zip(federation.clients, shares, tally.count.tolist(), strict=True)
+        for name, share, count in zip(result.federation.clients, shares, tally.count.tolist(), strict=True)
     }
 
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import torch
-from jaxtyping import Float64
 
 from fedlap.errors import InputError, unknown
 from fedlap.federation import Federation
@@ -10,6 +9,7 @@ from fedlap.graph import Graph
 from fedlap.graph.description import component
 from fedlap.personal import Personals
 from fedlap.report.graph_picture import Colours
+from fedlap.report.page.clients import scored
 
 COLOURS = ("accuracy", "rows", "label", "component")
 
@@ -40,7 +40,7 @@ def colours(
         return _labels(federation)
     if trained is None:
         raise InputError("--colour accuracy: there are no models; name a finished run, or --models RUN")
-    return Colours("test accuracy %", 100 * _accuracy(federation, trained))
+    return Colours("test accuracy %", scored(federation, trained), unknown="clients without test rows")
 
 
 def _components(graph: Graph) -> Colours:
@@ -59,12 +59,3 @@ def _labels(federation: Federation) -> Colours:
     train = federation.train
     held.index_put_((train.owner(), train.y), torch.ones_like(train.y), accumulate=True)
     return Colours.by_kind("most common label", held.argmax(1).numpy(), labels)
-
-
-def _accuracy(federation: Federation, trained: Personals) -> Float64[np.ndarray, "client"]:
-    """The share of right answers to each client's test rows by its own model; NaN where it has none."""
-    made = np.full(len(federation.clients), np.nan)
-    for place in federation.test.count.nonzero().flatten().tolist():
-        x, y = federation.test.client(place)
-        made[place] = (trained.of_client(federation.clients[place]).predict(x) == y).double().mean()
-    return made

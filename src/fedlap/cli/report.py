@@ -22,10 +22,10 @@ from fedlap.federation import Federation
 from fedlap.graph import Graph
 from fedlap.partition import NATURAL
 from fedlap.report.page import Page, Section, write
-from fedlap.report.page.clients import Served, first_gains, scored
+from fedlap.report.page.clients import Served, gains_of, over, scored
 from fedlap.report.page.clients import sections as client_sections
 from fedlap.report.page.kept import Kept, kept
-from fedlap.report.page.pictured import drawing, held
+from fedlap.report.page.pictured import Sides, drawing, held
 from fedlap.report.page.results import objective_facts, result_sections, settings
 from fedlap.report.sweep import Sweep
 from fedlap.report.tuning import Tuning
@@ -103,10 +103,15 @@ def _about_clients(found: Kept) -> Iterator[Section]:
     held_by = held(federation, seeds_text([first[0].experiment.seed]))
     if held_by is not None:
         yield held_by
+    seed = seeds_text([first[0].experiment.seed]) if len(found.made.seeds) > 1 else ""
     for number, row in enumerate(_with_graphs(found), 1):
-        gains = first_gains(served, row, base) if base and row in names else None
+        sides = None
+        if base and row in names:
+            gains = gains_of(served, row, base)[0].tolist()
+            own = dict(zip(served.clients[0], gains, strict=True))
+            sides = Sides(base, own, over(served, [0]))
         graph = _graph(found.runs[row][0], federation, known)
-        yield from drawing(row, graph, gains, "graph" if number == 1 else f"graph-{number}")
+        yield from drawing(row, graph, sides, seed, "graph" if number == 1 else f"graph-{number}")
 
 
 def _with_graphs(found: Kept) -> list[str]:

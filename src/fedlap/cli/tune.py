@@ -1,9 +1,7 @@
 """The command that chooses settings by cross-validation: tune."""
 
 import json
-import shlex
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import tomli_w
@@ -11,8 +9,9 @@ import typer
 
 from fedlap.algorithms import ALGORITHMS
 from fedlap.cli import console
-from fedlap.cli.description import SETTINGS, algorithm_names, parsed, seed_numbers, value_of
+from fedlap.cli.description import algorithm_names, parsed, seed_numbers
 from fedlap.cli.options import CUT, DATA, KEEPING, RESULT, TRAINING, takes
+from fedlap.cli.proposals import propose
 from fedlap.cli.sweep import asked_of, check_scores, common_to_all
 from fedlap.cli.threads import use_threads
 from fedlap.cli.together import kept, say_strengths, say_surprises, show, trained
@@ -25,9 +24,6 @@ from fedlap.report.tuning import Tuning
 from fedlap.runs import folder_for_all, prepare
 from fedlap.sweeps import Loader, Prepared
 from fedlap.tuning import grid
-
-# What a run with the chosen values does not take, or is given anew.
-OWN = {"vary", "folds", "seeds", "algorithm", "json", *KEEPING}
 
 
 @takes(DATA, CUT, TRAINING, RESULT, KEEPING)
@@ -77,19 +73,19 @@ def tune(
     write_file(folder / "table.md", made.markdown().encode())
     labels = list(accepted) * (len(ready) // len(accepted))
     said: dict[str, Any] = made.as_dict() | kept(given["out"], ready, labels)
-    commands: list[str] = []
+    proposals: list[tuple[str, str]] = []
     if made.best is not None:
         file, best = folder / "tuned.toml", next(each for each in tried if each.label == made.best)
         write_file(file, tomli_w.dumps(asked[made.best].described()).encode())
-        commands = _commands(context, best, asked[made.best], file)
-        said |= {"tuned": str(file), "commands": commands}
+        proposals = propose(context, best, asked[made.best], file)
+        said |= {"tuned": str(file), "commands": [command for _, command in proposals]}
     write_file(folder / "tune.json", json.dumps(said, indent=1).encode())
     if given["json"]:
         print(json.dumps(said | {"folder": str(folder)}))
     else:
         show(made)
-        for place, command in enumerate(commands):
-            console.result(f"{'to use it: ' if place == 0 else '       or: '}{command}")
+        for purpose, command in proposals:
+            console.result(f"{purpose}: {command}")
         console.result(f"Table and scores are in {folder}; `fedlap report {folder}` makes a page")
     if made.best is None:
         raise typer.Exit(1)
@@ -164,44 +160,3 @@ def _outcomes(
         if reason is not None:
             console.remark(f"note: {label}: {reason}")
     return made
-
-
-def _commands(context: typer.Context, best: Combination, chosen: Experiment, file: Path) -> list[str]:
-    """What trains with the chosen values, as it would be typed: by the file, in full, and beside others."""
-    varied = {field.path: value for field, value in zip(best.fields, best.values, strict=True)}
-    words, assigned = [], [parsed(text)[0] for text in context.params["set"] or []]
-    for name, value in context.params.items():
-        typed = str(context.get_parameter_source(name)).endswith("COMMANDLINE")
-        if typed and name not in OWN and not {name, f"algorithm.{name}"} & set(varied):
-            option = f"--{name.replace('_', '-')}"
-            words += [option] if value is True else _repeated(option, value)
-    for path in sorted(varied, key=lambda path: "." in path):
-        setting, value = path.removeprefix("algorithm."), varied[path]
-        if setting in SETTINGS and path not in assigned:
-            words += [f"--{setting.replace('_', '-')}", _typed(value)]
-        elif path == "graph" and isinstance(value, str):
-            words += ["--graph", value]
-        elif path != "algorithm":
-            words += ["--set", f"{path}={_typed(value)}"]
-    name, seed = chosen.algorithm["name"], ["--seed", str(chosen.seed)] if chosen.seed else []
-    others = ",".join(dict.fromkeys((name, "local", "global")))
-    return [
-        shlex.join(["fedlap", "run", str(file)]),
-        shlex.join(["fedlap", "run", "--algorithm", name, *words, *seed]),
-        shlex.join(["fedlap", "compare", "--algorithms", others, "--seeds", "0-4", *words]),
-    ]
-
-
-def _repeated(option: str, value: Any) -> list[str]:
-    return [word for each in (value if isinstance(value, list) else [value]) for word in (option, str(each))]
-
-
-def _typed(value: Any, inside: bool = False) -> str:
-    """A value as TOML; text alone needs no quotes unless it would be read as something else."""
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{key} = {_typed(each, True)}' for key, each in value.items())}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(_typed(each, True) for each in value)}]"
-    if isinstance(value, str) and not inside and value_of(value) == value:
-        return value
-    return json.dumps(value)

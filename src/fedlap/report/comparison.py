@@ -20,11 +20,6 @@ Outcome = list[Score] | DivergedError  # a run's scores, or why it has none
 Runs = Mapping[str, Sequence[Outcome]]  # for each label, for each seed
 
 COSTS = ["up a round", "down a round", "ms a round"]
-LEGEND = (
-    "Pooled: over all test rows together; client mean, client std: over clients; worst tenth: mean over the "
-    "tenth of clients that does worst; up, down: sent by and to all clients together; ms: training without "
-    "evaluation."
-)
 
 
 @dataclass(frozen=True)
@@ -38,6 +33,24 @@ class Comparison:
     seeds: list[int]
     runs: Runs
     source: str = ""  # the name of the data set, where that is not what it is called here
+
+    @property
+    def scored_rows(self) -> str:
+        """Rows that scores are taken on."""
+        return "test rows"
+
+    @property
+    def repeats(self) -> str:
+        """Runs of a row, which differ in these."""
+        return "seeds"
+
+    def legend(self) -> str:
+        """The meaning of the columns."""
+        return (
+            f"Pooled: over all {self.scored_rows} together; client mean, client std: over clients; worst "
+            "tenth: mean over the tenth of clients that does worst; up, down: sent by and to all clients "
+            "together; ms: training without evaluation."
+        )
 
     def fields(self) -> list[str]:
         """What tells rows apart: headers of the columns before the scores."""
@@ -112,15 +125,23 @@ class Comparison:
             _cell(self.last(name, field) * factor, self.classifies) for _, field, factor in self.columns()
         ]
 
-    def _costs(self, name: str) -> list[str]:
+    def costs(self, name: str) -> tuple[float, float, float] | None:
+        """Bytes sent by and to all clients and seconds per round, mean over finished runs, if any."""
         last = [scores[-1] for scores in self.finished(name)]
         if not last:
-            return ["–"] * len(COSTS)
+            return None
         up, down, seconds = np.mean(
             [(score.bytes_up / score.round, score.bytes_down / score.round, score.seconds / score.round)
              for score in last], axis=0,
         )  # fmt: skip
-        return [bytes_text(float(up)), bytes_text(float(down)), f"{1000 * seconds:.1f}"]
+        return float(up), float(down), float(seconds)
+
+    def _costs(self, name: str) -> list[str]:
+        costs = self.costs(name)
+        if costs is None:
+            return ["–"] * len(COSTS)
+        up, down, seconds = costs
+        return [bytes_text(up), bytes_text(down), f"{1000 * seconds:.1f}"]
 
     def headers(self) -> list[str]:
         """One for each cell of a row."""
@@ -134,7 +155,7 @@ class Comparison:
         """What the table shows."""
         rounds = {scores[-1].round for name in self.runs for scores in self.finished(name)}
         when = f"round {rounds.pop()}" if len(rounds) == 1 else "the last round"
-        return f"{self.subject()}: test rows after {when}, {self.over()}"
+        return f"{self.subject()}: {self.scored_rows} after {when}, {self.over()}"
 
     def table(self, width: int = 80) -> Table:
         """For a terminal, below the title; a narrow one gets fewer columns."""
@@ -167,7 +188,7 @@ class Comparison:
         table = "\n".join(
             "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
         )
-        return f"{self.title()}\n\n{table}\n\n{LEGEND}\n\n" + "\n".join(self.verdict()) + "\n"
+        return f"{self.title()}\n\n{table}\n\n{self.legend()}\n\n" + "\n".join(self.verdict()) + "\n"
 
     @property
     def best(self) -> str | None:

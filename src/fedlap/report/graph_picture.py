@@ -1,7 +1,8 @@
 """A graph as a picture: who is joined with whom."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,13 @@ from jaxtyping import Float64, Int64
 from fedlap.errors import InputError
 from fedlap.graph import Graph
 from fedlap.graph.description import vertices
-from fedlap.graph.fit import pairs
 from fedlap.graph.weights import DENSE_UP_TO, CompleteWeights
 from fedlap.report.layout import layout
 from fedlap.report.png import blank, png
+from fedlap.report.thinning import thin
 
-MOST_EDGES = 4_000  # that are drawn
+MOST_VERTICES, MOST_EDGES = 2_000, 10_000  # in a drawing
+LINE = 90  # letters of a line of the title
 MOST_NAMES = 40  # clients that are named
 INSIDE = 3  # letters of a name that has room within its client
 LONGEST = 18  # letters of a name that are shown
@@ -34,6 +36,7 @@ class Colours:
     what: str
     values: Float64[np.ndarray, "client"]  # not a number where it is not known
     kinds: tuple[str, ...] | None = None
+    unknown: str = ""  # why a value is not known
 
     @staticmethod
     def by_kind(what: str, kind: Int64[np.ndarray, "client"], names: Sequence[str]) -> "Colours":
@@ -58,14 +61,15 @@ def draw_graph(
         raise InputError(
             f"draw: each of {graph.size:,} clients is joined with every other one, which makes no picture"
         )
-    clients = graph.size - graph.server
-    ends, weight = pairs(graph)
-    at = layout(graph.weights.matrix())
+    drawn = thin(graph, MOST_VERTICES, MOST_EDGES)
+    clients = len(drawn.vertices) - graph.server
+    own = drawn.vertices[:clients]
+    at = layout(drawn.matrix)
     figure, axis = blank(figsize=(8.5, 7), layout="constrained")
-    shown = _strongest(weight)
-    _draw_edges(axis, at, ends[:, shown], weight[shown])
-    areas = _areas(clients, rows)
-    face = _draw_clients(figure, axis, at[:clients], areas, colours)
+    _draw_edges(axis, at, drawn.ends, drawn.weight)
+    areas = _areas(clients, None if rows is None else rows[own])
+    shown = None if colours is None else replace(colours, values=colours.values[own])
+    face = _draw_clients(figure, axis, at[:clients], areas, shown)
     if graph.server:
         axis.scatter(at[-1, 0], at[-1, 1], s=330, marker="s", color="black", zorder=3)
     if graph.size <= MOST_NAMES:
@@ -73,18 +77,13 @@ def draw_graph(
     axis.set_aspect("equal")
     axis.margins(0.06)
     axis.axis("off")
-    drawn = f"the {len(shown):,} heaviest of " if len(shown) < len(weight) else ""
-    server = " and the server (square)" if graph.server else ""
-    about = f"{clients:,} clients{server}, {drawn}{len(weight):,} edges"
-    sized = "" if rows is None else "; the larger, the more rows"
-    axis.set_title(f"{title}\n{about}{sized}", fontsize="medium")
+    remarks = ["the server is the square"] if graph.server else []
+    remarks += ["the larger, the more rows"] if rows is not None else []
+    if shown is not None and shown.unknown and not np.isfinite(shown.values).all():
+        remarks.append(f"white: {shown.unknown}")
+    about = fill("; ".join([drawn.about, *remarks]), LINE)
+    axis.set_title(f"{title}\n{about}", fontsize="medium")
     return png(figure)
-
-
-def _strongest(weight: Float64[np.ndarray, "edge"]) -> Int64[np.ndarray, "shown"]:
-    """The heaviest edges, from light to heavy; among equal ones those of everywhere."""
-    spread = np.arange(len(weight)) * 0.6180339887498949 % 1  # even, however many are taken
-    return np.lexsort((spread, -weight))[:MOST_EDGES][::-1].astype(np.int64)
 
 
 def _draw_edges(

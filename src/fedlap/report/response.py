@@ -1,6 +1,7 @@
 """A score against the values of varied settings, as a picture."""
 
 from collections.abc import Sequence
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from fedlap.report.sweep import Sweep, shown
 WIDE = 10  # values that span more than this many times are drawn on a logarithmic axis
 MOST_TICKS = 9  # values that are all written below the axis
 MOST_LINES = 16  # that a legend can tell apart
+LONGEST = 32  # letters of a line beside the axis
 PALE = "0.8"
 
 Groups = dict[str, list[str]]  # rows that are drawn as one line, by what they have in common
@@ -127,7 +129,7 @@ def _draw_words(axis: Any, sweep: Sweep, along: int, groups: Groups) -> None:
             if row not in sweep.ranked:
                 side = axis.get_yaxis_transform()
                 axis.text(0.01, at, "diverged", color=colour, transform=side, va="center", fontsize="small")
-    axis.set_yticks(list(places.values()), list(places))
+    axis.set_yticks(list(places.values()), [fill(text, LONGEST) for text in places])
     axis.set_ylim(len(places) - 0.5, -0.5)
     axis.set_ylabel(sweep.names[along])
     axis.set_xlabel(_what(sweep))

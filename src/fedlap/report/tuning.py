@@ -36,11 +36,15 @@ class Tuning(Sweep):
             f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds each"
         )
 
-    def title(self) -> str:
-        """What the table shows."""
-        rounds = {scores[-1].round for name in self.runs for scores in self.finished(name)}
-        when = f"round {rounds.pop()}" if len(rounds) == 1 else "the last round"
-        return f"{self.subject()}: held-out training rows after {when}, {self.over()}"
+    @property
+    def scored_rows(self) -> str:
+        """Rows that scores are taken on."""
+        return "held-out training rows"
+
+    @property
+    def repeats(self) -> str:
+        """Runs of a row, which differ in these."""
+        return "folds"
 
     @property
     def best(self) -> str | None:

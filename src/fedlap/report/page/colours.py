@@ -3,12 +3,13 @@
 import math
 from collections.abc import Callable, Iterable
 
-from fedlap.report.page.sections import BarsSection, FigureSection, Page
+from fedlap.report.page.sections import EVEN, UNKNOWN, BarsSection, FigureSection, Page
 
 # After Okabe and Ito (2008), each with a contrast of three and more to the page: on light ground, on dark.
 LIGHT = ("#0072b2", "#d55e00", "#007a5a", "#b0508b", "#9a6f00", "#3091c9", "#3c3c3c")
 DARK = ("#4ba3e3", "#ff8a3d", "#2cc79b", "#e59ac7", "#e8c04a", "#9bd8ff", "#e4e4e4")
 GAIN, LOSS = ("#0072b2", "#4ba3e3"), ("#d55e00", "#ff8a3d")  # on light ground, on dark
+GREY = "#8b949e"  # of nodes that are neither
 RADIUS = 3.6  # of a mark
 
 
@@ -39,7 +40,7 @@ def places(page: Page) -> dict[str, int]:
 
 def colour_class(place: int) -> str:
     """The class that gives a place its colour."""
-    return f"k{place % len(LIGHT)}"
+    return {EVEN: "even", UNKNOWN: "hollow"}.get(place, f"k{place % len(LIGHT)}")
 
 
 def dash(place: int, dashed: bool) -> str:

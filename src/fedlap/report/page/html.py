@@ -219,19 +219,29 @@ def _at(series: Series, x: float) -> str:
 
 def _bars(section: BarsSection) -> str:
     """A chart for each method; the script shows one at a time."""
-    charts = "".join(
-        f'<div class="one scroll" data-name="{escape(name)}"><h4>{escape(name)}, in '
-        f"{escape(section.unit)}: {escape(shapes.counted(shapes.ordered(section, place)))}</h4>"
-        f"{shapes.bars(section, place)}</div>"
-        for place, (name, _) in enumerate(section.series)
+    charts, most = [], 0
+    for place, (name, _) in enumerate(section.series):
+        every = shapes.ordered(section, place)
+        most = max(most, len(every))
+        charts.append(
+            f'<div class="one scroll" data-name="{escape(name)}"><h4>{escape(name)}, in '
+            f"{escape(section.unit)}: {escape(shapes.counted(every))}</h4>"
+            f"{shapes.bars(section, place)}</div>"
+        )
+    thinned = (
+        f'<p class="about">{shapes.DRAWN_BARS:,} of {most:,} bars are drawn, at even distances from the '
+        "highest to the lowest; the csv file has all values.</p>"
     )
-    return f'<figure class="bars">{charts}</figure>'
+    return f'<figure class="bars">{"".join(charts)}</figure>{thinned if most > shapes.DRAWN_BARS else ""}'
 
 
 def _files(section: Named) -> str:
     tabular = isinstance(section, TableSection)
-    kind, forms = ("tables", ("md", "csv", "tex")) if tabular else ("figures", ("png", "pdf"))
-    links = " ".join(f'<a href="{kind}/{escape(section.name)}.{form}">{form}</a>' for form in forms)
+    kind, forms = ("tables", ["md", "tex"]) if tabular else ("figures", ["png", "pdf"])
+    files = [(f"{kind}/{section.name}.{form}", form) for form in forms]
+    if isinstance(section, TableSection | BarsSection) and section.records is not None:
+        files.insert(1 if tabular else 2, (f"tables/{section.name}.csv", "csv"))
+    links = " ".join(f'<a href="{escape(path)}">{form}</a>' for path, form in files)
     return f'<p class="files">Files: {links}</p>'
 
 

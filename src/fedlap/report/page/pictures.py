@@ -6,10 +6,18 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from fedlap.report.page.colours import GAIN, LIGHT, LOSS, MATPLOTLIB_MARKS, dash
+from fedlap.report.page.colours import GAIN, GREY, LIGHT, LOSS, MATPLOTLIB_MARKS, dash
 from fedlap.report.page.scale import Scale, tick_text
-from fedlap.report.page.sections import BarsSection, DrawingSection, FigureSection, HeatSection, Panel
-from fedlap.report.page.shapes import NAMED_BARS, cut, ordered
+from fedlap.report.page.sections import (
+    EVEN,
+    UNKNOWN,
+    BarsSection,
+    DrawingSection,
+    FigureSection,
+    HeatSection,
+    Panel,
+)
+from fedlap.report.page.shapes import NAMED_BARS, cut, evenly, ordered
 from fedlap.report.page.svg import every
 
 Drawn = FigureSection | BarsSection | HeatSection | DrawingSection
@@ -121,7 +129,7 @@ def _bars(section: BarsSection) -> Any:
     figure = _figure(8, 0.4 + 2.3 * max(1, rows))
     axes = figure.subplots(max(1, rows), 1, squeeze=False, sharey=True).flatten().tolist()
     for place, axis in enumerate(axes[:rows]):
-        shown = ordered(section, place)
+        shown = evenly(ordered(section, place))
         values = [value for _, value in shown]
         edges = [place - 0.5 for place in range(len(values) + 1)]
         # Two outlines, since many single bars take seconds.
@@ -175,12 +183,15 @@ def _drawing(section: DrawingSection) -> Any:
         )
     )
     named = len(at) <= MOST_TICKS and max((len(node[0]) for node in section.nodes), default=0) <= 3
-    colours = [LIGHT[group % len(LIGHT)] for *_, group in section.nodes]
+    special = {EVEN: GREY, UNKNOWN: "white"}
+    colours = [special.get(group, LIGHT[group % len(LIGHT)]) for *_, group in section.nodes]
+    rims = [GREY if group == UNKNOWN else "white" for *_, group in section.nodes]
     area = 260 if named else max(8, 6000 / max(1, len(at)))
     if at:
-        axis.scatter(*zip(*at, strict=True), s=area, c=colours, edgecolors="white", linewidths=0.8, zorder=2)
-    for (name, *_), place in zip(section.nodes if named else [], at if named else [], strict=True):
-        axis.annotate(name, place, ha="center", va="center", fontsize=8, color="white", zorder=3)
+        axis.scatter(*zip(*at, strict=True), s=area, c=colours, edgecolors=rims, linewidths=0.8, zorder=2)
+    for (name, *_, group), place in zip(section.nodes if named else [], at if named else [], strict=True):
+        ink = "black" if group == UNKNOWN else "white"
+        axis.annotate(name, place, ha="center", va="center", fontsize=8, color=ink, zorder=3)
     axis.set_aspect("equal")
     axis.margins(0.06)
     axis.axis("off")

@@ -7,17 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from fedlap.report.comparison import LEGEND, Comparison
+from fedlap.report.comparison import Comparison
 from fedlap.report.page.kept import Kept
 from fedlap.report.page.sections import (
     Cell,
     FactsSection,
     FigureSection,
     Panel,
+    Records,
     Section,
     Series,
     TableSection,
     TextSection,
+    Value,
 )
 from fedlap.report.page.tables import MARK
 from fedlap.report.sweep import Sweep, shown
@@ -59,8 +61,44 @@ def scores_table(made: Comparison) -> TableSection:
         rows.append(line)
     return TableSection(
         "Scores", f"{made.title()}.", "scores", [*fields, *made.headers()[first:]], rows,
-        f"{LEGEND} {_mark(made, best)}".strip(),
+        f"{made.legend()} {_mark(made, best)}".strip(), records=score_records(made),
     )  # fmt: skip
+
+
+def score_records(made: Comparison) -> Records:
+    """The numbers of the table: for each score its mean and standard deviation over the runs of a row."""
+    fields = list(made.names) if isinstance(made, Sweep) else made.fields()
+    chosen = [made.best] if isinstance(made, Tuning) else supported(made)
+    columns = [*fields, made.repeats, "diverged"]
+    for _, field, factor in made.columns():
+        columns += [f"{_column(field, factor)}_{kind}" for kind in ("mean", "std")]
+    columns += ["upload_bytes_per_round", "download_bytes_per_round", "milliseconds_per_round"]
+    columns.append("chosen" if isinstance(made, Tuning) else "shown_best")
+    rows: list[list[Value]] = []
+    for name, runs in made.runs.items():
+        failed, costs = made.diverged(name), made.costs(name)
+        line: list[Value] = list(made.cells(name))
+        if isinstance(made, Sweep):
+            line = [value if _is_number(value) else shown(value) for value in made.values[name]]
+        line += [len(runs), failed]
+        for _, field, factor in made.columns():
+            values = made.last(name, field) * factor
+            line.append(None if failed else float(values.mean()))
+            line.append(None if failed or len(values) < 2 else float(values.std(ddof=1)))
+        line += [None] * 3 if costs is None else [round(costs[0]), round(costs[1]), 1000 * costs[2]]
+        rows.append([*line, int(name in chosen)])
+    return Records(columns, rows)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _column(field: str, factor: float) -> str:
+    """The name of a score in a CSV file, with its unit."""
+    what, _, kind = field.partition("_")
+    over = {"": "pooled", "mean": "client_mean", "worst": "worst_tenth", "std": "client_std"}[kind]
+    return f"{over}_{what}{'_percent' if factor == 100 else ''}"
 
 
 def supported(made: Comparison) -> list[str]:
@@ -101,12 +139,19 @@ def curves(made: Comparison) -> FigureSection | None:
     if not rows or len(rows) > MOST_CURVES:
         return None
     what = "accuracy %" if made.classifies else "loss"
-    test = "held-out rows" if isinstance(made, Tuning) else "test rows"
     panels = [
-        _panel(made, rows, f"On {test}", f"{what}, pooled", made.headline, 100.0 if made.classifies else 1.0),
+        _panel(
+            made,
+            rows,
+            f"On {made.scored_rows}",
+            f"{what}, pooled",
+            made.headline,
+            100.0 if made.classifies else 1.0,
+        ),
         _panel(made, rows, "On training rows", "loss, pooled", "train_loss", 1.0, log_y=True),
     ]
-    bands = f" Bands: one standard deviation over {len(made.seeds)} seeds." if len(made.seeds) > 1 else ""
+    number = len(made.seeds)
+    bands = f" Bands: one standard deviation over {number} {made.repeats}." if number > 1 else ""
     failed = [name for name in made.runs if made.diverged(name)]
     left = f" Not drawn, since it diverged: {', '.join(failed)}." if failed else ""
     return FigureSection("Over rounds", f"After each scored round.{bands}{left}", "curves", panels)
@@ -174,9 +219,10 @@ def response(made: Comparison) -> FigureSection | None:
     log = len(sizes) > 1 and max(sizes) / min(sizes) > WIDE and min(made.tried(along)) >= 0
     what = "accuracy %, pooled" if made.classifies else "loss, pooled (lower is better)"
     title = f"Against {made.names[along]}"
-    panel = Panel("After the last round", made.names[along], what, series, log_x=log)
-    over = "folds" if isinstance(made, Tuning) else "seeds"
-    about = f"Bands: one standard deviation over {over}. Values with which a run diverged are not drawn."
+    panel = Panel(f"On {made.scored_rows} after the last round", made.names[along], what, series, log_x=log)
+    about = (
+        f"Bands: one standard deviation over {made.repeats}. Values with which a run diverged are not drawn."
+    )
     return FigureSection(title, about, "response", [panel])
 
 

@@ -5,6 +5,19 @@ A section with a name has files of its own (`tables/NAME.md`, `figures/NAME.png`
 
 from dataclasses import dataclass
 
+EVEN, UNKNOWN = -2, -1  # colour groups of nodes: grey, and hollow
+
+
+Value = str | int | float | None  # None and NaN are missing
+
+
+@dataclass(frozen=True)
+class Records:
+    """Plain values for other programs: a name with its unit for each column, then rows."""
+
+    columns: list[str]
+    rows: list[list[Value]]
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -18,7 +31,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class TableSection:
-    """A table; `columns[0]` names the rows. Neighbouring tables of one `group` stand under one heading."""
+    """A table; `columns[0]` names the rows. Neighbouring tables of one `group` stand under one heading.
+
+    Cells are texts; `records` are the numbers behind them, for the CSV file.
+    """
 
     title: str
     about: str
@@ -27,6 +43,7 @@ class TableSection:
     rows: list[list[Cell]]
     footer: str = ""
     group: str = ""
+    records: Records | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +82,10 @@ class FigureSection:
 
 @dataclass(frozen=True)
 class BarsSection:
-    """A bar for each label, up for gains and down for losses; one set of bars for each of the `series`."""
+    """A bar for each label, up for gains and down for losses; one set of bars for each of the `series`.
+
+    `records` are all values for a CSV file; of very many bars not all are drawn.
+    """
 
     title: str
     about: str
@@ -73,6 +93,7 @@ class BarsSection:
     labels: list[str]
     series: list[tuple[str, list[float]]]
     unit: str
+    records: Records | None = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +110,10 @@ class HeatSection:
 
 @dataclass(frozen=True)
 class DrawingSection:
-    """A graph: nodes are (name, x, y, colour group), edges (node, node, weight)."""
+    """A graph: nodes are (name, x, y, colour group), edges (node, node, weight).
+
+    Nodes of the group EVEN are grey, those of UNKNOWN hollow.
+    """
 
     title: str
     about: str

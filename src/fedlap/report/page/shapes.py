@@ -11,7 +11,9 @@ BARS = 720.0, 250.0  # width and height
 HEAT = 720.0
 DRAWING = 480.0, 400.0
 NAMED_BARS = 36  # bars that are named below
+DRAWN_BARS = 400  # bars of a chart
 MANY_EDGES = 150  # more are drawn thin
+FEW_NODES = 200  # more are drawn without rims
 LONGEST = 16  # letters of a name that are shown
 LETTER, CAPITAL = 6.6, 8.8  # width of one, about
 
@@ -22,9 +24,17 @@ def ordered(section: BarsSection, place: int) -> list[tuple[str, float]]:
     return sorted((pair for pair in pairs if math.isfinite(pair[1])), key=lambda pair: -pair[1])
 
 
+def evenly(shown: list[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Of very many bars those at even distances, the first and the last among them."""
+    if len(shown) <= DRAWN_BARS:
+        return shown
+    return [shown[round(place * (len(shown) - 1) / (DRAWN_BARS - 1))] for place in range(DRAWN_BARS)]
+
+
 def bars(section: BarsSection, place: int) -> str:
     """One method's bars, from the highest to the lowest, on both sides of zero."""
-    shown = ordered(section, place)
+    every = ordered(section, place)
+    shown = evenly(every)
     width, height = BARS
     named = len(shown) <= NAMED_BARS
     longest = max((width_of(label) for label, _ in shown), default=0.0)
@@ -50,7 +60,7 @@ def bars(section: BarsSection, place: int) -> str:
         if named:
             made.append(_below(cut(label), x + room / 2, height - foot + 12, turned))
     made.append(f'<path class="axis" d="M{left} {zero:.1f}H{width - 6}"/>')
-    about = f"{section.series[place][0]}, in {section.unit}: {counted(shown)}"
+    about = f"{section.series[place][0]}, in {section.unit}: {counted(every)}"
     return (
         f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(about)}">'
         f"{''.join(made)}</svg>"
@@ -139,11 +149,13 @@ def drawing(section: DrawingSection) -> str:
             text = f'<text x="{x:.1f}" y="{y + 4:.1f}" class="mid inside">{escape(name)}</text>'
         made.append(
             f'<g class="node {colour_class(group)}" data-node="{number}"><title>{escape(name)}: '
-            f'{degree[number]} edges</title><circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}"/>{text}</g>'
+            f"{degree[number]} edges drawn</title>"
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}"/>{text}</g>'
         )
     about = f"A graph of {many} nodes and {len(section.edges)} edges"
     return (
-        f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{about}" class="graph">'
+        f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{about}" '
+        f'class="graph{" many" if many > FEW_NODES else ""}">'
         f"{''.join(made)}</svg>"
     )
 

@@ -2,9 +2,10 @@
 
 import csv
 import io
+import math
 from collections.abc import Iterable
 
-from fedlap.report.page.sections import Cell, TableSection
+from fedlap.report.page.sections import Cell, Records, TableSection, Value
 
 PAPER = "paper "  # what a note begins with that is the paper's number
 MARK = "★"
@@ -33,19 +34,19 @@ def markdown(table: TableSection) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def comma_separated(table: TableSection) -> str:
-    """For other programs: notes in a column of their own, behind."""
+def comma_separated(records: Records) -> str:
+    """For other programs: one line of names, numbers to the last digit, nothing where a value is missing."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    heads = _noted(table)
-    writer.writerow(
-        name
-        for column, head in zip(table.columns, heads, strict=True)
-        for name in ([column] if head is None else [column, f"{column}: {head}"])
-    )
-    for row in table.rows:
-        writer.writerow(_spread(row, heads))
+    writer.writerow(records.columns)
+    writer.writerows([_plain(value) for value in row] for row in records.rows)
     return file.getvalue()
+
+
+def _plain(value: Value) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    return value if isinstance(value, str) else repr(value)
 
 
 def latex(table: TableSection) -> str:
@@ -86,15 +87,6 @@ def _noted(table: TableSection) -> list[str | None]:
 
 def _note(cell: Cell, head: str) -> str:
     return cell.note.removeprefix(PAPER) if head == "paper" else cell.note
-
-
-def _spread(row: list[Cell], heads: list[str | None]) -> list[str]:
-    """A row's texts, each note in a cell of its own."""
-    return [
-        text
-        for cell, head in zip(row, heads, strict=True)
-        for text in ([cell.text] if head is None else [cell.text, _note(cell, head)])
-    ]
 
 
 def _marked(cell: Cell) -> str:

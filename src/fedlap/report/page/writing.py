@@ -6,15 +6,18 @@ from fedlap.errors import InputError
 from fedlap.files import write_file
 from fedlap.report.page.colours import places
 from fedlap.report.page.html import html
-from fedlap.report.page.sections import FactsSection, Page, TableSection, TextSection
+from fedlap.report.page.sections import BarsSection, FactsSection, Page, TableSection, TextSection
 from fedlap.report.page.tables import comma_separated, latex, markdown
 
-FORMS = {"md": markdown, "csv": comma_separated, "tex": latex}
+FORMS = {"md": markdown, "tex": latex}
 PAGE = "page.html"
 
 
 def write(page: Page, folder: Path) -> Path:
-    """Write page.html, tables/NAME.md, .csv and .tex, and figures/NAME.png and .pdf; where the page is."""
+    """Write page.html, tables/NAME.md, .csv and .tex, and figures/NAME.png and .pdf; where the page is.
+
+    The values behind bars are a table, too: tables/NAME.csv.
+    """
     from fedlap.report.page.pictures import pictures  # here, since a page alone needs no matplotlib
 
     colours, seen = places(page), set[str]()
@@ -24,9 +27,12 @@ def write(page: Page, folder: Path) -> Path:
         if section.name in seen or not section.name.replace("-", "").replace("_", "").isalnum():
             raise InputError(f"page: {section.name!r} names a section's files; take letters, each name once")
         seen.add(section.name)
+        if isinstance(section, TableSection | BarsSection) and section.records is not None:
+            made = comma_separated(section.records)
+            write_file(folder / "tables" / f"{section.name}.csv", made.encode())
         if isinstance(section, TableSection):
-            for form, made in FORMS.items():
-                write_file(folder / "tables" / f"{section.name}.{form}", made(section).encode())
+            for form, text in FORMS.items():
+                write_file(folder / "tables" / f"{section.name}.{form}", text(section).encode())
         else:
             for form, content in pictures(section, colours).items():
                 write_file(folder / "figures" / f"{section.name}.{form}", content)

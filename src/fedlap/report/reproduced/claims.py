@@ -8,7 +8,7 @@ import numpy as np
 from fedlap.findings import Finding, Findings
 from fedlap.ingredients import Claim
 from fedlap.recipe import Recipe
-from fedlap.report.page.sections import Cell, TableSection
+from fedlap.report.page.sections import Cell, Records, TableSection, Value
 from fedlap.report.paired import LEVEL, holm, paired
 
 MARGIN = 0.5  # points: less than this is no loss worth naming
@@ -173,9 +173,22 @@ def tables(recipe: Recipe, findings: Findings) -> list[TableSection]:
                     ],
                     rows=[_line(recipe, each, others) for each in own],
                     group="What holds",
+                    records=_records(recipe, own),
                 )
             )
     return made
+
+
+def _records(recipe: Recipe, own: Sequence[Checked]) -> Records:
+    """The numbers of a claim's table: a line for each method that it is held against."""
+    names = ["data_and_model", "reading", "against", "verdict"]
+    numbers = ["difference_points", "standard_error_points", "lower_end_points", "p_adjusted"]
+    lines: list[list[Value]] = []
+    for each in own:
+        for against in each.against:
+            titles = each.title, each.reading, recipe.rows[against.other].title, against.verdict
+            lines.append([*titles, against.difference, against.error, against.least, against.p_value])
+    return Records(names + numbers, lines)
 
 
 def _line(recipe: Recipe, each: Checked, others: list[str]) -> list[Cell]:

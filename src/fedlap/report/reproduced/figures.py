@@ -14,6 +14,7 @@ from fedlap.report.page.sections import (
     FigureSection,
     HeatSection,
     Panel,
+    Records,
     Series,
 )
 
@@ -121,6 +122,14 @@ def gains(recipe: Recipe, findings: Findings, reading: str) -> list[BarsSection]
                     labels=labels,
                     series=series,
                     unit="points",
+                    records=Records(
+                        ["client", "method", "gain_points"],
+                        [
+                            [label, method, gain]
+                            for method, values in series
+                            for label, gain in zip(labels, values, strict=True)
+                        ],
+                    ),
                 )
             )
     return made

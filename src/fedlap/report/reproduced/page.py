@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from fedlap.findings import Findings, cells_of
+from fedlap.findings import Finding, Findings, cells_of
 from fedlap.recipe import Recipe
 from fedlap.report.comparison import bytes_text
-from fedlap.report.page import Cell, FactsSection, Page, Section, TableSection
+from fedlap.report.page import Cell, FactsSection, Page, Records, Section, TableSection
 from fedlap.report.page import write as write_page
 from fedlap.report.reproduced import claims, figures, scores
 
@@ -57,12 +56,14 @@ def sent(recipe: Recipe, findings: Findings, reading: str) -> TableSection | Non
     if not cells:
         return None
 
-    def cell_of(row: Any) -> Cell:
+    def bytes_of(row: Finding) -> tuple[float, float]:
+        rounds = row.last("round").mean()
+        return row.last("bytes_up").mean() / rounds, row.last("bytes_down").mean() / rounds
+
+    def cell_of(row: Finding | None) -> Cell:
         if row is None or not row.finished:
             return Cell("–", muted=True)
-        rounds = row.last("round").mean()
-        up, down = row.last("bytes_up").mean() / rounds, row.last("bytes_down").mean() / rounds
-        return Cell(f"{bytes_text(up)} / {bytes_text(down)}")
+        return Cell(" / ".join(map(bytes_text, bytes_of(row))))
 
     return TableSection(
         title=f"Bytes a round: {recipe.readings[reading].title}",
@@ -74,6 +75,15 @@ def sent(recipe: Recipe, findings: Findings, reading: str) -> TableSection | Non
             for name, row in recipe.rows.items()
             if any(name in rows for rows in cells.values())
         ],
+        records=Records(
+            ["method", "data_and_model", "upload_bytes_per_round", "download_bytes_per_round"],
+            [
+                [recipe.rows[name].title, recipe.cells[cell].title, *map(round, bytes_of(row))]
+                for cell, rows in cells.items()
+                for name, row in rows.items()
+                if row.finished
+            ],
+        ),
     )
 
 

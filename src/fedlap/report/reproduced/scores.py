@@ -7,7 +7,7 @@ import numpy as np
 
 from fedlap.findings import Finding, Findings
 from fedlap.recipe import Recipe, Unit
-from fedlap.report.page.sections import Cell, TableSection
+from fedlap.report.page.sections import Cell, Records, TableSection, Value
 from fedlap.report.paired import leads
 
 FOOTER = (
@@ -42,7 +42,32 @@ def table(recipe: Recipe, findings: Findings, reading: str) -> TableSection | No
         rows=lines,
         footer=FOOTER,
         group=recipe.title,
+        records=_score_records(recipe, cells, marked),
     )
+
+
+def _score_records(
+    recipe: Recipe, cells: Mapping[str, Mapping[str, Finding]], marked: Mapping[str, str | None]
+) -> Records:
+    """The numbers of the table: a line for each method and cell."""
+    columns = ["method", "data_and_model", "seeds", "diverged", "stability_product"]
+    columns += ["accuracy_percent_mean", "accuracy_percent_std", "paper_percent_mean", "paper_percent_std"]
+    lines: list[list[Value]] = []
+    for cell, rows in cells.items():
+        for name in recipe.rows:
+            row, paper = rows.get(name), recipe.cells[cell].paper.get(name) or (None, None)
+            if name in recipe.cells[cell].without or (row is None and paper[0] is None):
+                continue
+            line: list[Value] = [recipe.rows[name].title, recipe.cells[cell].title]
+            if row is None:
+                line += [0, 0, None, None, None]
+            else:
+                values = row.accuracy if row.finished else np.full(0, np.nan)
+                mean = float(values.mean()) if len(values) else None
+                std = float(values.std(ddof=1)) if len(values) > 1 else None
+                line += [len(row.seeds), len(row.diverged), row.product, mean, std]
+            lines.append([*line, *paper, int(marked[cell] == name)])
+    return Records([*columns, "shown_best"], lines)
 
 
 def cell_of(recipe: Recipe, cell: str, name: str, rows: Mapping[str, Finding], marked: bool) -> Cell:
@@ -118,6 +143,16 @@ def choices(recipe: Recipe, findings: Findings, reading: str) -> TableSection | 
         name=f"{recipe.name}-{reading}-chosen",
         columns=["method", *(recipe.cells[cell].title for cell in cells)],
         rows=lines,
+        records=Records(
+            ["method", "data_and_model", "seed", "setting", "value"],
+            [
+                [recipe.rows[name].title, recipe.cells[cell].title, int(seed), setting, value]
+                for cell, rows in cells.items()
+                for name, row in rows.items()
+                for seed, choice in row.choices.items()
+                for setting, value in choice["values"].items()
+            ],
+        ),
     )
 
 
