@@ -85,8 +85,8 @@ def _one_wave(
     told = {place: tracker_for(words, plan.runs[place].folder, console.remark) for place in plan.left}
     interval, stacks = Interval(given["save_rounds"], given["save_seconds"]), plan.stacks()
     with stop_on_signal() as stopping, progress(console.err, stacks, name, rounds) as (on_score, on_round):
-        for place, made in plan.trained(stacks, Watch(interval, stopping, on_score, on_round), told):
-            yield place, made if isinstance(made, DivergedError) else made.scores
+        watch = Watch(interval, stopping, on_score, on_round, lambda text: console.remark(f"note: {text}"))
+        yield from plan.trained(stacks, watch, told)
 
 
 def _waves(ready: Sequence[Prepared]) -> list[list[int]]:
