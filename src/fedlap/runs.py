@@ -19,6 +19,7 @@ import torch
 
 from fedlap import checkpoints
 from fedlap.checkpoints import Checkpoint, DamagedError, Owner
+from fedlap.engines import host
 from fedlap.errors import DivergedError, InputError
 from fedlap.experiment import Experiment
 from fedlap.files import unwritable, write_file
@@ -58,7 +59,7 @@ class Run:
     @property
     def experiment(self) -> Experiment:
         """What is run here."""
-        return read_experiment(self.folder / EXPERIMENT)
+        return read_experiment(self.folder / EXPERIMENT, stored=True)
 
     @property
     def name(self) -> str:
@@ -138,7 +139,7 @@ class Run:
         """Keep what is run, and where."""
         write_file(
             self.folder / ENVIRONMENT,
-            json.dumps(environment(experiment.schedule.placed()), indent=1).encode(),
+            json.dumps(_environment_of(experiment), indent=1).encode(),
         )
         write_file(self.folder / EXPERIMENT, tomli_w.dumps(experiment.described()).encode())
 
@@ -148,10 +149,10 @@ class Run:
             before = json.loads((self.folder / ENVIRONMENT).read_bytes())
         except (OSError, ValueError):
             return [f"{self.name}: environment.json does not say any more where this run was begun"]
-        now = environment(experiment.schedule.placed())
+        now = _environment_of(experiment)
         return [
             f"{key} was {before[key]!r} and is {now[key]!r} now: last digits may differ from an unbroken run"
-            for key in ("torch", "device", "threads")
+            for key in ("torch", "device", "threads", "kernel")
             if key in before and before[key] != now[key]
         ]
 
@@ -200,15 +201,18 @@ def runs_in(out: Path) -> list[Run]:
     return [Run(path.parent) for path in sorted(out.glob(f"*/{EXPERIMENT}"))]
 
 
-def read_experiment(path: Path) -> Experiment:
-    """An experiment from its file; a mistake is one line that names the field."""
+def read_experiment(path: Path, stored: bool = False) -> Experiment:
+    """An experiment from its file; a mistake is one line that names the field.
+
+    stored: as for `Experiment.of`.
+    """
     try:
         described = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise InputError(f"{str(path)!r} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # not TOML, not text, numbers too long, nested too deep
         raise InputError(f"{str(path)!r} is not a TOML file: {error}") from error
-    return Experiment.of(described)
+    return Experiment.of(described, stored)
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -222,6 +226,13 @@ def environment(device: torch.device) -> dict[str, Any]:
         "device": name,
         "threads": torch.get_num_threads(),
     }
+
+
+def _environment_of(experiment: Experiment) -> dict[str, Any]:
+    """The environment of a run, with the compiled kernel of the CPU; a GPU has its own."""
+    device, dtype = experiment.schedule.placed(), experiment.schedule.real
+    compiled = device.type == "cpu" and host.compiled(dtype) is not None
+    return environment(device) | {"kernel": "compiled" if compiled else None}
 
 
 @cache
