@@ -166,6 +166,30 @@ def test_a_process_that_is_killed_leaves_nothing_locked(tmp_path):
     assert (busy([a]), busy([b])) == (None, None)
 
 
+def test_files_that_change_while_they_are_read_are_not_called_damaged(tmp_path):
+    """Another process has removed a checkpoint since its folder was listed."""
+    train(tmp_path, tiny(2, seeds=(0, 1)))
+    ready = tiny(3, seeds=(0, 1))
+    folders = [run.folder for run in Plan.of(tmp_path, ready).runs]
+    for path in folders[1].glob("checkpoint/*/manifest.json"):
+        path.unlink()
+    with pytest.raises(fl.InputError, match="and there is no other"):
+        Plan.of(tmp_path, ready)
+    for held in (folders, folders[1:]):
+        with locked(held), pytest.raises(fl.InputError, match="another process is training"):
+            Plan.of(tmp_path, ready)
+
+
+def test_a_pipe_or_a_link_in_the_place_of_a_claim_is_none(tmp_path):
+    (tmp_path / "a").mkdir()
+    os.mkfifo(tmp_path / "a" / ".claim")
+    assert busy([tmp_path / "a"]) is None
+    (tmp_path / "outside").write_text("left alone")
+    (tmp_path / "a" / ".claim").symlink_to(tmp_path / "outside")
+    assert busy([tmp_path / "a"]) is None
+    assert (tmp_path / "outside").read_text() == "left alone"
+
+
 def test_a_claim_that_names_another_place_is_none(tmp_path):
     a, outside = tmp_path / "runs" / "a", tmp_path / "outside"
     for claim in (b"", b"x", b"../../outside x", b"/ x", b".. x", b"a x", b"gone x", b"\xff x", b"x" * 9999):

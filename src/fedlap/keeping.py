@@ -9,7 +9,7 @@ from typing import Any
 
 from fedlap.checkpoints import Checkpoint, Owner
 from fedlap.errors import DivergedError, InputError
-from fedlap.locks import locked
+from fedlap.locks import locked, raise_if_locked
 from fedlap.result import Progress, Result
 from fedlap.rounds import Moment
 from fedlap.runs import Run
@@ -74,10 +74,8 @@ class Plan:
             if state == "diverged":
                 done[place] = run.failure()
             elif state != "new":
-                found[place], damaged = run.checkpoints()
+                found[place], damaged = _checkpoints(run)
                 remarks += damaged
-                if not found[place] and run.saved:
-                    raise InputError(f"{damaged[0]}, and there is no other; repeat the run with --again")
         for place in _whole(found, [each.experiment.rounds for each in ready]):
             done[place] = _shown(runs[place], ready[place].experiment.rounds, found.pop(place)[0].round)
         begun = list(ready)
@@ -246,6 +244,18 @@ class Keeper:
             self.watch.remark(
                 f"{log.path} was removed or changed by another program during training; it is restored"
             )
+
+
+def _checkpoints(run: Run) -> tuple[list[Checkpoint], list[str]]:
+    """Valid checkpoints of a run, newest first, and why others were rejected."""
+    try:
+        found, damaged = run.checkpoints()
+        if not found and run.saved:
+            raise InputError(f"{damaged[0]}, and there is no other; repeat the run with --again")
+    except InputError:
+        raise_if_locked(run.folder)  # then its files change while they are read
+        raise
+    return found, damaged
 
 
 def _shown(run: Run, rounds: int, reached: int) -> list[Score]:

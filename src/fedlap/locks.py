@@ -35,6 +35,19 @@ def locked(folders: Sequence[Path]) -> Iterator[None]:
         yield
 
 
+def raise_if_locked(folder: Path) -> None:
+    """Raise InputError if another process is training the run in this folder now."""
+    try:
+        with FileLock(folder / LOCK, timeout=0):
+            busy = _is_claimed(folder)
+    except Timeout:
+        busy = True
+    except OSError:  # a folder that cannot be locked cannot be trained in
+        busy = False
+    if busy:
+        raise _busy(folder)
+
+
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     lock = FileLock(folder / LOCK, timeout=0)
@@ -62,14 +75,24 @@ def _is_claimed(folder: Path) -> bool:
             return False
     except Timeout:
         return True
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise unwritable(first, error) from error
 
 
 def _read_claim(folder: Path) -> str:
+    """The text of a folder's claim, if there is one; a link or a pipe in its place is none."""
     try:
-        with (folder / CLAIM).open("rb") as file:
-            return os.fsdecode(file.read(LONGEST))
+        number = os.open(folder / CLAIM, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return ""
+    try:
+        return os.fsdecode(os.read(number, LONGEST))
+    except OSError:
+        return ""
+    finally:
+        os.close(number)
 
 
 def _busy(folder: Path) -> InputError:
