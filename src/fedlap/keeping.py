@@ -124,7 +124,7 @@ class Plan:
         asked = [replace(each, trial=replace(each.trial, progress=None)) for each in asked]
         now = Plan.of(self.runs[places[0]].folder.parent, asked)
         what = f"{len(changed)} of {len(places)} runs were" if len(places) > 1 else "this run was"
-        watch.remark(f"{what} trained by another process in the meantime; its rounds are used")
+        watch.remark(f"{what} trained by another process in the meantime; those rounds are used")
         for remark in now.remarks:
             watch.remark(remark)
         ready = dict(enumerate(self.ready)) | dict(zip(places, now.ready, strict=True))
