@@ -66,9 +66,9 @@ def trained(out: Path, made: Prepared, rounds: int) -> Spent:
     plan, spent = Plan.of(out, [ready], again=True), Spent()
     with timed(Run, "save", spent.checkpoints), timed(Run, "save_models", models := []):
         began = time.perf_counter()
-        ((_, result),) = plan.trained(plan.stacks(), Watch())
+        ((_, scores),) = plan.trained(plan.stacks(), Watch())
         spent.total = time.perf_counter() - began
-    spent.training, spent.models = result.scores[-1].seconds, sum(models)
+    spent.training, spent.models = scores[-1].seconds, sum(models)
     last = plan.runs[0].folder / "checkpoint" / f"round-{rounds:08d}" / "state.safetensors"
     spent.megabytes = last.stat().st_size / 1e6
     return spent

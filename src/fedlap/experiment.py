@@ -70,18 +70,23 @@ class Experiment(BaseModel):
     content: str = ""  # digest of the data once they are loaded; those of another content are refused
 
     @classmethod
-    def of(cls, description: Mapping[str, Any]) -> "Experiment":
-        """From plain values; a mistake is one line that names the field."""
+    def of(cls, description: Mapping[str, Any], stored: bool = False) -> "Experiment":
+        """From plain values; a mistake is one line that names the field.
+
+        stored: accept a method that is not registered here, as its run stored it; only `build` needs it.
+        """
         for field, value in description.items():
             if isinstance(value, bool) and field in cls.model_fields:
                 raise InputError(f"{field} = {value}: it is not a matter of true or false")
         try:
-            made = cls.model_validate(dict(description))
+            made = cls.model_validate(dict(description), context={"stored": stored})
         except ValidationError as error:
             raise one_line(error, "", cls.model_fields) from None
         check_numbers("", made.model_dump())
         whole("seed", made.seed)
         _ = made.schedule  # refuses numbers that cannot be run
+        if not made.knows_method:
+            return made
         if not takes_graph(made.algorithm["name"]):
             return made.model_copy(update={"graph": {}})
         if not made.graph:
@@ -142,7 +147,10 @@ class Experiment(BaseModel):
 
     @field_validator("algorithm")
     @classmethod
-    def _algorithm(cls, section: Section) -> Section:
+    def _algorithm(cls, section: Section, info: ValidationInfo) -> Section:
+        stored = (info.context or {}).get("stored") and isinstance(section.get("name"), str)
+        if stored and section["name"] not in ALGORITHMS:
+            return section
         name = known_name("algorithm", "algorithm", section, ALGORITHMS)
         made = completed("algorithm", name, ALGORITHMS[name], section, leave=("graph",))
         if "local_steps" not in made and "local_epochs" not in made:
@@ -175,6 +183,11 @@ class Experiment(BaseModel):
         return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
+    def knows_method(self) -> bool:
+        """Whether its method is registered in this process; one of a user's own may not be."""
+        return self.algorithm["name"] in ALGORITHMS
+
+    @property
     def title(self) -> str:
         """What the data are called."""
         return str(Path(self.data["path"]).stem if "path" in self.data else self.data["name"])
@@ -202,6 +215,11 @@ class Experiment(BaseModel):
         """The objects that this describes; data that are loaded already may be given."""
         federation, known = loaded or self.load()
         name, settings = parted(self.algorithm)
+        if not self.knows_method:
+            raise InputError(
+                f"algorithm.name: method {brief(name)} is not registered in this process; in Python, set "
+                f"fedlap.ALGORITHMS[{brief(name)}] to its class, then call fedlap.cli.main() to train it"
+            )
         make = ALGORITHMS[name]
         if takes_graph(name):
             with located(graph=self.graph):

@@ -4,21 +4,23 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from fedlap.checkpoints import Checkpoint, Owner
 from fedlap.errors import DivergedError, InputError
+from fedlap.locks import locked, raise_if_locked
 from fedlap.result import Progress, Result
 from fedlap.rounds import Moment
 from fedlap.runs import Run
+from fedlap.score_log import ScoreLog
 from fedlap.scores import Score
 from fedlap.sweeps import Prepared, stacks, train_stack
 from fedlap.tracking import Tracker
 
 Outcome = list[Score] | DivergedError  # a run's scores, or why it has none
 SHARE = 0.02  # of the time, that checkpoints may take where nothing else is asked for
+MOST_OPEN = 32  # runs of a stack whose scores are written as they are made; more wait for the next checkpoint
 
 
 class StoppedError(Exception):
@@ -45,6 +47,7 @@ class Watch:
     stopping: Callable[[], bool] = lambda: False
     on_score: Callable[[int, Score], None] = _nothing
     on_round: Callable[[Sequence[int], int], None] = _nothing
+    remark: Callable[[str], None] = _nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,11 +58,14 @@ class Plan:
     ready: list[Prepared]
     done: dict[int, Outcome]
     remarks: list[str]
+    again: bool
+    read: list[Any]  # fingerprint of each run from before the plan was made
 
     @staticmethod
     def of(out: Path, ready: Sequence[Prepared], again: bool = False) -> "Plan":
         """What is to be done; `again` repeats everything."""
         runs = [Run.of(out, each.experiment) for each in ready]
+        read = [run.fingerprint() for run in runs]
         done: dict[int, Outcome] = {}
         found: dict[int, list[Checkpoint]] = {}
         remarks: list[str] = []
@@ -68,10 +74,8 @@ class Plan:
             if state == "diverged":
                 done[place] = run.failure()
             elif state != "new":
-                found[place], damaged = run.checkpoints()
+                found[place], damaged = _checkpoints(run)
                 remarks += damaged
-                if not found[place] and run.saved:
-                    raise InputError(f"{damaged[0]}, and there is no other; repeat the run with --again")
         for place in _whole(found, [each.experiment.rounds for each in ready]):
             done[place] = _shown(runs[place], ready[place].experiment.rounds, found.pop(place)[0].round)
         begun = list(ready)
@@ -79,7 +83,7 @@ class Plan:
             trial = replace(ready[place].trial, progress=runs[place].progress(at))
             begun[place] = replace(ready[place], trial=trial)
             remarks += runs[place].changes(ready[place].experiment)
-        return Plan(runs, begun, done, list(dict.fromkeys(remarks)))
+        return Plan(runs, begun, done, list(dict.fromkeys(remarks)), again, read)
 
     @property
     def left(self) -> list[int]:
@@ -93,19 +97,59 @@ class Plan:
 
     def trained(
         self, together: Sequence[Sequence[int]], watch: Watch, trackers: Mapping[int, Tracker] | None = None
-    ) -> Iterator[tuple[int, Result | DivergedError]]:
-        """Train what is left, stack after stack, and keep it; trackers are told of their runs."""
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Train what is left, stack after stack, and keep it; trackers are told of their runs.
+
+        What another process has trained since the plan was made is used, and never discarded.
+        """
         for places in together:
-            told = [(trackers or {}).get(place) for place in places]
-            keeper = Keeper(places, [self.runs[place] for place in places], watch, told)
-            ready = [self.ready[place] for place in places]
-            with ExitStack() as held:
-                keeper.open(ready, held)
-                made = train_stack(ready, keeper.on_score, keeper.on_round)
-                keeper.close(made)
-            yield from zip(places, made, strict=True)
-            if keeper.stopped and (keeper.unfinished or places is not together[-1]):
+            with locked([self.runs[place].folder for place in places]):
+                current, stacks = self._verified(places, watch)
+                made = {place: current.done[place] for place in places if place in current.done}
+                for some in stacks:
+                    keeper = current._train(some, watch, trackers or {}, made)
+                    if keeper.stopped:
+                        break
+            yield from made.items()
+            last = places is together[-1] and len(made) == len(places)
+            if stacks and keeper.stopped and (keeper.unfinished or not last):
                 raise StoppedError(f"stopped after round {keeper.stopped}, and saved")
+
+    def _verified(self, places: Sequence[int], watch: Watch) -> tuple["Plan", list[list[int]]]:
+        """The plan and the stacks for runs that are locked, read again if another process trained one."""
+        changed = [place for place in places if self.runs[place].fingerprint() != self.read[place]]
+        if self.again or not changed:
+            return self, [list(places)]
+        asked = [self.ready[place] for place in places]
+        asked = [replace(each, trial=replace(each.trial, progress=None)) for each in asked]
+        now = Plan.of(self.runs[places[0]].folder.parent, asked)
+        what = f"{len(changed)} of {len(places)} runs were" if len(places) > 1 else "this run was"
+        watch.remark(f"{what} trained by another process in the meantime; those rounds are used")
+        for remark in now.remarks:
+            watch.remark(remark)
+        ready = dict(enumerate(self.ready)) | dict(zip(places, now.ready, strict=True))
+        done = {places[at]: outcome for at, outcome in now.done.items()}
+        current = replace(self, ready=list(ready.values()), done=done)
+        return current, [[places[at] for at in some] for some in now.stacks()]
+
+    def _train(
+        self,
+        places: Sequence[int],
+        watch: Watch,
+        trackers: Mapping[int, Tracker],
+        made: dict[int, Outcome],
+    ) -> "Keeper":
+        """Train one stack of runs that are locked, and add what came out."""
+        ready = [self.ready[place] for place in places]
+        told = [trackers.get(place) for place in places]
+        keeper = Keeper(places, [self.runs[place] for place in places], watch, told)
+        with ExitStack() as held:
+            keeper.open(ready, held)
+            results = train_stack(ready, keeper.on_score, keeper.on_round)
+            keeper.close(results)
+        for place, each in zip(places, results, strict=True):
+            made[place] = each if isinstance(each, DivergedError) else each.scores
+        return keeper
 
 
 @dataclass(eq=False)
@@ -118,7 +162,7 @@ class Keeper:
     trackers: list[Tracker | None]
     stopped: int = 0  # the round after which, if it was asked for
     _owners: list[Owner] = field(default_factory=list)
-    _files: list[FileIO] = field(default_factory=list)
+    _logs: list[ScoreLog] = field(default_factory=list)
     _rounds: int = 0
     _last: tuple[int, float] = (0, 0.0)  # round and time of the last save
     _cost: float = 0.0  # seconds that it took
@@ -129,19 +173,21 @@ class Keeper:
         return 0 < self.stopped < self._rounds
 
     def open(self, ready: Sequence[Prepared], held: ExitStack) -> None:
-        """Take hold of the folders, and begin anew or cut back to where training goes on."""
+        """Begin anew or cut back to where training goes on; the caller holds the locks of the folders."""
         stack = tuple(each.experiment.digest for each in ready)
         self._owners = [Owner(digest, stack) for digest in stack]
         for run, each, tracker in zip(self.runs, ready, self.trackers, strict=True):
-            held.enter_context(run.locked())
             progress, experiment = each.trial.progress, each.experiment
+            scores: list[Score] = []
             if progress is None:
                 run.begin(experiment)
             else:
                 run.describe(experiment)
                 scored = experiment.schedule.scores
-                run.cut(progress.round, [score for score in progress.scores if scored(score.round)])
-            self._files.append(held.enter_context(run.rounds_file()))
+                scores = [score for score in progress.scores if scored(score.round)]
+                run.cut(progress.round, scores)
+            at_once = len(ready) <= MOST_OPEN
+            self._logs.append(held.enter_context(ScoreLog.of(run.folder, scores, at_once)))
             if tracker is not None:
                 tracker.begin(run.name, experiment.described(), progress is not None)
         self._rounds = ready[0].experiment.rounds
@@ -149,7 +195,7 @@ class Keeper:
 
     def on_score(self, place: int, score: Score) -> None:
         """A line of rounds.jsonl."""
-        self.runs[place].append(self._files[place], score)
+        self._logs[place].append(score)
         if (tracker := self.trackers[place]) is not None:
             tracker.score(score)
         self.watch.on_score(self.places[place], score)
@@ -165,10 +211,11 @@ class Keeper:
 
     def close(self, made: Sequence[Result | DivergedError]) -> None:
         """Keep what came out; a run whose last round is saved has its models."""
-        for run, tracker, each in zip(self.runs, self.trackers, made, strict=True):
+        for run, log, tracker, each in zip(self.runs, self._logs, self.trackers, made, strict=True):
             outcome = "stopped" if self.unfinished else "done"
             if isinstance(each, DivergedError):
                 outcome = f"diverged: {each}"
+                self._sync(log)
                 run.fail(each)
             else:
                 run.save_models(each)
@@ -184,11 +231,31 @@ class Keeper:
 
     def _save(self, progress: Sequence[Progress | None]) -> None:
         began = time.monotonic()
-        for run, file, owner, at in zip(self.runs, self._files, self._owners, progress, strict=True):
+        for run, log, owner, at in zip(self.runs, self._logs, self._owners, progress, strict=True):
             if at is not None:
-                run.save(file, at, owner)
+                self._sync(log)
+                run.save(at, owner)
                 self._last = at.round, time.monotonic()
         self._cost = time.monotonic() - began
+
+    def _sync(self, log: ScoreLog) -> None:
+        """Bring scores to the disk, and say so if they had to be written again."""
+        if log.sync():
+            self.watch.remark(
+                f"{log.path} was removed or changed by another program during training; it is restored"
+            )
+
+
+def _checkpoints(run: Run) -> tuple[list[Checkpoint], list[str]]:
+    """Valid checkpoints of a run, newest first, and why others were rejected."""
+    try:
+        found, damaged = run.checkpoints()
+        if not found and run.saved:
+            raise InputError(f"{damaged[0]}, and there is no other; repeat the run with --again")
+    except InputError:
+        raise_if_locked(run.folder)  # then its files change while they are read
+        raise
+    return found, damaged
 
 
 def _shown(run: Run, rounds: int, reached: int) -> list[Score]:
@@ -215,12 +282,18 @@ def _resumed(
 ) -> dict[int, Checkpoint]:
     """Where each run goes on: all of a stack at one round, so that they go on as they were, together."""
     begun: dict[int, Checkpoint] = {}
-    for stack in {some[0].owner.stack for some in found.values() if some}:
+    for stack in sorted({some[0].owner.stack for some in found.values() if some}):
         own = [place for place in found if digests[place] in stack]
+        names = {digests[place] for place in own}
+        # A run that was trained without the others since does not take them back to its own rounds.
+        own = [place for place in own if not found[place] or names.issubset(found[place][0].owner.stack)]
         common = set.intersection(*({at.round for at in found[place]} for place in own))
-        for place in own if common else []:
-            begun[place] = next(at for at in found[place] if at.round == max(common))
-        if len(own) < len(stack):
+        first = any(not found[place] for place in own) and all(len(found[place]) < 2 for place in own)
+        if common:
+            begun |= {p: next(at for at in found[p] if at.round == max(common)) for p in own}
+        elif not first:  # else they were killed while the first checkpoint was written
+            begun |= {place: found[place][0] for place in own if found[place]}
+        if len(own) < len(stack) or not (common or first):
             remarks.append(
                 f"{len(own)} of {len(stack)} runs that were trained together go on without the others; in "
                 "their last digits they may differ from what all would have given"

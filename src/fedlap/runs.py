@@ -6,31 +6,30 @@ import platform
 import shutil
 import subprocess
 import tomllib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
-from io import FileIO
 from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
 import torch
-from filelock import FileLock, Timeout
 
 from fedlap import checkpoints
 from fedlap.checkpoints import Checkpoint, DamagedError, Owner
+from fedlap.engines import host
 from fedlap.errors import DivergedError, InputError
 from fedlap.experiment import Experiment
 from fedlap.files import unwritable, write_file
 from fedlap.result import Progress, Result
+from fedlap.score_log import ROUNDS, line_of, stat_of
 from fedlap.scores import Score
 
 State = Literal["new", "unfinished", "done", "diverged"]
 EXPERIMENT, ENVIRONMENT = "experiment.toml", "environment.json"
-ROUNDS, FAILURE = "rounds.jsonl", "diverged.json"
+FAILURE = "diverged.json"
 CHECKPOINTS, MODELS = "checkpoint", "models"
 
 
@@ -60,7 +59,7 @@ class Run:
     @property
     def experiment(self) -> Experiment:
         """What is run here."""
-        return read_experiment(self.folder / EXPERIMENT)
+        return read_experiment(self.folder / EXPERIMENT, stored=True)
 
     @property
     def name(self) -> str:
@@ -107,9 +106,10 @@ class Run:
 
     def checkpoints(self) -> tuple[list[Checkpoint], list[str]]:
         """Those that it can go on from, the last first; and of the others why not."""
-        experiment, scored = self.experiment, {score.round for score in self.scores()}
+        saved, experiment = self.saved, self.experiment  # before scores, which another process may add
+        scored = {score.round for score in self.scores()}
         found, remarks = [], []
-        for round in self.saved:
+        for round in saved:
             try:
                 made = checkpoints.read(self.folder / CHECKPOINTS, round, experiment.digest)
             except DamagedError as reason:
@@ -139,7 +139,7 @@ class Run:
         """Keep what is run, and where."""
         write_file(
             self.folder / ENVIRONMENT,
-            json.dumps(environment(experiment.schedule.placed()), indent=1).encode(),
+            json.dumps(_environment_of(experiment), indent=1).encode(),
         )
         write_file(self.folder / EXPERIMENT, tomli_w.dumps(experiment.described()).encode())
 
@@ -149,18 +149,17 @@ class Run:
             before = json.loads((self.folder / ENVIRONMENT).read_bytes())
         except (OSError, ValueError):
             return [f"{self.name}: environment.json does not say any more where this run was begun"]
-        now = environment(experiment.schedule.placed())
+        now = _environment_of(experiment)
         return [
             f"{key} was {before[key]!r} and is {now[key]!r} now: last digits may differ from an unbroken run"
-            for key in ("torch", "device", "threads")
+            for key in ("torch", "device", "threads", "kernel")
             if key in before and before[key] != now[key]
         ]
 
     def cut(self, round: int, scores: Sequence[Score]) -> None:
         """Go back to a round, with these scores alone; checkpoints that have more go first."""
         checkpoints.cut(self.folder / CHECKPOINTS, round)
-        lines = "".join(json.dumps(score.as_dict()) + "\n" for score in scores)
-        write_file(self.folder / ROUNDS, lines.encode())
+        write_file(self.folder / ROUNDS, b"".join(map(line_of, scores)))
 
     def clear(self) -> None:
         """Remove what was kept of an earlier run."""
@@ -172,31 +171,10 @@ class Run:
         for name in (CHECKPOINTS, MODELS):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
-    def rounds_file(self) -> FileIO:
-        """To append scores to."""
-        try:
-            return FileIO(self.folder / ROUNDS, "a")
-        except OSError as error:
-            raise unwritable(self.folder / ROUNDS, error) from error
-
-    def append(self, file: FileIO, score: Score) -> None:
-        """One more line."""
-        line = memoryview(json.dumps(score.as_dict()).encode() + b"\n")
-        try:
-            while line:
-                line = line[file.write(line) :]
-        except OSError as error:
-            raise unwritable(self.folder / ROUNDS, error) from error
-
-    def save(self, file: FileIO, progress: Progress, owner: Owner) -> None:
-        """Keep where it is, lines of scores first; what is not finite is left for the scores to find."""
-        if not checkpoints.finite(progress):
-            return
-        try:
-            os.fsync(file.fileno())
-        except OSError as error:
-            raise unwritable(self.folder / ROUNDS, error) from error
-        checkpoints.write(self.folder / CHECKPOINTS, progress, owner)
+    def save(self, progress: Progress, owner: Owner) -> None:
+        """Keep where it is, once its scores are on the disk; what is not finite is left for those to find."""
+        if checkpoints.finite(progress):
+            checkpoints.write(self.folder / CHECKPOINTS, progress, owner)
 
     def save_models(self, result: Result) -> None:
         """Keep the clients' models."""
@@ -206,21 +184,10 @@ class Run:
         """Keep why it diverged; what was saved before stays."""
         write_file(self.folder / FAILURE, json.dumps({"reason": str(error)}).encode())
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Let no other process train it meanwhile."""
-        lock = FileLock(self.folder / ".lock", timeout=0)
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            lock.acquire()
-        except Timeout:
-            raise InputError(f"another process is training {str(self.folder)!r}; wait for it") from None
-        except OSError as error:
-            raise unwritable(self.folder, error) from error
-        try:
-            yield
-        finally:
-            lock.release()
+    def fingerprint(self) -> tuple[Any, ...]:
+        """Values that differ once the run has been trained, cleared or begun."""
+        stats = [stat_of(self.folder / name) for name in (EXPERIMENT, ROUNDS, FAILURE)]
+        return *self.saved, *((at.st_ino, at.st_size, at.st_mtime_ns) if at else None for at in stats)
 
 
 def folder_for_all(out: Path, experiments: Sequence[Experiment], kind: str) -> Path:
@@ -234,15 +201,18 @@ def runs_in(out: Path) -> list[Run]:
     return [Run(path.parent) for path in sorted(out.glob(f"*/{EXPERIMENT}"))]
 
 
-def read_experiment(path: Path) -> Experiment:
-    """An experiment from its file; a mistake is one line that names the field."""
+def read_experiment(path: Path, stored: bool = False) -> Experiment:
+    """An experiment from its file; a mistake is one line that names the field.
+
+    stored: as for `Experiment.of`.
+    """
     try:
         described = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise InputError(f"{str(path)!r} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # not TOML, not text, numbers too long, nested too deep
         raise InputError(f"{str(path)!r} is not a TOML file: {error}") from error
-    return Experiment.of(described)
+    return Experiment.of(described, stored)
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -256,6 +226,13 @@ def environment(device: torch.device) -> dict[str, Any]:
         "device": name,
         "threads": torch.get_num_threads(),
     }
+
+
+def _environment_of(experiment: Experiment) -> dict[str, Any]:
+    """The environment of a run, with the compiled kernel of the CPU; a GPU has its own."""
+    device, dtype = experiment.schedule.placed(), experiment.schedule.real
+    compiled = device.type == "cpu" and host.compiled(dtype) is not None
+    return environment(device) | {"kernel": "compiled" if compiled else None}
 
 
 @cache

@@ -12,7 +12,7 @@ from fedlap.cli.description import assign, description, graph_section
 from fedlap.cli.personal import models
 from fedlap.contents import content_of
 from fedlap.errors import InputError, real
-from fedlap.experiment import Experiment, takes_graph
+from fedlap.experiment import Experiment
 from fedlap.federation import Federation
 from fedlap.graph import Graph, from_file
 from fedlap.personal import Personals
@@ -110,11 +110,11 @@ def _of_run(folder: Path, given: dict[str, Any]) -> Subject:
     run = opened(folder)
     experiment = run.experiment
     described, settings = experiment.described(), experiment.algorithm
-    if not takes_graph(settings["name"]):
-        if given["graph"] is None:
-            raise InputError(
-                f"{str(folder)!r} trained {settings['name']}, which uses no graph; name one with --graph"
-            )
+    if not experiment.graph and given["graph"] is None:
+        raise InputError(
+            f"{str(folder)!r} trained {settings['name']}, which uses no graph; name one with --graph"
+        )
+    if not experiment.graph or not experiment.knows_method:
         described["algorithm"] = {"name": "fedu"}  # whose graph it would be
     if given["graph"] is not None:
         described["graph"] = graph_section(given["graph"])

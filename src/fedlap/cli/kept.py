@@ -15,8 +15,10 @@ from fedlap.cli.threads import use_threads
 from fedlap.cli.together import show_one
 from fedlap.cli.training import run_one
 from fedlap.errors import InputError
+from fedlap.experiment import Experiment
 from fedlap.report.score_file import write_scores
 from fedlap.runs import Run, runs_in
+from fedlap.sections import brief
 
 RUN = Annotated[Path, typer.Argument(help="The folder of a run.")]
 OUT = Annotated[Path, typer.Option(help="Folder of results.")]
@@ -58,6 +60,7 @@ def _line(run: Run) -> dict[str, Any]:
             **empty,
             "folder": str(run.folder),
         }
+    _say_unknown(run, experiment)
     last = scores[-1] if scores else None
     return {
         "run": run.name,
@@ -70,6 +73,12 @@ def _line(run: Run) -> dict[str, Any]:
     }
 
 
+def _say_unknown(run: Run, experiment: Experiment) -> None:
+    """Say that a run's method is not registered in this process, which only training needs."""
+    if not experiment.knows_method:
+        console.remark(f"note: {run.name}: unknown method {brief(experiment.algorithm['name'])}")
+
+
 def show(
     run: RUN,
     out: OUT = Path("runs"),
@@ -80,7 +89,8 @@ def show(
 ) -> None:
     """Show what came out of a run, or how far it is."""
     kept = named(run, out)
-    scores, state = kept.scores(), kept.state()
+    scores, state, experiment = kept.scores(), kept.state(), kept.experiment
+    _say_unknown(kept, experiment)
     if to is not None:
         write_scores(scores, to)
     if state == "diverged":
@@ -90,7 +100,7 @@ def show(
         console.remark(f"note: this run is not finished ({saved}); `fedlap resume {kept.folder}` goes on")
     if not scores:
         raise InputError(f"{kept.name} has no scores yet")
-    show_one(kept, scores, json_)
+    show_one(kept, experiment, scores, json_)
 
 
 @takes({name: RESULT[name] for name in ("out", "json")}, KEEPING)

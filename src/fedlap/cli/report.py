@@ -17,7 +17,6 @@ from fedlap.cli.personal import models
 from fedlap.cli.threads import use_threads
 from fedlap.data import SOURCES
 from fedlap.errors import InputError
-from fedlap.experiment import takes_graph
 from fedlap.federation import Federation
 from fedlap.graph import Graph
 from fedlap.partition import NATURAL
@@ -105,6 +104,10 @@ def _about_clients(found: Kept) -> Iterator[Section]:
         yield held_by
     seed = seeds_text([first[0].experiment.seed]) if len(found.made.seeds) > 1 else ""
     for number, row in enumerate(_with_graphs(found), 1):
+        learns = found.runs[row][0].experiment.algorithm["name"] == LEARNS
+        if learns and (why := found.trained_further(row)):
+            console.remark(f"note: the learned graph of {row} is left out; {why}")
+            continue
         sides = None
         if base and row in names:
             gains = gains_of(served, row, base)[0].tolist()
@@ -120,7 +123,7 @@ def _with_graphs(found: Kept) -> list[str]:
     for row, runs in found.runs.items():
         experiment = runs[0].experiment
         name = experiment.algorithm["name"]
-        if takes_graph(name):
+        if experiment.graph:
             rows.setdefault(f"{name == LEARNS} {json.dumps(experiment.graph)}", row)
     return list(rows.values())[:MOST_GRAPHS]
 
@@ -140,8 +143,8 @@ def _served(found: Kept, data: Sequence[Federation]) -> Served:
         try:
             if [run.experiment.content for run in runs] != contents:
                 raise InputError("its data are others than those of the first row")
-            if found.went_on(row):
-                raise InputError("it was trained further since; repeat the command")
+            if why := found.trained_further(row):
+                raise InputError(why)
             if len(scores) < MOST_ROWS:
                 pairs = zip(data, runs, strict=True)
                 scores[row] = [scored(federation, models(run.folder)) for federation, run in pairs]

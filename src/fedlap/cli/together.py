@@ -85,8 +85,8 @@ def _one_wave(
     told = {place: tracker_for(words, plan.runs[place].folder, console.remark) for place in plan.left}
     interval, stacks = Interval(given["save_rounds"], given["save_seconds"]), plan.stacks()
     with stop_on_signal() as stopping, progress(console.err, stacks, name, rounds) as (on_score, on_round):
-        for place, made in plan.trained(stacks, Watch(interval, stopping, on_score, on_round), told):
-            yield place, made if isinstance(made, DivergedError) else made.scores
+        watch = Watch(interval, stopping, on_score, on_round, lambda text: console.remark(f"note: {text}"))
+        yield from plan.trained(stacks, watch, told)
 
 
 def _waves(ready: Sequence[Prepared]) -> list[list[int]]:
@@ -135,30 +135,50 @@ def show(made: Comparison) -> None:
         console.result(line)
 
 
-def show_one(run: Run, scores: Sequence[Score], as_json: bool) -> None:
-    """Print what came out of one run."""
-    experiment, last = run.experiment, scores[-1]
+def show_one(run: Run, experiment: Experiment, scores: Sequence[Score], as_json: bool) -> None:
+    """Print what came out of one run, in the rounds that the experiment asks for."""
+    last, saved = scores[-1], next(iter(run.saved), 0)
     if as_json:
-        said = {"experiment": experiment.described(), "last": last.as_dict(), "folder": str(run.folder)}
-        print(json.dumps(said))
+        said = {"experiment": experiment.described(), "last": last.as_dict()}
+        print(json.dumps({**said, "folder": str(run.folder), "folder_round": saved}))
         return
     show(Comparison(experiment.title, [experiment.seed], {experiment.algorithm["name"]: [list(scores)]}))
     gap = "" if last.gap is None else f", duality gap {last.gap:.3g}"
     console.result(f"J(W) = {last.objective:.4f}, training loss {last.train_loss:.4f}{gap}")
     learned = learned_graph(run)
     if learned is not None:
-        graph = learned[1]
+        at, graph = learned
         parts = "connected" if graph.components == 1 else f"in {graph.components} components"
-        console.result(f"learned graph: {graph.size} clients, {graph.edges} edges, {parts}")
+        when = "" if at == last.round else f" of round {at}"
+        console.result(f"learned graph{when}: {graph.size} clients, {graph.edges} edges, {parts}")
     console.result(f"{last.seconds:.2f} s of training. Kept in {run.folder}")
+    if saved > last.round:
+        console.result(
+            f"These scores are of round {last.round}; the folder is at round {saved}, and its models are of "
+            f"round {saved}."
+        )
 
 
 def kept(out: Path, ready: Sequence[Prepared], labels: Sequence[str]) -> dict[str, Any]:
-    """What a page can be made from: the command, and the names of the runs' folders, row by row."""
+    """What a page can be made from: the command, and the runs' folders and their rounds, row by row.
+
+    Folders that are past the round that is shown are pointed out.
+    """
     rows: dict[str, list[str]] = {}
+    rounds: dict[str, list[int]] = {}
+    later = []
     for each, label in zip(ready, labels, strict=True):
-        rows.setdefault(label, []).append(Run.of(out, each.experiment).name)
-    return {"command": shlex.join(["fedlap", *sys.argv[1:]]), "kept": rows}
+        run = Run.of(out, each.experiment)
+        saved = next(iter(run.saved), 0)
+        rows.setdefault(label, []).append(run.name)
+        rounds.setdefault(label, []).append(saved)
+        later += [saved] if saved > each.experiment.rounds else []
+    if later:
+        console.remark(
+            f"note: {len(later)} of {len(ready)} runs are past the round that is shown, up to round "
+            f"{max(later)}; their folders and models are of that later round"
+        )
+    return {"command": shlex.join(["fedlap", *sys.argv[1:]]), "kept": rows, "folder_rounds": rounds}
 
 
 def finish(made: Comparison, file: Path, what: str, as_json: bool, runs: dict[str, Any]) -> None:

@@ -76,7 +76,7 @@ def run_one(described: Experiment, given: dict[str, Any]) -> None:
     ((_, scores),) = trained(given, [ready], [name])
     if isinstance(scores, DivergedError):
         raise scores
-    show_one(Run.of(given["out"], experiment), scores, given["json"])
+    show_one(Run.of(given["out"], experiment), experiment, scores, given["json"])
 
 
 @takes(DATA, CUT, TRAINING, RESULT, KEEPING)

@@ -32,10 +32,21 @@ class Kept:
         """The runs that say what all have in common."""
         return next(iter(self.runs.values()))
 
-    def went_on(self, row: str) -> bool:
-        """Whether a run of a row has been trained further since."""
-        outcomes = zip(self.runs[row], self.made.runs[row], strict=True)
-        return any(not isinstance(o, DivergedError) and run.saved[:1] != [o[-1].round] for run, o in outcomes)
+    def rounds(self, row: str) -> int:
+        """The round that a row's scores are of; of one that diverged, the rounds that were asked for."""
+        finished = self.made.finished(row)
+        return finished[0][-1].round if finished else self.runs[row][0].experiment.rounds
+
+    def trained_further(self, row: str) -> str | None:
+        """Why the models of a row do not belong to its scores; None if they do."""
+        for run, outcome in zip(self.runs[row], self.made.runs[row], strict=True):
+            if not isinstance(outcome, DivergedError) and run.saved[:1] != [outcome[-1].round]:
+                at, saved = outcome[-1].round, next(iter(run.saved), 0)
+                return (
+                    f"it was trained further since round {at}, and its models are of round {saved}; repeat "
+                    f"the command with --rounds {saved}"
+                )
+        return None
 
 
 def kept(folders: Sequence[Path]) -> Kept:

@@ -228,7 +228,9 @@ def response(made: Comparison) -> FigureSection | None:
 
 def settings(kept: Kept) -> Iterator[Section]:
     """What all runs have in common, what each row is, and where they were run."""
-    every = [runs[0].experiment.described() for runs in kept.runs.values()]
+    every = [
+        {**runs[0].experiment.described(), "rounds": kept.rounds(row)} for row, runs in kept.runs.items()
+    ]
     facts = []
     for field in FACTS:
         values = {_said(described[field]) if field in described else "" for described in every}

@@ -1,0 +1,99 @@
+"""Locks of run folders: one process at a time trains a run."""
+
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from fedlap.errors import InputError
+from fedlap.files import unwritable, write_file
+
+LOCK, CLAIM = ".lock", ".claim"
+LONGEST = 4096  # bytes of a claim
+
+
+@contextmanager
+def locked(folders: Sequence[Path]) -> Iterator[None]:
+    """Let no other process train these runs meanwhile, with one open file however many runs there are.
+
+    The first folder stays locked. Each folder gets a claim, a file with the name of the first folder and a
+    token. A claim holds while the first folder has the same claim and is locked, so that a process that is
+    killed leaves nothing locked. All folders are in one folder of results.
+    """
+    claim = f"{folders[0].name} {secrets.token_hex(8)}"
+    with ExitStack() as held:
+        for place, folder in enumerate(folders):
+            with ExitStack() as briefly:
+                (briefly if place else held).enter_context(_locked(folder))
+                if _is_claimed(folder):
+                    raise _busy(folder)
+                write_file(folder / CLAIM, os.fsencode(claim))
+                held.callback((folder / CLAIM).unlink, missing_ok=True)
+        yield
+
+
+def raise_if_locked(folder: Path) -> None:
+    """Raise InputError if another process is training the run in this folder now."""
+    try:
+        with FileLock(folder / LOCK, timeout=0):
+            busy = _is_claimed(folder)
+    except Timeout:
+        busy = True
+    except OSError:  # a folder that cannot be locked cannot be trained in
+        busy = False
+    if busy:
+        raise _busy(folder)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    lock = FileLock(folder / LOCK, timeout=0)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        raise _busy(folder) from None
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _is_claimed(folder: Path) -> bool:
+    """Whether the claim in a locked folder is that of a process which still trains."""
+    claim = _read_claim(folder)
+    first = folder.with_name(Path(claim.rpartition(" ")[0]).name or folder.name)
+    if first == folder or _read_claim(first) != claim:
+        return False
+    try:
+        with FileLock(first / LOCK, timeout=0):
+            return False
+    except Timeout:
+        return True
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise unwritable(first, error) from error
+
+
+def _read_claim(folder: Path) -> str:
+    """The text of a folder's claim, if there is one; a link or a pipe in its place is none."""
+    try:
+        number = os.open(folder / CLAIM, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return ""
+    try:
+        return os.fsdecode(os.read(number, LONGEST))
+    except OSError:
+        return ""
+    finally:
+        os.close(number)
+
+
+def _busy(folder: Path) -> InputError:
+    return InputError(f"another process is training {str(folder)!r}; wait for it")

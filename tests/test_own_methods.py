@@ -1,0 +1,106 @@
+"""Runs of a user's own method, in a process that does not know it: all but training works."""
+
+import json
+import shutil
+from dataclasses import dataclass
+
+import pytest
+
+from fedlap.algorithms import ALGORITHMS, FedU, Local
+from fedlap.cli.report import page_of
+from fedlap.report.page import DrawingSection
+from fedlap.report.page.kept import kept
+from kept_runs import RUN, TINY, files, refused, rounds
+
+
+@dataclass(frozen=True)
+class Mine(Local):
+    """Local training under another name, with a setting of its own."""
+
+    mood: str = "calm"
+
+
+@dataclass(frozen=True)
+class Linked(FedU):
+    """A method that uses a graph."""
+
+
+@pytest.fixture
+def unpictured(monkeypatch):
+    """Pages without pictures beside them, which take a second each."""
+    monkeypatch.setattr("fedlap.report.page.pictures.pictures", lambda section, places: {})
+
+
+@pytest.fixture(params=["mine", "linked"])
+def own(request, call, tmp_path, monkeypatch):
+    """A run of a method that was known when it was trained, and its scores by `show`."""
+    name = request.param
+    with monkeypatch.context() as known:
+        known.setitem(ALGORITHMS, name, {"mine": Mine, "linked": Linked}[name])
+        code, out, err = call(*RUN, "--algorithm", name, "--rounds", "3", "--json")
+        assert code == 0, err
+    (folder,) = (tmp_path / "runs").iterdir()
+    return name, folder, json.loads(out)
+
+
+def test_runs_and_show_list_its_scores(own, call, tmp_path):
+    name, folder, said = own
+    code, out, err = call("runs", "--json")
+    (line,) = map(json.loads, out.splitlines())
+    assert (code, line["state"], line["round"], line["rounds"]) == (0, "done", 3, 3)
+    assert (line["accuracy"], line["loss"]) == tuple(rounds(folder)[-1][key] for key in ("accuracy", "loss"))
+    assert f"unknown method {name!r}" in " ".join(err.split())
+    code, out, err = call("show", str(folder), "--json", "--to", str(tmp_path / "scores.csv"))
+    assert (code, json.loads(out)) == (0, said)
+    assert f"unknown method {name!r}" in " ".join(err.split())
+    assert (tmp_path / "scores.csv").read_text().count("\n") == 4
+    code, out, _ = call("show", str(folder))
+    assert code == 0
+    assert name in out
+
+
+def test_report_makes_its_page(own, call, unpictured):
+    name, folder, _ = own
+    code, _, err = call("report", str(folder), out=False)
+    assert (code, err) == (0, "")
+    page = (folder / "report" / "page.html").read_text()
+    assert name in page
+    assert "mood = calm" in page or name == "linked"
+    drawn = [each for each in page_of(kept([folder]), "").sections if isinstance(each, DrawingSection)]
+    assert len(drawn) == (name == "linked")
+
+
+def test_its_models_and_its_graph_are_used(own, call, tmp_path):
+    name, folder, _ = own
+    to = tmp_path / "model.safetensors"
+    assert call("export", str(folder), "--client", "0", "--to", str(to), out=False)[0] == 0
+    words = () if name == "linked" else ("--graph", "ring")
+    assert call("graph", "describe", str(folder), *words, out=False)[0] == 0
+
+
+def test_only_training_needs_the_method_and_says_so(own, call, monkeypatch):
+    name, folder, _ = own
+    before = files(folder)
+    for words in (("resume", str(folder)), ("resume", str(folder), "--rounds", "5")):
+        why = refused(call(*words))
+        assert f"method {name!r} is not registered in this process" in why
+        assert f"fedlap.ALGORITHMS[{name!r}]" in why
+    assert "unknown algorithm" in refused(call("run", str(folder / "experiment.toml")))
+    assert files(folder) == before
+    monkeypatch.setitem(ALGORITHMS, name, {"mine": Mine, "linked": Linked}[name])
+    code, _, err = call("resume", str(folder), "--rounds", "5")
+    assert (code, "goes on from round 3" in err) == (0, True)
+    assert len(rounds(folder)) == 5
+
+
+def test_unfinished_and_compared_runs_of_it_are_read(own, call, tmp_path, monkeypatch, unpictured):
+    name, folder, _ = own
+    with monkeypatch.context() as known:
+        known.setitem(ALGORITHMS, name, {"mine": Mine, "linked": Linked}[name])
+        words = ("compare", *TINY, "--algorithms", f"{name},scaffold", "--seeds", "0-1", "--rounds", "2")
+        compared = json.loads(call(*words, "--json")[1])
+    code, _, err = call("report", compared["folder"], "--out", str(tmp_path / "page"), out=False)
+    assert (code, "Traceback" in err) == (0, False)
+    shutil.rmtree(folder / "checkpoint" / "round-00000003")
+    states = {line["run"]: line["state"] for line in map(json.loads, call("runs", "--json")[1].splitlines())}
+    assert states[folder.name] == "unfinished"

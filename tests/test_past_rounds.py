@@ -1,0 +1,82 @@
+"""Fewer rounds than a folder has: scores are of the round that was asked for, and it is said what is not."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedlap.cli.report import page_of
+from fedlap.report.page import BarsSection, DrawingSection, TableSection
+from fedlap.report.page.kept import kept
+from fedlap.report.page.results import settings
+from kept_runs import RUN, TINY, running  # noqa: F401 — a fixture
+
+
+def test_a_run_says_that_its_folder_is_past_the_round_shown(run, call):
+    folder, _ = run("--rounds", "5")
+    code, out, _ = call(*RUN, "--rounds", "2")
+    assert code == 0
+    assert "after round 2," in out
+    shown = " ".join(out.split())
+    assert "These scores are of round 2; the folder is at round 5, and its models are of round 5." in shown
+    said = json.loads(call(*RUN, "--rounds", "2", "--json")[1])
+    assert (said["experiment"]["rounds"], said["last"]["round"], said["folder_round"]) == (2, 2, 5)
+    said = json.loads(call("resume", str(folder), "--rounds", "2", "--json")[1])
+    assert (said["experiment"]["rounds"], said["last"]["round"], said["folder_round"]) == (2, 2, 5)
+    for words in (("show", str(folder)), (*RUN, "--rounds", "5")):
+        assert "These scores" not in call(*words)[1]
+        said = json.loads(call(*words, "--json")[1])
+        assert (said["experiment"]["rounds"], said["last"]["round"], said["folder_round"]) == (5, 5, 5)
+
+
+def test_a_learned_graph_is_named_by_its_round(run, call):
+    words = ("--algorithm", "fedu-learned", "--set", "data.clients=6")
+    run(*words, "--rounds", "4")
+    assert "learned graph: 6 clients" in call(*RUN, *words, "--rounds", "4")[1]
+    assert "learned graph of round 4: 6 clients" in call(*RUN, *words, "--rounds", "2")[1]
+
+
+@pytest.fixture
+def unpictured(monkeypatch):
+    """Pages without pictures beside them, which take a second each."""
+    monkeypatch.setattr("fedlap.report.page.pictures.pictures", lambda section, places: {})
+
+
+COMMANDS = {
+    "compare": ("--algorithms", "local,fedu-learned", "--seeds", "0"),
+    "sweep": ("--algorithm", "fedu-learned", "--vary", "lr=0.01,0.1", "--seeds", "0"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_runs_that_are_past_the_round_shown_are_counted_and_kept_off_the_page(
+    command, call, tmp_path, unpictured
+):
+    words = (command, *TINY, *COMMANDS[command])
+    code, out, err = call(*words, "--rounds", "4", "--json")
+    assert code == 0
+    assert "past the round" not in err
+    assert list(json.loads(out)["folder_rounds"].values()) == [[4], [4]]
+    code, out, err = call(*words, "--rounds", "2", "--json")
+    assert code == 0
+    assert "note: 2 of 2 runs are past the round that is shown, up to round 4;" in err
+    said = json.loads(out)
+    assert list(said["folder_rounds"].values()) == [[4], [4]]
+    code, _, err = call("report", said["folder"], out=False)
+    assert code == 0
+    told = " ".join(err.split())
+    why = "it was trained further since round 2, and its models are of round 4; repeat the command with"
+    assert told.count(f"{why} --rounds 4") == 3
+    assert "note: the learned graph of" in told
+    folder = Path(said["folder"])
+    assert "after round 2" in (folder / "report" / "page.html").read_text()
+    kinds = {type(section) for section in page_of(kept([folder]), "").sections}
+    assert TableSection in kinds
+    assert not kinds & {DrawingSection, BarsSection}
+
+
+def test_the_settings_on_a_page_say_the_rounds_of_its_scores(call):
+    words = ("sweep", *TINY, "--vary", "rounds=2,4", "--seeds", "0", "--json")
+    folder = json.loads(call(*words)[1])["folder"]
+    facts = dict(next(settings(kept([Path(folder)]))).facts)
+    assert facts["rounds"] == "varied"

@@ -1,0 +1,30 @@
+"""Tiny experiments that are planned and trained by the pieces that the command line uses."""
+
+from fedlap.experiment import Experiment
+from fedlap.keeping import Interval, Plan, Watch
+from fedlap.sweeps import prepared
+
+DATA = {"name": "synthetic", "clients": 4, "features": 3, "rows": 8, "test_rows": 4}
+
+
+def tiny(rounds, seeds=(0,), name="local", settings=({},), **more):
+    """Experiments that are ready to be trained: one for each seed and each of the settings."""
+    described = [
+        {"data": DATA, "graph": {"name": "known"}, "rounds": rounds, "seed": seed, **more}
+        | {"algorithm": {"name": name, **own}}
+        for seed in seeds
+        for own in settings
+    ]
+    return list(prepared(map(Experiment.of, described)))
+
+
+def finish(plan, watch=None):
+    """Train all that is left of a plan, saved after every round: outcomes by place."""
+    return dict(plan.trained(plan.stacks(), watch or Watch(Interval(rounds=1))))
+
+
+def train(out, ready, **more):
+    """Plan and train: the plan."""
+    plan = Plan.of(out, ready, **more)
+    finish(plan)
+    return plan
