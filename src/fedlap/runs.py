@@ -229,10 +229,10 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def _environment_of(experiment: Experiment) -> dict[str, Any]:
-    """The environment of a run, with the compiled kernel of the CPU; a GPU has its own."""
+    """The environment of a run, with the compiler of the CPU's kernel; a GPU has its own kernels."""
     device, dtype = experiment.schedule.placed(), experiment.schedule.real
-    compiled = device.type == "cpu" and host.compiled(dtype) is not None
-    return environment(device) | {"kernel": "compiled" if compiled else None}
+    kernel = host.identify_kernel(dtype) if device.type == "cpu" else None
+    return environment(device) | {"kernel": kernel}
 
 
 @cache
