@@ -45,7 +45,7 @@ def test_cpu_is_gpu_on_a_large_sparse_graph():
     names = [str(k) for k in range(2100)]
     arrays = {name: (torch.randn(3, 2, generator=torch.Generator().manual_seed(k)), torch.tensor([0, 1, 0]))
               for k, name in enumerate(names)}  # fmt: skip
-    federation = fl.Federation.from_arrays(arrays, test_share=0.0)
+    federation = fl.Federation.from_arrays(arrays, test_share=0.0, scale="none")
     method = fl.FedU(fl.Graph.ring(names), strength=0.5)
     one, other = both(method, federation, fl.models.linear(), rounds=3, sample=0.3)
     assert (one.models - other.models.cpu()).abs().max() < 1e-9
