@@ -99,7 +99,7 @@ def test_what_cannot_be_resumed_is_refused(federation, graph):
     with pytest.raises(fl.InputError, match="at round 3 already, past the 2 asked for"):
         fl.fit(fl.FedU(graph), federation, model, rounds=2, resume=earlier)
     for other in ({"dtype": "float64"}, {"model": fl.models.mlp()}, {"algorithm": fl.Local()}):
-        given = {"algorithm": fl.FedU(graph), "model": model, **other}
+        given = {"algorithm": fl.FedU(graph), "model": model, "allow_changes": True, **other}
         with pytest.raises(fl.InputError, match="made by another method, model, dtype or set of clients"):
             fl.fit(federation=federation, rounds=4, resume=earlier, **given)
     with pytest.raises(fl.InputError, match="do not go together"):

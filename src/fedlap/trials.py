@@ -28,6 +28,7 @@ class Trial:
     seed: int = 0
     start: Any = None
     progress: Progress | None = None  # where it goes on from
+    allow_changes: bool = False  # resume although data or settings are not those that the run began with
 
     @property
     def done(self) -> int:
