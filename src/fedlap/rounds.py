@@ -35,7 +35,7 @@ from fedlap.schedule import (
 )
 from fedlap.scores import Score, score
 from fedlap.stack import Kept, Sent, Stack
-from fedlap.trials import Trial, diverged, kind, suited, work_of
+from fedlap.trials import Trial, check_single_rows, diverged, kind, suited, work_of
 from fedlap.work import Work
 
 WORTH_RECORDING = 4  # rounds; fewer are over before a recording pays
@@ -108,6 +108,8 @@ class Runs:
             members.append(Member(algorithm, seen, trial.seed, begin, working))
             begin += len(seen.clients)
         work = work_of(members[0].algorithm, chosen)
+        for federation, member in zip(homes, members, strict=True):
+            check_single_rows(model, federation, member.trainees, work, schedule.batch)
         make, seeds = ENGINES[schedule.engine], [trial.seed for trial in trials]
 
         def clients(federations: list[Federation]) -> Clients:
