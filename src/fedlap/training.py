@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fedlap.algorithms import Algorithm
-from fedlap.errors import DivergedError
+from fedlap.errors import DivergedError, memory_reported
 from fedlap.federation import Federation
 from fedlap.models import Architecture
 from fedlap.result import Result
@@ -85,7 +85,8 @@ def fit_all(
     A run that diverges is answered by its error; the others go on. `on_score` is told the run's place too,
     `on_round` may save the moment or stop. A score's seconds are the run's share of the stack's.
     """
-    with precisely(schedule.precision), _current(schedule.placed()):
+    advice = "use a smaller batch or model, fewer clients per round (sample), or fewer runs at once"
+    with memory_reported("fit", advice), precisely(schedule.precision), _current(schedule.placed()):
         return Runs.of(trials, schedule).trained(on_score, on_round)
 
 
