@@ -18,6 +18,7 @@ from fedlap.models.model import InPlace, Memory, Scores, Slope, Stack
 from fedlap.randomness import draws
 
 APART = 0.1  # by which parameters are changed to see whether rows of a batch meet
+PERIOD = 4093  # numbers that are drawn for these changes, a prime; larger models repeat them
 ROUNDING = 1e-4  # of scores in single precision, above which they differ
 
 
@@ -217,7 +218,8 @@ def _mixes(network: ModuleNetwork, row: Float[Tensor, "1 param"]) -> bool:
     stream = draws(0, "data")
     shape = (8, *network.inputs)
     x = stream.uniform(0, 0, math.prod(shape)).view(shape).to(row)
-    apart = (2 * stream.uniform(0, 1, row.numel()) - 1).view_as(row).to(row)
+    some = 2 * stream.uniform(0, 1, min(row.numel(), PERIOD)) - 1
+    apart = some.repeat(-(-row.numel() // len(some)))[: row.numel()].view_as(row).to(row)
     for W in (row, row + APART * apart):
         one = network.scores(W, x[:4].unsqueeze(0))[0, [0, 3]]
         other = network.scores(W, x[[0, 4, 5, 6, 7, 3]].unsqueeze(0))[0, [0, 5]]
