@@ -203,3 +203,12 @@ def test_frozen_parameters_of_a_module_count(federation):
     assert fl.fit(rounds=2, resume=earlier, **call(0.5)).progress.round == 2
     with pytest.raises(fl.InputError, match="resume: the model is not that of the run"):
         fl.fit(rounds=2, resume=earlier, **call(0.6))
+
+
+def test_a_complete_graph_is_the_same_in_either_form(federation):
+    complete = fl.Graph.complete(federation.clients, 0.1)
+    written = fl.Graph.from_matrix(complete.weights.matrix(), federation.clients)
+    call = {"federation": federation, "model": MODEL, **HOW}
+    for one, other in ((complete, written), (written, complete)):
+        earlier = fl.fit(fl.FedU(one, strength=0.3), rounds=1, **call)
+        assert fl.fit(fl.FedU(other, strength=0.3), rounds=2, resume=earlier, **call).progress.round == 2
