@@ -91,7 +91,7 @@ def test_other_devices_are_not_supported(name, federation, call):
 
 
 def test_a_model_that_no_memory_holds_is_one_line(federation):
-    huge = fl.models.mlp((10**7, 10**7))  # 400 TB, more than the addresses of a process
+    huge = fl.models.mlp((10**14,))  # 3,200 TB, more than the addresses of a process
     refused("fit: out of memory", fl.fit, fl.Local(), federation, huge, rounds=1)
 
 
