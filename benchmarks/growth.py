@@ -24,7 +24,7 @@ def seconds(clients: int = 100, features: int = 200, steps: int = 5, degree: int
         str(k): (rng.normal(size=(40, features)).astype(np.float32), rng.integers(0, LABELS, 40))
         for k in range(clients)
     }
-    federation = fl.Federation.from_arrays(made, test_share=0.0, labels=LABELS)
+    federation = fl.Federation.from_arrays(made, test_share=0.0, labels=LABELS, scale="none")
     own, steps_away = np.arange(clients), np.arange(1, degree // 2 + 1)
     begin, end = np.repeat(own, len(steps_away)), (own[:, None] + steps_away).ravel() % clients
     half = coo_array((np.ones(len(begin)), (begin, end)), shape=(clients, clients))

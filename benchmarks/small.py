@@ -28,7 +28,7 @@ def clients() -> fl.Federation:
         str(k): (rng.normal(size=(60 + k, 200)).astype(np.float32), rng.integers(0, 6, 60 + k))
         for k in range(20)
     }
-    return fl.Federation.from_arrays(made, test_share=0.0, labels=6)
+    return fl.Federation.from_arrays(made, test_share=0.0, labels=6, scale="none")
 
 
 WORKLOADS = [

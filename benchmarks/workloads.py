@@ -92,7 +92,7 @@ def activity() -> fl.Federation:
     for k in range(30):
         n = int(rng.integers(211, 307))
         made[str(k)] = rng.normal(size=(n, 561)).astype(np.float32), rng.integers(0, 6, n)
-    return fl.Federation.from_arrays(made, test_share=0.0, labels=6)
+    return fl.Federation.from_arrays(made, test_share=0.0, labels=6, scale="none")
 
 
 @cache

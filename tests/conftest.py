@@ -36,7 +36,7 @@ def arrays():
 
 @pytest.fixture(scope="session")
 def federation(arrays):
-    return fl.Federation.from_arrays(arrays, test_share=0.25, seed=3, labels=3)
+    return fl.Federation.from_arrays(arrays, test_share=0.25, seed=3, labels=3, scale="none")
 
 
 @pytest.fixture(scope="session")

@@ -60,9 +60,8 @@ def write(path, content):
 def loaded(form, frame, folder, held=None, test_share=0.25, seed=3, **settings):
     """A federation, unscaled, from this form of the same rows."""
     if form == "frame":
-        return fl.Federation.from_dataframe(
-            frame, "hospital", "outcome", test=held, test_share=test_share, seed=seed, **settings
-        )
+        settings |= {"test": held, "test_share": test_share, "seed": seed, "scale": "none"}
+        return fl.Federation.from_dataframe(frame, "hospital", "outcome", **settings)
     if form == "arrays":
         names = None if frame.outcome.dtype == float else sorted(set(frame.outcome))
 
@@ -72,7 +71,7 @@ def loaded(form, frame, folder, held=None, test_share=0.25, seed=3, **settings):
             return {name: (x[whose == name], y[whose == name]) for name in dict.fromkeys(whose)}
 
         test = None if held is None else own(held)
-        return fl.Federation.from_arrays(own(frame), test_share, seed, test=test, labels=names)
+        return fl.Federation.from_arrays(own(frame), test_share, seed, test=test, labels=names, scale="none")
     settings |= {"path": write(folder / f"my.{form}", frame), "client": "hospital", "label": "outcome"}
     if held is not None:
         settings["test"] = write(folder / f"held.{form}", held)

@@ -18,7 +18,7 @@ def given_arrays():
 
 @pytest.fixture(scope="module", name="federation")
 def given_federation(arrays):
-    return fl.Federation.from_arrays(arrays, test_share=0, labels=LABELS)
+    return fl.Federation.from_arrays(arrays, test_share=0, labels=LABELS, scale="none")
 
 
 @pytest.fixture(scope="module", name="graph")

@@ -1,5 +1,7 @@
 """Nine rows as pictures and as numbers, and whether federations made of rows are the same or refused."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from hypothesis import settings
 import fedlap as fl
 
 law = settings(max_examples=50, deadline=None, derandomize=True)
-from_table, from_arrays = fl.Federation.from_table, fl.Federation.from_arrays
+from_table, from_arrays = fl.Federation.from_table, partial(fl.Federation.from_arrays, scale="none")
 
 
 def refused(message, call, *args, **settings):

@@ -121,7 +121,7 @@ def test_blocks():
 # Mistakes
 
 
-REAL = fl.Federation.from_arrays(random_arrays([9, 8], real=True))
+REAL = fl.Federation.from_arrays(random_arrays([9, 8], real=True), scale="none")
 
 
 @pytest.mark.parametrize(

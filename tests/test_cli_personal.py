@@ -203,7 +203,7 @@ def folder(tmp_path_factory):
     np.savez(folder / "wide.npz", x=np.zeros((2, 4)))
     np.savez(folder / "other.npz", z=np.zeros((2, 3)))
     np.savez(folder / "short.npz", x=np.zeros((2, 3)), outcome=np.zeros(3))
-    arrays = fl.Federation.from_arrays({"a": (np.eye(3), [0, 1, 1])}, test_share=0)
+    arrays = fl.Federation.from_arrays({"a": (np.eye(3), [0, 1, 1])}, test_share=0, scale="none")
     net = fl.models.module(torch.nn.Linear(3, 2))
     kept(fl.fit(fl.Local(), arrays, net, rounds=1), folder / "own")
     kept(fl.fit(fl.Local(), arrays, fl.models.linear(), rounds=1), folder / "plain")

@@ -18,7 +18,7 @@ L2, ETA, LABELS, R = 0.3, 0.4, 3, 5
 @pytest.fixture(scope="module")
 def problem():
     arrays = random_arrays([7, 23, 5, 12, 40], labels=LABELS)
-    federation = fl.Federation.from_arrays(arrays, test_share=0, labels=LABELS)
+    federation = fl.Federation.from_arrays(arrays, test_share=0, labels=LABELS, scale="none")
     return arrays, federation, fl.Graph.from_matrix(random_weights(federation.clients), federation.clients)
 
 

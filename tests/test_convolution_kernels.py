@@ -100,7 +100,7 @@ def federation():
         str(k): (torch.randn(n, 2, 9, 11, generator=g), torch.randint(LABELS, (n,), generator=g))
         for k, n in enumerate([7, 31, 12, 22])
     }
-    return fl.Federation.from_arrays(arrays, labels=LABELS)
+    return fl.Federation.from_arrays(arrays, labels=LABELS, scale="none")
 
 
 def run(name, work, device, seed, dtype="float32"):

@@ -117,7 +117,6 @@ class Short(Items):
         Items([(np.zeros(3), 0), (np.zeros(2), 1)]),
         Items([(np.zeros(3), 0), (np.zeros(3), [1, 2])]),
         Items([("some", 0), ("text", 1)]),
-        Items([(1.0, "cat"), (2.0, "dog")]),
         Items([(1.0, None), (2.0, None)]),
         Items([(1.0, 2.0, 3.0)] * 2),
         Items([1.0, 2.0], float),
@@ -128,8 +127,12 @@ class Short(Items):
         Endless(),
         7,
     ],
-    ids=["unequal features", "unequal labels", "text", "words", "nothing", "three", "one", "empty", "short",
+    ids=["unequal features", "unequal labels", "text", "nothing", "three", "one", "empty", "short",
          "a mapping", "no labels", "endless", "no dataset"],
 )  # fmt: skip
 def test_items_that_cannot_be(dataset):
     refused(r"data: a dataset needs a length, and items that are pairs", from_dataset, dataset, ["a"] * 2)
+
+
+def test_labels_that_are_words():
+    refused(r"data: labels are text \('cat'\)", from_dataset, Items([(1.0, "cat"), (2.0, "dog")]), ["a"] * 2)

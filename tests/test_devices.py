@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 import fedlap as fl
 from fedlap.rounds import Runs
@@ -41,11 +42,27 @@ def test_cpu_is_gpu_on_images(model):
         assert (one.models - other.models.cpu()).abs().max() < 1e-9
 
 
+@pytest.mark.parametrize("work", WORK.values(), ids=WORK)
+@pytest.mark.parametrize("sample", [0.5, 1.0])
+def test_cpu_is_gpu_where_rows_of_a_batch_meet(sample, work, federation, graph):
+    layers = nn.Linear(4, 6), nn.BatchNorm1d(6, track_running_stats=False), nn.ReLU(), nn.Linear(6, 3)
+    method, model = fl.FedU(graph, strength=0.3, **work), fl.models.module(nn.Sequential(*layers))
+    one, other = both(method, tested_on(federation, 2), model, sample=sample, batch=7)
+    assert (one.models - other.models.cpu()).abs().max() < 1e-9
+    assert one.scores[-1].objective == pytest.approx(other.scores[-1].objective, abs=1e-9)
+
+
+def tested_on(federation, rows):
+    """The federation with the first training rows of each client as its test rows."""
+    first = torch.cat([torch.arange(n) < rows for n in federation.train.count.tolist()])
+    return replace(federation, test=federation.train.kept(first))
+
+
 def test_cpu_is_gpu_on_a_large_sparse_graph():
     names = [str(k) for k in range(2100)]
     arrays = {name: (torch.randn(3, 2, generator=torch.Generator().manual_seed(k)), torch.tensor([0, 1, 0]))
               for k, name in enumerate(names)}  # fmt: skip
-    federation = fl.Federation.from_arrays(arrays, test_share=0.0)
+    federation = fl.Federation.from_arrays(arrays, test_share=0.0, scale="none")
     method = fl.FedU(fl.Graph.ring(names), strength=0.5)
     one, other = both(method, federation, fl.models.linear(), rounds=3, sample=0.3)
     assert (one.models - other.models.cpu()).abs().max() < 1e-9

@@ -47,6 +47,7 @@ def images():
             for name, n in sizes.items()
         },
         labels=3,
+        scale="none",
     )
 
 

@@ -1,6 +1,7 @@
 """Federations of given rows: what kind they are, how they are split, and what is refused."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from fedlap.models import CrossEntropy, SquaredError
 from fedlap.parts import Part
 
 law = settings(max_examples=40, deadline=None, derandomize=True)
-from_arrays = fl.Federation.from_arrays
+from_arrays = partial(fl.Federation.from_arrays, scale="none")
 
 
 def refused(message, *args, **settings):

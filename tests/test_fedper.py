@@ -153,6 +153,6 @@ def test_fedper_counts_layers_from_the_end(federation, model, layers, head):
 
 def test_fedper_keeps_the_last_layer_of_the_convolutional_network():
     x, y = np.random.default_rng(0).normal(size=(6, 4, 4)), np.arange(6) % 3
-    images = fl.Federation.from_arrays({"a": (x, y), "b": (-x, y)}, test_share=0)
+    images = fl.Federation.from_arrays({"a": (x, y), "b": (-x, y)}, test_share=0, scale="none")
     found = trained(fl.FedPer(local_steps=1), images, fl.models.cnn(), rounds=1, dtype="float32")
     assert found.private.shape == (2, 512 * 3 + 3)

@@ -99,7 +99,7 @@ def test_flowers_names_of_labels_are_kept():
         ("hole", "label", "numbers"),
         ("ragged", "label", "features of one shape"),
         (["height", "ragged"], "label", "features of one shape"),
-        ("vector", "text", "numbers as labels"),
+        ("vector", "text", "labels are text"),
         ("vector", "hole", "numbers as labels"),
     ],
 )

@@ -24,7 +24,7 @@ def numbered(counts, test=3):
         for k, name in enumerate(names)
     }
     held = {name: (-1.0 - np.arange(test)[:, None], np.arange(test) % 2) for name in names}
-    return fl.Federation.from_arrays(train, test=held, labels=2)
+    return fl.Federation.from_arrays(train, test=held, labels=2, scale="none")
 
 
 def rows(part, client):

@@ -36,7 +36,7 @@ def clients(request):
             digits.clients, *zip(*(digits.train.client(k) for k in range(8)), strict=True), strict=True
         )
     }
-    return fl.Federation.from_arrays(arrays, labels=10)
+    return fl.Federation.from_arrays(arrays, labels=10, scale="none")
 
 
 def trained(method, clients, model, monkeypatch, **schedule):

@@ -178,7 +178,7 @@ def matrix_of(graph):
 def clients(tmp_path, monkeypatch):
     """Seven clients, a table about them, and a graph of them in a file."""
     monkeypatch.chdir(tmp_path)
-    federation = fl.Federation.from_arrays(random_arrays([9, 30, 5, 12, 40, 9, 22]), labels=3)
+    federation = fl.Federation.from_arrays(random_arrays([9, 30, 5, 12, 40, 9, 22]), labels=3, scale="none")
     lines = [f"{name},{at % 3},{at * at / 7}" for at, name in enumerate(federation.clients)]
     (tmp_path / "about.csv").write_text("\n".join(["client,place,age", *lines]), encoding="utf-8")
     to_file(Graph.from_matrix(random_weights(federation.clients), federation.clients), "graph.npz")

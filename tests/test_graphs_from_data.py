@@ -21,11 +21,11 @@ def owning(*labels, rows=12, classes=4):
         f"client {k}": (rng.normal(size=(rows, 2)), np.resize(np.array(own), rows))
         for k, own in enumerate(labels)
     }
-    return fl.Federation.from_arrays(arrays, test_share=0.0, labels=classes)
+    return fl.Federation.from_arrays(arrays, test_share=0.0, labels=classes, scale="none")
 
 
 def sized(*rows):
-    return fl.Federation.from_arrays(random_arrays(rows), test_share=0.0, labels=3)
+    return fl.Federation.from_arrays(random_arrays(rows), test_share=0.0, labels=3, scale="none")
 
 
 def located(*points):
@@ -33,7 +33,7 @@ def located(*points):
     arrays = {
         f"client {k}": (np.array([point, point], dtype=float), [0, 1]) for k, point in enumerate(points)
     }
-    return fl.Federation.from_arrays(arrays, test_share=0.0, labels=2)
+    return fl.Federation.from_arrays(arrays, test_share=0.0, labels=2, scale="none")
 
 
 # The paper's graphs from data
@@ -84,6 +84,7 @@ def test_only_training_rows_count():
         {name: one.train.client(k) for k, name in enumerate(one.clients)},
         test={name: (np.full((3, 2), 1e6), [3, 3, 3]) for name in one.clients},
         labels=4,
+        scale="none",
     )
     for make in (similar, nearest, kernel, weighted):
         assert np.array_equal(matrix_of(make(test)), matrix_of(make(other)))

@@ -17,7 +17,7 @@ def federation(kind):
     for place, n in enumerate(SIZES):
         y = torch.randint(0, 3, (n,), generator=g)
         made[f"k{place}"] = torch.randn(n, 4, 2, generator=g).double(), y.double() if kind == "real" else y
-    return fl.Federation.from_arrays(made, test_share=0.3, labels=None if kind == "real" else 3)
+    return fl.Federation.from_arrays(made, test_share=0.3, labels=None if kind == "real" else 3, scale="none")
 
 
 def clients(data):

@@ -96,7 +96,7 @@ def test_it_draws_as_a_client_of_the_same_name_does(federation, newcomer):
     """Local steps of a newcomer are those that Local makes of the same rows from the same start."""
     method = fl.Local(lr=0.1, local_epochs=2)
     result = fl.fit(method, federation, fl.models.mlp(5), rounds=2, dtype="float64")
-    alone = fl.Federation.from_arrays({"z": newcomer}, test_share=0, labels=3)
+    alone = fl.Federation.from_arrays({"z": newcomer}, test_share=0, labels=3, scale="none")
     start = result.join(*newcomer, EDGES, rounds=0).parameters
     other = fl.fit(method, alone, fl.models.mlp(5), rounds=3, batch=7, seed=6, start=start, dtype="float64")
     made = result.join(*newcomer, EDGES, rounds=3, batch=7, seed=6, name="z")
@@ -127,14 +127,16 @@ def test_more_rounds_fit_its_rows_better(federation, graph, newcomer):
 
 def test_names_of_labels_and_regressions(newcomer):
     x, y = newcomer
-    named = fl.Federation.from_arrays({"a": (x, y), "b": (x, 2 - y)}, labels=("low", "mid", "high"))
+    named = fl.Federation.from_arrays(
+        {"a": (x, y), "b": (x, 2 - y)}, labels=("low", "mid", "high"), scale="none"
+    )
     result = fl.fit(fl.FedU(fl.Graph.complete(named.clients)), named, fl.models.linear(), rounds=2)
     by_number = result.join(x, y, {"a": 1})
     by_name = result.join(x, np.array(["low", "mid", "high"])[y], {"a": 1})
     assert torch.equal(by_number.parameters, by_name.parameters)
     with pytest.raises(fl.InputError, match="unknown label 'hihg'; did you mean 'high'"):
         result.join(x[:1], ["hihg"], {"a": 1})
-    real = fl.Federation.from_arrays({"a": (x, x @ np.ones((4, 2)))})
+    real = fl.Federation.from_arrays({"a": (x, x @ np.ones((4, 2)))}, scale="none")
     result = fl.fit(fl.Local(), real, fl.models.linear(), rounds=2)
     assert result.join(x, x[:, :2], {"a": 1}).predict(x).shape == (30, 2)
     with pytest.raises(fl.InputError, match="y has 1 targets a row; the models have 2"):
@@ -206,7 +208,7 @@ def without_one(seed, place=3, clients=20):
     names = [name for name in made.federation.clients if name != str(place)]
     parts = made.federation.train, made.federation.test
     train, test = ({name: part.client(int(name)) for name in names} for part in parts)
-    rest = fl.Federation.from_arrays(train, test=test, labels=3)
+    rest = fl.Federation.from_arrays(train, test=test, labels=3, scale="none")
     ring = [(str(k), str((k + 1) % clients), 1.0) for k in range(clients)]
     graph = fl.Graph.from_edges([edge for edge in ring if str(place) not in edge], names)
     near = {str((place + side) % clients): 1.0 for side in (-1, 1)}
@@ -225,7 +227,7 @@ def test_true_edges_are_worth_more_than_a_start_from_scratch():
         def share(predict, x=x, y=y):
             return float((predict(x) == y).double().mean())
 
-        alone = fl.Federation.from_arrays({"new": own}, test_share=0, labels=3)
+        alone = fl.Federation.from_arrays({"new": own}, test_share=0, labels=3, scale="none")
         scratch = fl.fit(fl.Local(lr=0.1), alone, fl.models.linear(), rounds=5, seed=seed)
         joined = share(result.join(*own, near, seed=seed).predict)
         gains.append(joined - share(scratch.personal("new").predict))

@@ -45,7 +45,7 @@ def made(kind):
         )
         for k, n in enumerate(sizes)
     }
-    federation = fl.Federation.from_arrays(arrays, labels=3, test_share=0.0)
+    federation = fl.Federation.from_arrays(arrays, labels=3, test_share=0.0, scale="none")
     return federation.scaled("pooled") if kind == "bytes" else federation
 
 
@@ -152,7 +152,9 @@ def test_a_loss_that_the_kernel_does_not_know_goes_row_by_row():
     way = Ascent(Other(), torch.zeros(1, 1, 1), none, none)
     plan = Plan(torch.zeros(1, 1, 4, dtype=torch.int64), torch.ones(1, 1, 4).double(), (1,))
     model = Model(fl.models.linear().build((3,), 2), CrossEntropy())
-    federation = fl.Federation.from_arrays({"a": (torch.zeros(4, 3), torch.tensor([0, 1, 0, 1]))}, labels=2)
+    federation = fl.Federation.from_arrays(
+        {"a": (torch.zeros(4, 3), torch.tensor([0, 1, 0, 1]))}, labels=2, scale="none"
+    )
     clients = Clients.of([federation], [0], model, 4, torch.device("cpu"), torch.float32)
     fused = Fused(clients, lambda ascent: pytest.fail("asked for"), torch.empty(1, 1))
     assert not fused(torch.zeros(1, model.size), Cohort(one, one, one, one, one), plan, 0.0, 1, way)

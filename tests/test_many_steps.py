@@ -20,7 +20,7 @@ def pictures(kind="real", sizes=(3, 40, 17, 33, 1)):
         x = torch.randint(0, 256, (n, 4, 4), generator=g)
         x = x.to(torch.uint8) if kind == "bytes" else x.double() / 100 - 1
         made[f"k{place}"] = x, torch.randint(0, 3, (n,), generator=g)
-    return fl.Federation.from_arrays(made, test_share=0.0, labels=3)
+    return fl.Federation.from_arrays(made, test_share=0.0, labels=3, scale="none")
 
 
 def clients(federation, architecture, batch=4):

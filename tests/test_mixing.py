@@ -125,7 +125,7 @@ GRADIENT = {"lr": 0.2, "local_steps": 1, "mixing": "implicit"}
 
 def ring():
     arrays = quadratic()
-    federation = fl.Federation.from_arrays(arrays, test_share=0.0)
+    federation = fl.Federation.from_arrays(arrays, test_share=0.0, scale="none")
     return arrays, federation, fl.Graph.ring(federation.clients)
 
 
@@ -193,7 +193,7 @@ def test_a_strength_that_explicit_mixing_refuses_is_taken():
 
 
 def test_exchanges_are_counted_in_the_bytes():
-    federation = fl.Federation.from_arrays(quadratic(), test_share=0.0)
+    federation = fl.Federation.from_arrays(quadratic(), test_share=0.0, scale="none")
     graph, sent = fl.Graph.ring(federation.clients), []
     for exchanges in (1, 3):
         method = fl.DFedU(graph, strength=1.0, mixing="implicit", exchanges=exchanges)

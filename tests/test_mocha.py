@@ -19,7 +19,9 @@ OUTPUTS, SEED, ETA, L2 = 3, 11, 0.3, 0.1
 def problem(counts, real):
     """Features with a one and targets by client, the same as a federation, a graph, and its Laplacian."""
     arrays = random_arrays(counts, labels=OUTPUTS, real=real)
-    federation = fl.Federation.from_arrays(arrays, test_share=0, labels=None if real else OUTPUTS)
+    federation = fl.Federation.from_arrays(
+        arrays, test_share=0, labels=None if real else OUTPUTS, scale="none"
+    )
     data = {
         k: (np.hstack([x, np.ones((len(x), 1))]), y if real else 2.0 * np.eye(OUTPUTS)[y] - 1)
         for k, (x, y) in arrays.items()

@@ -27,7 +27,7 @@ def quadratics(data, l2):
 def squares():
     """Clients with squared error, and H, c and constant of their losses."""
     arrays = random_arrays([7, 23, 5, 12, 40], real=True, labels=2)
-    federation = fl.Federation.from_arrays(arrays, test_share=0)
+    federation = fl.Federation.from_arrays(arrays, test_share=0, scale="none")
     return federation, *quadratics(arrays, 0.3)
 
 

@@ -20,7 +20,7 @@ either_sample = pytest.mark.parametrize("sample", [0.45, 1.0])
 @pytest.fixture(scope="module")
 def problem():
     arrays = random_arrays([7, 23, 5, 12, 41, 9, 2], labels=LABELS)
-    federation = fl.Federation.from_arrays(arrays, test_share=0, labels=LABELS)
+    federation = fl.Federation.from_arrays(arrays, test_share=0, labels=LABELS, scale="none")
     return arrays, federation, np.random.default_rng(1).normal(size=5 * LABELS) / 3
 
 
@@ -169,7 +169,7 @@ def test_scaffolds_control_is_the_mean_of_the_clients(problem, sample, work):
 
 def equal_counts(rows=12):
     arrays = random_arrays([rows] * 6, labels=LABELS)
-    federation = fl.Federation.from_arrays(arrays, test_share=0, labels=LABELS)
+    federation = fl.Federation.from_arrays(arrays, test_share=0, labels=LABELS, scale="none")
     return arrays, federation, np.random.default_rng(2).normal(size=5 * LABELS) / 3
 
 
@@ -214,7 +214,7 @@ def test_the_mixture_stays_on_the_simplex_and_helps_the_worst():
     for k, turn in zip("abcdef", [1, 1, 1, 1, 1, -0.5], strict=True):
         x = rng.normal(size=(30, 4))
         arrays[k] = (x, (turn * x[:, :LABELS] + 0.3 * rng.normal(size=(30, LABELS))).argmax(1))
-    federation = fl.Federation.from_arrays(arrays, test_share=0, labels=LABELS)
+    federation = fl.Federation.from_arrays(arrays, test_share=0, labels=LABELS, scale="none")
     problem = arrays, federation, np.zeros(5 * LABELS)
     for rounds in (1, 5, 150):
         result = trained(fl.AFL(0.05, lr=LR), problem, sample=0.6, rounds=rounds)

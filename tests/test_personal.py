@@ -285,7 +285,7 @@ def test_an_unknown_client(tmp_path):
 
 def test_clients_by_names_of_any_kind(tmp_path):
     arrays = random_arrays([6, 6])
-    made = fl.Federation.from_arrays({"ß \udcff/": arrays["a"], 7: arrays["b"]}, labels=3)
+    made = fl.Federation.from_arrays({"ß \udcff/": arrays["a"], 7: arrays["b"]}, labels=3, scale="none")
     trained(made, rounds=1).personals.save(tmp_path)
     assert Personals.load(tmp_path).of_client("7").client == "7"
     assert Personals.load(tmp_path).clients[0] == "ß \udcff/"

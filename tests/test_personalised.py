@@ -108,7 +108,7 @@ def perfedavg(data, start, form, alpha, *, batch, share, work):
 def problem():
     arrays = random_arrays(COUNTS, labels=LABELS)
     start = np.random.default_rng(1).normal(size=SIZE) / 3
-    return arrays, fl.Federation.from_arrays(arrays, test_share=0, labels=LABELS), start
+    return arrays, fl.Federation.from_arrays(arrays, test_share=0, labels=LABELS, scale="none"), start
 
 
 @every_batch
@@ -209,7 +209,9 @@ def test_per_fedavg_descends_on_the_loss_after_adaptation(stacked):
 @pytest.fixture(scope="module")
 def equals():
     """Clients with as many rows as each other, where FedAvg's mean is the plain one."""
-    return fl.Federation.from_arrays(random_arrays([11] * 5, labels=LABELS), test_share=0, labels=LABELS)
+    return fl.Federation.from_arrays(
+        random_arrays([11] * 5, labels=LABELS), test_share=0, labels=LABELS, scale="none"
+    )
 
 
 @every_batch

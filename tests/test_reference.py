@@ -15,7 +15,7 @@ LABELS, L2, LR, ETA, SEED = 3, 0.02, 0.05, 0.3, 11
 @pytest.fixture(scope="module")
 def problem():
     arrays = random_arrays(COUNTS, labels=LABELS)
-    federation = fl.Federation.from_arrays(arrays, test_share=0, labels=LABELS)
+    federation = fl.Federation.from_arrays(arrays, test_share=0, labels=LABELS, scale="none")
     matrix = random_weights(federation.clients)
     pairs = {
         (k, o): matrix[i, j]

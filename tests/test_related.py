@@ -126,7 +126,9 @@ def test_apfl_with_its_own_model_alone_is_local(federation, work):
 
 @either_work
 def test_apfl_without_models_of_its_own_is_fedavg_with_equal_counts(work):
-    equal = fl.Federation.from_arrays(random_arrays([9] * 6, FEATURES, LABELS), test_share=0, labels=LABELS)
+    equal = fl.Federation.from_arrays(
+        random_arrays([9] * 6, FEATURES, LABELS), test_share=0, labels=LABELS, scale="none"
+    )
     found = trained(fl.APFL(0.0, **fields(work)), equal, sample=0.5)
     mean = trained(fl.FedAvg(**fields(work)), equal, sample=0.5)
     assert distance(found.models, mean.models) < 1e-12

@@ -99,7 +99,7 @@ def test_what_cannot_be_resumed_is_refused(federation, graph):
     with pytest.raises(fl.InputError, match="at round 3 already, past the 2 asked for"):
         fl.fit(fl.FedU(graph), federation, model, rounds=2, resume=earlier)
     for other in ({"dtype": "float64"}, {"model": fl.models.mlp()}, {"algorithm": fl.Local()}):
-        given = {"algorithm": fl.FedU(graph), "model": model, **other}
+        given = {"algorithm": fl.FedU(graph), "model": model, "allow_changes": True, **other}
         with pytest.raises(fl.InputError, match="made by another method, model, dtype or set of clients"):
             fl.fit(federation=federation, rounds=4, resume=earlier, **given)
     with pytest.raises(fl.InputError, match="do not go together"):
@@ -118,6 +118,6 @@ def test_an_exploding_loss_ends_a_run_before_it_is_no_number(federation):
         name: (federation.train.client(k)[0], federation.train.client(k)[0])
         for k, name in enumerate("abcdef")
     }
-    real = fl.Federation.from_arrays(x)
+    real = fl.Federation.from_arrays(x, scale="none")
     with pytest.raises(fl.DivergedError, match=r"by round \d the loss of client '.' has grown to \d"):
         fl.fit(fl.Local(lr=4.0, local_steps=1), real, fl.models.linear(), rounds=60, dtype="float64")

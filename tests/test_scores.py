@@ -147,7 +147,7 @@ def trained(method, federation):
 @pytest.fixture(scope="module", params=[False, True], ids=["classification", "regression"])
 def problem(request):
     arrays = random_arrays([7, 23, 5, 12], real=request.param, labels=3 - request.param)
-    return fl.Federation.from_arrays(arrays, 0.25, 3), random_weights(arrays)
+    return fl.Federation.from_arrays(arrays, 0.25, 3, scale="none"), random_weights(arrays)
 
 
 @pytest.mark.parametrize("name", ["fedu", "fedu sampled", "dfedu", "local", "global"])
@@ -205,7 +205,7 @@ def test_test_scores_in_plain_numpy(problem, engine):
 
 
 def test_scores_without_test_rows():
-    federation = fl.Federation.from_arrays(random_arrays([6, 5]), test_share=0)
+    federation = fl.Federation.from_arrays(random_arrays([6, 5]), test_share=0, scale="none")
     line = fl.fit(fl.Local(), federation, fl.models.linear(), rounds=1).scores[-1]
     assert line.accuracy is line.loss is line.loss_worst is None
     assert math.isfinite(line.objective)

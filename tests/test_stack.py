@@ -44,7 +44,9 @@ def trials(name, work, federation, graph):
     """Three seeds and settings, on two federations of which one has other rows and one client less."""
     method = METHODS[name]
     arrays = {c: federation.train.client(k) for k, c in enumerate(federation.clients[:-1])}
-    other = fl.Federation.from_arrays({c: (x[1:], y[1:]) for c, (x, y) in arrays.items()}, labels=3)
+    other = fl.Federation.from_arrays(
+        {c: (x[1:], y[1:]) for c, (x, y) in arrays.items()}, labels=3, scale="none"
+    )
     smaller = fl.Graph.path(other.clients)
     made = [
         Trial(method.make(graph, **work), federation, method.model, 5),

@@ -55,7 +55,7 @@ def test_test_rows_may_be_marked():
         ({"given": (np.zeros((3, 2)), np.zeros(2))}, r"here has features of shape \(3, 2\) and labels"),
         ({"given": (np.array([[0], [np.nan]]), np.zeros(2, dtype=int))}, "here, row 1: a feature is NaN"),
         ({"given": (np.zeros((3, 2)), np.zeros(3)), "labels": 2}, "labels were named but targets are real"),
-        ({"given": (np.array([["x"]] * 3), np.zeros(3))}, "here needs .* as arrays of numbers"),
+        ({"given": (np.array([["x"]] * 3), np.zeros(3))}, "here: features are text"),
     ],
 )  # fmt: skip
 def test_tables_that_cannot_be(settings, message):

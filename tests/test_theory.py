@@ -19,7 +19,7 @@ COUNTS = [6, 5, 9, 7]
 def made(real, l2=0.2, strength=0.3, batch=3, model=None, **how):
     """A small federation with its problem; features are few, so that curvatures are real."""
     arrays = random_arrays(COUNTS, features=2, labels=2 if real else 3, seed=4, real=real)
-    federation = fl.Federation.from_arrays(arrays, test_share=0, labels=None if real else 3)
+    federation = fl.Federation.from_arrays(arrays, test_share=0, labels=None if real else 3, scale="none")
     graph = fl.Graph.from_matrix(random_weights(federation.clients, seed=1), federation.clients)
     method = fl.FedU(graph, strength=strength, **how)
     return arrays, Problem.of(method, federation, model or fl.models.linear(l2=l2), batch=batch)
@@ -73,7 +73,9 @@ def test_the_curvature_of_a_quadratic_is_that_of_its_rows():
 
 
 def test_fewer_rows_than_features_leave_directions_without_curvature():
-    federation = fl.Federation.from_arrays(random_arrays([3, 4], features=6, real=True), test_share=0)
+    federation = fl.Federation.from_arrays(
+        random_arrays([3, 4], features=6, real=True), test_share=0, scale="none"
+    )
     method = fl.FedU(fl.Graph.complete(federation.clients), strength=0.1)
     found = theory.everywhere(Problem.of(method, federation, fl.models.linear(l2=0.05)))
     assert found.alpha == pytest.approx(0.05)
@@ -145,7 +147,7 @@ def test_without_coupling_each_client_is_alone_and_with_much_they_are_one():
     federation = alone.clients.train
     for client in range(alone.size):
         x, y = federation.client(client)
-        one = fl.Federation.from_arrays({"k": (x, y)}, test_share=0, labels=3)
+        one = fl.Federation.from_arrays({"k": (x, y)}, test_share=0, labels=3, scale="none")
         own = Problem.of(fl.FedU(fl.Graph.empty(["k"]), strength=0.0), one, fl.models.linear(l2=0.2))
         assert (theory.optimum(own).W[0] - W[client]).abs().max() < 1e-9
     spreads = []

@@ -33,7 +33,7 @@ class Isotropic:
         truth = rng.normal(size=(clients, 3))
         y = truth[:, :2] @ x.T + truth[:, 2:] + noise * rng.normal(size=(clients, len(x)))
         arrays = {f"{copy}-{k}": (x, y[k][:, None]) for copy in range(copies) for k in range(clients)}
-        self.federation = fl.Federation.from_arrays(arrays, test_share=0)
+        self.federation = fl.Federation.from_arrays(arrays, test_share=0, scale="none")
         self.graph = fl.Graph.from_matrix(np.kron(np.eye(copies), adjacency), self.federation.clients)
         self.L = np.diag(adjacency.sum(1)) - adjacency
         self.strength = float(coupling / np.linalg.eigvalsh(self.L)[-1])
@@ -72,7 +72,7 @@ def studied(cube, method, share, start):
     """The problem of one copy and its constants, σ₁ the largest of start and optimum."""
     clients = cube.federation.clients[: len(cube.best)]
     arrays = {name: cube.federation.train.client(place) for place, name in enumerate(clients)}
-    one = fl.Federation.from_arrays(arrays, test_share=0)
+    one = fl.Federation.from_arrays(arrays, test_share=0, scale="none")
     graph = fl.Graph.from_matrix(np.diag(np.diag(cube.L)) - cube.L, clients)
     problem = theory.Problem.of(replace(method, graph=graph), one, fl.models.linear(), batch=2, sample=share)
     made = theory.study(problem, start, {})
@@ -205,7 +205,9 @@ def test_with_no_loss_disagreement_grows_iff_the_coupling_is_above_two(name, pro
     """Features, targets and biases of zero: local steps change nothing, and all that is left is mixing."""
     names = [str(k) for k in range(6)]
     federation = fl.Federation.from_arrays(
-        {each: (np.zeros((3, 4)), np.zeros((3, 1))) for each in names}, test_share=0
+        {each: (np.zeros((3, 4)), np.zeros((3, 1))) for each in names},
+        test_share=0,
+        scale="none",
     )
     graph = fl.graph.GRAPHS[name](names)
     method = fl.FedU(graph, strength=product / (0.1 * graph.rho), lr=0.05, local_steps=2, allow_unstable=True)
@@ -222,7 +224,7 @@ def test_with_a_quadratic_loss_it_grows_where_the_spectral_radius_passes_one():
     """(I − μ̃ηL)(I − μH)^R, on both sides within 1 % of the strength."""
     rng, names, lr, steps = np.random.default_rng(3), [str(k) for k in range(4)], 0.2, 3
     arrays = {each: (rng.normal(size=(12, 2)), rng.normal(size=(12, 1))) for each in names}
-    federation = fl.Federation.from_arrays(arrays, test_share=0)
+    federation = fl.Federation.from_arrays(arrays, test_share=0, scale="none")
     graph = fl.Graph.path(names)
     L = np.kron(np.diag(PATH.sum(1)) - PATH, np.eye(3))
     seen = [np.hstack([x, np.ones((12, 1))]) for x, _ in arrays.values()]
@@ -256,7 +258,9 @@ def test_implicit_mixing_never_increases_disagreement(sample):
     """However strong, measured as tr(WᵀLW) and, where all take part, as the distance from the mean."""
     names = [str(k) for k in range(6)]
     federation = fl.Federation.from_arrays(
-        {each: (np.zeros((3, 4)), np.zeros((3, 1))) for each in names}, test_share=0
+        {each: (np.zeros((3, 4)), np.zeros((3, 1))) for each in names},
+        test_share=0,
+        scale="none",
     )
     graph = fl.Graph.path(names)
     start = torch.zeros(6, 5, dtype=torch.float64)

@@ -99,7 +99,7 @@ def test_all_folds_and_candidates_are_one_stack(federation, graph, monkeypatch):
 
 def test_rows_that_runs_share_are_counted_once(federation, graph, monkeypatch):
     schedule = Schedule()
-    wide = fl.Federation.from_arrays(random_arrays([50, 60], features=300), labels=3)
+    wide = fl.Federation.from_arrays(random_arrays([50, 60], features=300), labels=3, scale="none")
     model = suited(fl.FedAvg(), wide, LINEAR)[1]
     shared = [Sized(Trial(fl.FedAvg(), wide, LINEAR), model, schedule) for _ in range(6)]
     apart = [replace(run, trial=replace(run.trial, federation=replace(wide))) for run in shared]
@@ -166,7 +166,7 @@ def test_what_the_method_refuses_is_left_out_and_told(federation, graph):
 
 
 def test_what_diverges_is_never_chosen():
-    federation = fl.Federation.from_arrays(random_arrays([20, 30], real=True))
+    federation = fl.Federation.from_arrays(random_arrays([20, 30], real=True), scale="none")
     made = fl.tune(fl.Local(), federation, LINEAR, {"lr": [1e6, 0.01]}, folds=2, rounds=60)
     assert made.best.values == {"lr": 0.01}
     assert isinstance(made.tried[0].diverged, DivergedError)
@@ -176,7 +176,7 @@ def test_what_diverges_is_never_chosen():
 
 
 def test_a_lower_loss_is_better_where_targets_are_real():
-    federation = fl.Federation.from_arrays(random_arrays([20, 30], real=True))
+    federation = fl.Federation.from_arrays(random_arrays([20, 30], real=True), scale="none")
     made = fl.tune(fl.Local(), federation, LINEAR, {"lr": [1e-6, 0.01]}, folds=2, rounds=30)
     assert made.best.validation.mean() == min(each.validation.mean() for each in made.tried)
 

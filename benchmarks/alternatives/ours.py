@@ -22,7 +22,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     clients = protocol.load(options.data)
     arrays = {str(k): (rows.x, rows.y) for k, rows in enumerate(clients)}
-    federation = fl.Federation.from_arrays(arrays, test_share=0.0, labels=LABELS)
+    federation = fl.Federation.from_arrays(arrays, test_share=0.0, labels=LABELS, scale="none")
     model = fl.models.linear()
     network = model.build(federation.inputs, federation.outputs)
     trial = Trial(fl.FedAvg(lr=LR, local_epochs=EPOCHS), federation, model, start=torch.zeros(network.size))

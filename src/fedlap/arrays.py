@@ -17,6 +17,9 @@ from fedlap.randomness import Draws, draws
 Given = tuple[Any, Any]  # features and labels of one client, as arrays or tensors
 Rows = tuple[Tensor, Tensor]  # the same, in the form that training takes
 ARRAYS = (np.ndarray, Tensor)
+# How errors name what is given, and what to do where it is text.
+FEATURES = "features", "turn them into numbers first"
+LABELS = "labels", "number them 0, 1, … and name them with labels=[…], or use from_dataframe"
 
 
 def checked(who: str, given: Given, labels: int | None, what: str = "row") -> Rows:
@@ -31,9 +34,12 @@ def formed(who: str, given: Given) -> Rows:
     try:
         if isinstance(given, ARRAYS):
             raise TypeError("one array was given where a pair is needed")
-        x, y = (_tensor(values) for values in given)
+        x, y = given
+        x, y = _tensor(x, who, FEATURES), _tensor(y, who, LABELS)
         shapes = tuple(x.shape), tuple(y.shape)
         alike = all(shapes) and shapes[0][0] == shapes[1][0]
+    except InputError:
+        raise
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{who} needs (features, labels) as arrays of numbers: {error}") from error
     if not alike or x.is_complex() or y.is_complex():
@@ -69,12 +75,21 @@ def check_values(
             raise InputError(f"{who}, {what} {at}: label {int(y[at])} is out of range; {known}")
 
 
-def _tensor(values: Any) -> Tensor:
+def _tensor(values: Any, who: str, what: tuple[str, str]) -> Tensor:
     """A tensor of these values; an array that may not be written to is copied, as torch wants."""
     if isinstance(values, Tensor):
         return values.to_dense()
     array = values if isinstance(values, np.ndarray) else np.asarray(values)
+    check_text(array, who, what)
     return torch.from_numpy(np.ascontiguousarray(array if array.flags.writeable else array.copy()))
+
+
+def check_text(array: Any, who: str, what: tuple[str, str]) -> None:
+    """Refuse text in the place of numbers."""
+    name, advice = what
+    first = next((value for value in array.ravel()[:1].tolist() if isinstance(value, str | bytes)), None)
+    if first is not None:
+        raise InputError(f"{who}: {name} are text ({first!r}); {advice}")
 
 
 def alike(pairs: Sequence[Any]) -> bool:

@@ -3,7 +3,10 @@
 import difflib
 import math
 import numbers
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+NO_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")  # as PyTorch says it
 
 
 class InputError(ValueError):
@@ -46,3 +49,15 @@ def real(name: str, value: object, *, zero: bool) -> float:
         least = "zero or more" if zero else "above zero"
         raise InputError(f"{name} = {value!r}; it must be a finite number, {least}")
     return number
+
+
+@contextmanager
+def memory_reported(what: str, advice: str) -> Iterator[None]:
+    """Turn an error of Python or PyTorch for want of memory into one line with this advice."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        reason = str(error).split("\n")[0][:150]
+        if not isinstance(error, MemoryError) and not any(words in str(error) for words in NO_MEMORY):
+            raise
+        raise InputError(f"{what}: out of memory{reason and f' ({reason})'}; {advice}") from error

@@ -57,20 +57,28 @@ class Federation:
         *,
         test: Mapping[Any, Given] | None = None,
         labels: Iterable[str] | SupportsIndex | None = None,
+        scale: Scaling = "pooled",
     ) -> "Federation":
         """A federation from each client's own arrays: {name: (x, y)}.
 
         `test_share` of each client's rows, drawn by `seed` and the client's name, become test rows, unless
         `test` gives them. Whole-number labels 0, 1, … mean classification (`labels` names or counts them);
-        real ones mean regression. Nothing is scaled.
+        real ones mean regression.
+
+        Features are standardised as by the command line: `scale="pooled"` takes mean and deviation of each
+        feature (of each channel of byte pictures) from all clients' training rows, `"client"` from each
+        client's own, and `"none"` leaves features as they are. `predict` takes raw features in every case.
         """
-        return cls.from_table(of_arrays(arrays, test, _named(labels)), None, test_share, seed)
+        return cls.from_table(of_arrays(arrays, test, _named(labels)), None, test_share, seed).scaled(scale)
 
     @classmethod
     def from_table(
         cls, table: Table, partition: Any = None, test_share: float = 0.25, seed: int = 0
     ) -> "Federation":
-        """A table's rows cut into clients: those they belong to by nature, or as `partition` deals them."""
+        """A table's rows cut into clients: those they belong to by nature, or as `partition` deals them.
+
+        Features are not scaled: the rows may still be thinned (`scarce`), and `scaled` comes after that.
+        """
         if not isinstance(test_share, int | float) or not 0 <= test_share < 1:
             raise InputError(f"data: test_share = {test_share}; it must be in [0, 1)")
         clients, row, count = table.dealt(partition, seed)
@@ -94,16 +102,18 @@ class Federation:
         partition: Any = None,
         test_share: float = 0.25,
         seed: int = 0,
+        scale: Scaling = "pooled",
     ) -> "Federation":
         """A federation from a data frame of pandas, or of any kind that turns into one (`to_pandas`).
 
         `client` is the column that says whose row it is, `label` the one to predict; `features` are the
         others, or those named, without `drop`. Text, true or false, and whole numbers are classes and keep
         their names; real numbers are targets (`task` overrides). `test` is a frame of test rows, instead of
-        `test_share`. Without a column of clients, `partition` deals the rows out. Nothing is scaled.
+        `test_share`. Without a column of clients, `partition` deals the rows out. Features are standardised
+        by training rows, as in `from_arrays`: `scale` is "pooled", "client" or "none".
         """
         table = of_frame(frame, client, label, test=test, features=features, drop=drop, task=task)
-        made = cls.from_table(table, partition, test_share, seed)
+        made = cls.from_table(table, partition, test_share, seed).scaled(scale)
         for remark in made.remarks():
             warnings.warn(remark, DataWarning, stacklevel=2)
         return made
@@ -117,12 +127,15 @@ class Federation:
         seed: int = 0,
         *,
         labels: Iterable[str] | SupportsIndex | None = None,
+        scale: Scaling = "pooled",
     ) -> "Federation":
         """A federation from a PyTorch dataset of pairs (features, label), read into memory once.
 
-        `client` names each item's client, in order, or gives each client's items: {name: [0, 5, …]}.
+        `client` names each item's client, in order, or gives each client's items: {name: [0, 5, …]}. Features
+        are standardised by training rows, as in `from_arrays`: `scale` is "pooled", "client" or "none".
         """
-        return cls.from_table(of_dataset(dataset, client, _named(labels)), None, test_share, seed)
+        table = of_dataset(dataset, client, _named(labels))
+        return cls.from_table(table, None, test_share, seed).scaled(scale)
 
     @classmethod
     def from_flower(
@@ -134,13 +147,15 @@ class Federation:
         seed: int = 0,
         *,
         labels: Iterable[str] | SupportsIndex | None = None,
+        scale: Scaling = "pooled",
     ) -> "Federation":
         """A federation from a partitioner of Flower Datasets whose `dataset` is set; client k is partition k.
 
-        `features` is a column of pictures or vectors, or several columns of numbers.
+        `features` is a column of pictures or vectors, or several columns of numbers. They are standardised by
+        training rows, as in `from_arrays`: `scale` is "pooled", "client" or "none".
         """
         table = of_partitions(partitioner, features, label, _named(labels))
-        return cls.from_table(table, None, test_share, seed)
+        return cls.from_table(table, None, test_share, seed).scaled(scale)
 
     @cached_property
     def digests(self) -> Int64[Tensor, "client"]:

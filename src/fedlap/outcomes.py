@@ -52,7 +52,8 @@ def outcome(run: Experiment, result: Result | DivergedError) -> dict[str, Any]:
     if isinstance(result.algorithm, Coupled):
         made["product"] = result.algorithm.coupling.product
     if isinstance(result.algorithm, FedULearned):
-        made["graph"] = _edges(FedULearned.learned(result.server, result.federation.clients))
+        clients = result.progress.clients or result.federation.clients
+        made["graph"] = _edges(FedULearned.learned(result.server, clients))
     return made
 
 

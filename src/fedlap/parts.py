@@ -157,6 +157,23 @@ class Part:
         at = spans(self.first[order], count)
         return Part(self.store, self.row[at], self.y[at], count)
 
+    def first_difference(self, other: "Part") -> int | None:
+        """Return the place of the first client whose rows are not the same values in the same order."""
+        wrong = self.count != other.count
+        if not bool(wrong.any()):
+            unequal = torch.zeros(len(self.row), dtype=torch.bool)
+            if self.y.dtype != other.y.dtype or self.y.shape != other.y.shape:
+                unequal[:] = True
+            elif len(self.row):
+                unequal |= (self.y != other.y).view(len(self.row), -1).any(1)
+                size = max(1, BLOCK // math.prod(self.store.shape[1:]))
+                for at in torch.arange(len(self.row)).split(size):
+                    own, theirs = self.store[self.row[at]], other.store[other.row[at]]
+                    unequal[at] |= (own != theirs).flatten(1).any(1)
+            wrong = torch.zeros_like(self.count).index_add_(0, self.owner(), unequal.long()) > 0
+        places = wrong.nonzero().flatten()
+        return int(places[0]) if len(places) else None
+
     def moved(
         self,
         store: Num[Tensor, "stored *feature"],

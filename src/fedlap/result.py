@@ -16,6 +16,17 @@ from fedlap.work import BatchSize
 
 
 @dataclass(frozen=True, eq=False)
+class Origin:
+    """All that fixes the numbers of a run, as it began; a resumed run is compared with it."""
+
+    federation: Federation  # its clients in the order of the state's rows
+    algorithm: Algorithm  # bound to these clients
+    objective: Model
+    start: Any
+    settings: dict[str, Any]  # of the schedule, and the seed
+
+
+@dataclass(frozen=True, eq=False)
 class Progress:
     """Where a run is: all that it needs to go on exactly as if it had never stopped."""
 
@@ -25,11 +36,21 @@ class Progress:
     sent: tuple[int, int]  # bytes by and to clients so far
     seconds: float  # of training so far
     scores: list[Score]
+    origin: Origin | None = None  # None where it was read from a checkpoint
+
+    @property
+    def clients(self) -> tuple[str, ...] | None:
+        """Names of the clients in the order of the state's rows, where that is known."""
+        return None if self.origin is None else self.origin.federation.clients
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """Every client's model, and how far the run is: what server and clients keep, and all scores."""
+    """Every client's model, and how far the run is: what server and clients keep, and all scores.
+
+    `models` has a row per client, in the order of `federation.clients`. Rows of `server` and `private` are in
+    the order of `progress.clients`, which is another one where a run was resumed with reordered clients.
+    """
 
     algorithm: Algorithm
     federation: Federation

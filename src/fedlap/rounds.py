@@ -27,7 +27,8 @@ from fedlap.errors import DivergedError, InputError
 from fedlap.federation import Federation
 from fedlap.members import Member
 from fedlap.models import Model
-from fedlap.result import Progress, Result
+from fedlap.result import Origin, Progress, Result
+from fedlap.resuming import check_unchanged, in_state_order, origin_of, places_of
 from fedlap.schedule import (
     Schedule,
     sample_size,
@@ -35,7 +36,7 @@ from fedlap.schedule import (
 )
 from fedlap.scores import Score, score
 from fedlap.stack import Kept, Sent, Stack
-from fedlap.trials import Trial, diverged, kind, suited, work_of
+from fedlap.trials import Trial, check_single_rows, diverged, kind, suited, work_of
 from fedlap.work import Work
 
 WORTH_RECORDING = 4  # rounds; fewer are over before a recording pays
@@ -65,6 +66,8 @@ class Runs:
     """Trials made ready: the stack that trains them, and the engine that scores all their clients."""
 
     trials: list[Trial]
+    asked: list[Federation]  # of the trials, with clients in the order in which they were passed
+    origins: list[Origin]
     schedule: Schedule
     model: Model
     stack: Stack
@@ -85,9 +88,14 @@ class Runs:
                     f"resume: this run is at round {trial.done} already, past the {schedule.rounds} asked "
                     "for; ask for more rounds"
                 )
+        asked = [trial.federation for trial in trials]
+        trials = [in_state_order(trial) for trial in trials]
         device, dtype = schedule.placed(), schedule.real
         ready = [suited(trial.algorithm, trial.federation, trial.model) for trial in trials]
         model = ready[0][1]
+        origins = [origin_of(t, *made, schedule) for t, made in zip(trials, ready, strict=True)]
+        for trial, origin in zip(trials, origins, strict=True):
+            check_unchanged(trial, origin)
         home = schedule.home(device, [trial.federation for trial in trials], model)
         as_bytes = schedule.as_bytes(home, [trial.federation for trial in trials])
         distinct = {id(trial.federation): trial.federation for trial in trials}
@@ -101,6 +109,8 @@ class Runs:
             members.append(Member(algorithm, seen, trial.seed, begin, working))
             begin += len(seen.clients)
         work = work_of(members[0].algorithm, chosen)
+        for federation, member in zip(homes, members, strict=True):
+            check_single_rows(model, federation, member.trainees, work, schedule.batch)
         make, seeds = ENGINES[schedule.engine], [trial.seed for trial in trials]
 
         def clients(federations: list[Federation]) -> Clients:
@@ -114,7 +124,7 @@ class Runs:
         kept = [_begun(t, m.algorithm, model, home, dtype) for t, m in zip(trials, members, strict=True)]
         stack = Stack(members, trainer, work, home)
         begun = kept if len(kept) == 1 else stack.laid(kept)
-        return Runs(list(trials), schedule, model, stack, scorer, begun)
+        return Runs(trials, asked, origins, schedule, model, stack, scorer, begun)
 
     def trained(
         self,
@@ -136,9 +146,10 @@ class Runs:
         def reached() -> list[Progress | None]:
             nonlocal seconds, began
             seconds, began = spent(), time.perf_counter()
+            each = zip(kept, total, seconds, scores, self.origins, strict=True)
             return [
-                None if run in failed else Progress(done, *kept[run], total[run], seconds[run], scores[run])
-                for run in range(len(self.trials))
+                None if run in failed else Progress(done, *state, sent, passed, made, origin)
+                for run, (state, sent, passed, made, origin) in enumerate(each)
             ]
 
         for kept, sent in played(self.stack, self.kept, range(done + 1, self.schedule.rounds + 1)):
@@ -163,12 +174,19 @@ class Runs:
                 began = time.perf_counter()
             if moment.stopped:
                 break
-        at_last, models = reached(), self._personal(kept)
+        at_last, models = reached(), self._as_asked(self._personal(kept))
         return [
-            Result(member.algorithm, trial.federation, self.model, W.clone(), at) if at else failed[run]
-            for run, (trial, member, W, at) in enumerate(
-                zip(self.trials, self.stack.members, models, at_last, strict=True)
+            Result(member.algorithm, federation, self.model, W, at) if at else failed[run]
+            for run, (federation, member, W, at) in enumerate(
+                zip(self.asked, self.stack.members, models, at_last, strict=True)
             )
+        ]
+
+    def _as_asked(self, models: Sequence[Tensor]) -> list[Float[Tensor, "client param"]]:
+        """Return copies of the models, with clients in the order of the federations that were passed."""
+        return [
+            W.clone() if asked is trial.federation else W[places_of(asked.clients, trial.federation.clients)]
+            for W, asked, trial in zip(models, self.asked, self.trials, strict=True)
         ]
 
     def _scored(

@@ -22,6 +22,7 @@ DtypeName = Literal["float32", "float64"]
 
 Precision = Literal["float32", "tf32", "bf16"]
 KeepName = Literal["auto", "device", "host"]
+DEVICES: Final = ("cpu", "cuda")
 
 # What PyTorch calls the precisions of products of float32 matrices.
 PRECISIONS: Final[dict[Precision, str]] = {"float32": "highest", "tf32": "high", "bf16": "medium"}
@@ -138,10 +139,7 @@ def start_rows(
     start: Any, model: Model, clients: int, seed: int, device: torch.device, dtype: torch.dtype
 ) -> Float[Tensor, "client param"]:
     """One row a client: the model's own start, one vector for all, or a stack."""
-    try:
-        given = model.start(seed) if start is None else torch.as_tensor(start)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"start is not an array of numbers: {' '.join(str(error).split())}") from error
+    given = model.start(seed) if start is None else _array(start)
     if given.shape not in ((model.size,), (clients, model.size)) or given.is_complex():
         raise InputError(
             f"start has shape {tuple(given.shape)} and type {given.dtype}; it must be real numbers of shape "
@@ -150,6 +148,13 @@ def start_rows(
     if not bool(given.isfinite().all()):
         raise InputError("start holds NaN or infinity; give finite numbers")
     return given.to(device, dtype).expand(clients, model.size)
+
+
+def _array(start: Any) -> Tensor:
+    try:
+        return torch.as_tensor(start)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"start is not an array of numbers: {' '.join(str(error).split())}") from error
 
 
 def known(what: str, name: str, names: Iterable[str]) -> str:
@@ -162,9 +167,12 @@ def known(what: str, name: str, names: Iterable[str]) -> str:
 def usable(name: str) -> torch.device:
     """The device of this name, if it can be computed on."""
     try:
-        made = torch.zeros(1, device=torch.device(name))
+        device = torch.device(name)
+        made = torch.zeros(1, device=device if device.type in DEVICES else "cpu")
         made.item()
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split("\n")[0].split())
+        reason = " ".join(str(error).split("\n")[0].split())[:200]
         raise InputError(f"device = {name!r} cannot be used ({reason}); use cpu") from error
+    if device.type not in DEVICES:
+        raise InputError(f"device = {name!r} is not supported; use {' or '.join(DEVICES)}")
     return made.device  # with its number

@@ -100,7 +100,8 @@ class Stack:
         """Whether every round is the same sequence of operations on tensors that stay on a GPU."""
         some = any(member.sampled for member in self.members)
         near = self.clients.train.store.device == self.home
-        return self._steady and near and not (self.work.epochs and some) and self._steps <= MOST_STEPS
+        alike = not (self.work.epochs and some) and not self.clients.model.mixes  # sizes of batches are read
+        return self._steady and near and alike and self._steps <= MOST_STEPS
 
     @cached_property
     def ends_alike(self) -> bool:

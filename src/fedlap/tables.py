@@ -12,10 +12,12 @@ from jaxtyping import Bool, Int64, Num
 from torch import Tensor
 
 from fedlap.arrays import (
+    LABELS,
     Given,
     alike,
     check_alike,
     check_names,
+    check_text,
     check_values,
     checked,
     formed,
@@ -220,6 +222,8 @@ def of_dataset(
     try:
         pairs = [(_features(x), _number(y)) for x, y in (dataset[at] for at in range(len(dataset)))]
         x, y = (torch.stack(values) for values in zip(*pairs, strict=True))
+    except InputError:
+        raise
     except (LookupError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             "data: a dataset needs a length, and items that are pairs (features, label) of numbers, all of "
@@ -254,7 +258,11 @@ def _owned(
 
 
 def _number(y: Any) -> Tensor:
-    return y if isinstance(y, Tensor) else torch.from_numpy(np.array(y))
+    if isinstance(y, Tensor):
+        return y
+    array = np.array(y)
+    check_text(array, "data", LABELS)
+    return torch.from_numpy(array)
 
 
 def _features(x: Any) -> Tensor:

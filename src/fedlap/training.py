@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fedlap.algorithms import Algorithm
-from fedlap.errors import DivergedError
+from fedlap.errors import DivergedError, memory_reported
 from fedlap.federation import Federation
 from fedlap.models import Architecture
 from fedlap.result import Result
@@ -35,6 +35,7 @@ def fit(
     keep: KeepName = "auto",
     evaluate_every: int = 1,
     resume: Result | None = None,
+    allow_changes: bool = False,
     on_score: Callable[[Score], None] | None = None,
     on_round: Callable[[int], None] | None = None,
 ) -> Result:
@@ -51,12 +52,18 @@ def fit(
     keep: where data and models stay between rounds, "device" or "host", whence those of the sampled clients
         are brought; "auto" is the device as long as they fit.
     evaluate_every: rounds between scores; the last round is always scored, and 0 scores no other.
-    resume: what an earlier call with fewer rounds gave; training goes on from there exactly.
+    resume: the result of an earlier call with fewer rounds; training continues from there exactly. Clients
+        are matched by name, in whatever order they are passed. Other clients are refused, and so is whatever
+        changes the numbers: other data, seed, batch, sample, dtype, precision, model or settings of the
+        method. rounds, device, engine, keep, evaluate_every and the callbacks may differ.
+    allow_changes: resume even so, from the earlier models with the new data or settings; clients' names
+        must still be equal.
     on_score, on_round: called with each score as it is made, and with the number of each round done.
     """
     schedule = Schedule(rounds, batch, sample, dtype, device, engine, precision, keep, evaluate_every)
+    progress = None if resume is None else resume.progress
     made = fit_all(
-        [Trial(algorithm, federation, model, seed, start, None if resume is None else resume.progress)],
+        [Trial(algorithm, federation, model, seed, start, progress, allow_changes)],
         schedule,
         None if on_score is None else lambda _, score: on_score(score),
         None if on_round is None else lambda moment: on_round(moment.round),
@@ -78,7 +85,8 @@ def fit_all(
     A run that diverges is answered by its error; the others go on. `on_score` is told the run's place too,
     `on_round` may save the moment or stop. A score's seconds are the run's share of the stack's.
     """
-    with precisely(schedule.precision), _current(schedule.placed()):
+    advice = "use a smaller batch or model, fewer clients per round (sample), or fewer runs at once"
+    with memory_reported("fit", advice), precisely(schedule.precision), _current(schedule.placed()):
         return Runs.of(trials, schedule).trained(on_score, on_round)
 
 

@@ -7,13 +7,14 @@ from typing import Any, get_args
 
 from fedlap.algorithms import Algorithm, Coupled, Grouping, Pooling, Steady, Suited
 from fedlap.algorithms.column import Column
-from fedlap.errors import DivergedError, whole
+from fedlap.errors import DivergedError, InputError, whole
 from fedlap.federation import Federation
 from fedlap.models import Architecture, Model
+from fedlap.models.module import ModuleNetwork
 from fedlap.result import Progress
 from fedlap.schedule import check_makers
 from fedlap.scores import Tally
-from fedlap.work import Work
+from fedlap.work import BatchSize, Work
 
 EXPLODED = 1e6  # times the least mean training loss of a run, above which it has failed
 
@@ -28,6 +29,7 @@ class Trial:
     seed: int = 0
     start: Any = None
     progress: Progress | None = None  # where it goes on from
+    allow_changes: bool = False  # resume although data or settings are not those that the run began with
 
     @property
     def done(self) -> int:
@@ -88,6 +90,31 @@ def work_of(algorithm: Algorithm, sampled: int) -> Work:
     if isinstance(algorithm, Grouping):  # so that a pass, too, is as many steps as others make of it
         work = Work(work.repeats * algorithm.batches_per_step, work.epochs)
     return work
+
+
+def check_single_rows(
+    model: Model, scored: Federation, trainees: Federation, work: Work, batch: BatchSize
+) -> None:
+    """Refuse a batch of one row where the module cannot take it, as a batch norm cannot."""
+    lone = model.network.lone if isinstance(model.network, ModuleNetwork) else ""
+    if not lone:
+        return
+    count = trainees.train.count
+    size = count if batch == "all" else count.clamp_max(batch)
+    single = size == 1
+    if work.epochs and batch != "all":
+        single = single | (count % batch == 1)
+    for place in single.nonzero().flatten().tolist():
+        raise InputError(
+            f"module: {lone}, and client {trainees.clients[place]!r} has a batch of one training row of its "
+            f"{int(count[place])} (batch = {batch}); set another batch, leave it out, or use GroupNorm"
+        )
+    for what, part in (("training", scored.train), ("test", scored.test)):
+        for place in (part.count == 1).nonzero().flatten().tolist():
+            raise InputError(
+                f"module: {lone}, and client {scored.clients[place]!r} has one {what} row to be scored on; "
+                "give it more rows, or use GroupNorm"
+            )
 
 
 def diverged(

@@ -94,6 +94,7 @@ def tune(
     """
     check_makers(algorithm, model)
     schedule = Schedule(rounds, batch, sample, dtype, device, engine, precision, keep, evaluate_every=0)
+    check_values(vary)
     made, refused = _candidates(algorithm, grid(algorithm) if vary is None else vary)
     ready: list[Tried] = []
     sizes = []
@@ -179,6 +180,19 @@ def _candidates(
         except InputError as error:
             refused.append((chosen, error))
     return made, refused
+
+
+def check_values(vary: Any) -> None:
+    """Refuse anything but settings with a list of values each."""
+    if vary is not None and not isinstance(vary, Mapping):
+        raise InputError(
+            f"tune: vary = {vary!r}; give settings and the values to try, as in {{'lr': [0.01, 0.1]}}"
+        )
+    for name, values in (vary or {}).items():
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise InputError(
+                f"tune: {name} = {values!r}; give a list of values to try, as in {{{name!r}: [{values!r}]}}"
+            )
 
 
 def _settings(algorithm: Algorithm) -> list[str]:

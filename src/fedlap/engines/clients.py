@@ -225,6 +225,8 @@ class Clients:
         """Where the rows of these blocks are stored."""
         width = self.model.network.widest * len(cohort.most)
         rows = max(1, min(int(cohort.most.max()), BLOCK // width))
+        if self.model.mixes:  # statistics are over all of a client's rows
+            rows = max(1, int(cohort.most.max()))
         plan = in_order(cohort.first, cohort.count, cohort.most, rows)
         for step, active in enumerate(plan.active):
             at = plan.rows[step, :active].flatten().to(part.row.device)
@@ -243,9 +245,8 @@ class Clients:
         clients, stored, _, inside, each = block
         if each is not None and isinstance(self.model.network, DenseNetwork):
             return in_store.scores(self.model.network, W, part.store, each, inside.shape[1])
-        return self.model.scores(
-            W, self.reader(part.store, clients, tuple(inside.shape), self.memory)(stored)
-        )
+        x = self.reader(part.store, clients, tuple(inside.shape), self.memory)(stored)
+        return self.model.scores(W, x, inside)
 
     def tally(self, W: Float[Tensor, "client param"], part: Part, ids: Int64[Tensor, "client"]) -> Tally:
         """Sums of loss and right answers over the rows of clients `ids`, whose models are in W."""
@@ -282,7 +283,11 @@ class Clients:
 
     def _pieces(self, part: Part, ids: Int64[Tensor, "client"]) -> Iterator[Piece]:
         place = part.count[ids].argsort(descending=True, stable=True)
-        for some in place.split(BLOCK_CLIENTS):
+        together = BLOCK_CLIENTS
+        if self.model.mixes:  # whole clients, as many as fit a block
+            most = self.model.network.widest * max(1, int(part.count[ids].max()))
+            together = min(together, max(1, BLOCK // most))
+        for some in place.split(together):
             own, count = ids[some].to(self.device), part.count[ids[some]]
             first = part.first[ids[some]].to(self.device)
             cohort = Cohort(own, own, first, count.to(self.device), count)

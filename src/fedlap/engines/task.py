@@ -179,6 +179,10 @@ class StackTask:
         self._check("w", w)
         if self._fused(w, lr):
             return w
+        if self.clients.model.mixes:
+            for batch in self.batches():
+                self.descend(w, batch, lr)
+            return w
         clients, plan, before = self.clients, self.plan, -1
         model, memory, more = clients.model, clients.memory, range(plan.repeat)
         wide = clients.wide if len(w) > 1 else None

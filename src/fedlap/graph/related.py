@@ -12,7 +12,7 @@ from fedlap.errors import InputError, real, whole
 from fedlap.federation import Federation
 from fedlap.graph.builders import Places, by_name, check_edges, checked_probability, every_pair, joined
 from fedlap.graph.graph import Graph
-from fedlap.graph.vectors import Statistic, Vectors, vectors
+from fedlap.graph.vectors import Statistic, Vectors, check_federation, vectors
 
 SAMPLED = 2_000  # clients, at most, whose distances the median is taken from
 MUCH = 0.75  # the share of clients that the usual one, by rows, has more of
@@ -25,6 +25,7 @@ def weighted(federation: Federation, little: float = 0.5) -> Graph:
     A client has little where its training rows are fewer than `little` times the upper quartile of all
     clients' (not their median, which is one of the scarce where `Federation.scarce` thins half of them).
     """
+    check_federation("weighted", federation)
     rows = federation.train.count.double()
     least = real("graph: little", little, zero=True) * torch.quantile(rows, MUCH)
     much = (rows >= least).double().numpy()
@@ -39,6 +40,7 @@ def similar(federation: Federation) -> Graph:
 
     Labels are those of training rows. With two labels a client, weights are 0, 0.5 or 1.
     """
+    check_federation("similar", federation)
     if federation.labels is None:
         raise InputError("graph: the data's targets are numbers, so clients share no labels; use nearest")
     seen = torch.zeros(len(federation.clients), len(federation.labels))
@@ -77,6 +79,7 @@ def nearest(
         anything is compared. By itself this guarantees nothing: it is differentially private only where its
         size is calibrated to how much one row, or one client, can change these vectors.
     """
+    check_federation("nearest", federation)
     points = vectors(federation, by, path, sha256, noise, seed)
     size = len(points)
     near = min(whole("graph: neighbours", neighbours, 1), size - 1)
@@ -111,6 +114,7 @@ def kernel(
     from scipy.spatial import KDTree
     from scipy.spatial.distance import pdist
 
+    check_federation("kernel", federation)
     points = vectors(federation, by, path, sha256, noise, seed)
     some = points[by_name(federation.clients)[:SAMPLED]]
     usual = float(np.median(pdist(some))) if len(some) > 1 else 0.0

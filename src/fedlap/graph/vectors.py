@@ -20,10 +20,21 @@ Vectors = Float64[np.ndarray, "client value"]
 BLOCK = 4_000_000  # features that are averaged together (32 MB)
 
 
+def check_federation(graph: str, given: object) -> None:
+    """Refuse anything but a federation."""
+    if not isinstance(given, Federation):
+        raise InputError(
+            f"graph: {graph} got a {type(given).__name__}; give a federation, as from "
+            "fl.Federation.from_dataframe"
+        )
+
+
 def vectors(
     federation: Federation, by: Statistic, path: str = "", sha256: str = "", noise: float = 0.0, seed: int = 0
 ) -> Vectors:
     """What clients are compared by, with Gaussian noise of this standard deviation on every number."""
+    if not isinstance(by, str):
+        raise InputError(f"graph: by is a {type(by).__name__}; it must be labels, means or metadata")
     if by != "metadata" and path:
         raise InputError(f"graph: path = {path!r} is for by = 'metadata', and by = {by!r}; leave one out")
     if by == "labels":

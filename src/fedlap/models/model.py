@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Num
+from jaxtyping import Bool, Float, Num
 from torch import Tensor, nn
 
 from fedlap.models.losses import Loss
@@ -120,6 +120,20 @@ class Network(Protocol):
 
 
 @runtime_checkable
+class MixingNetwork(Network, Protocol):
+    """A network that may let the rows of a batch meet, as a batch norm does."""
+
+    @property
+    def mixes(self) -> bool:
+        """Whether the scores of a row depend on the other rows of its batch."""
+        ...
+
+    def within(self, inside: Bool[Tensor, "client batch"]) -> Network:
+        """The network on batches of which only these places hold rows, so that padding never meets rows."""
+        ...
+
+
+@runtime_checkable
 class Architecture(Protocol):
     """A network whose sizes are still open: what `fedlap.models.linear()` and its like return."""
 
@@ -150,9 +164,25 @@ class Model:
         """The common start of all clients, in float64."""
         return self.network.start(seed)
 
-    def scores(self, W: Stack, x: Float[Tensor, "client batch *feature"]) -> Scores:
-        """What each client's model says of its samples."""
-        return self.network.scores(W, x)
+    @cached_property
+    def mixes(self) -> bool:
+        """Whether the scores of a row depend on the other rows of its batch."""
+        return isinstance(self.network, MixingNetwork) and self.network.mixes
+
+    def _on(self, inside: Tensor) -> Network:
+        """The network on batches of which only places that are not zero hold rows."""
+        if self.mixes and isinstance(self.network, MixingNetwork):
+            return self.network.within(inside > 0)
+        return self.network
+
+    def scores(
+        self,
+        W: Stack,
+        x: Float[Tensor, "client batch *feature"],
+        inside: Bool[Tensor, "client batch"] | None = None,
+    ) -> Scores:
+        """What each client's model says of its samples, `inside` telling which are rows and not padding."""
+        return (self.network if inside is None else self._on(inside)).scores(W, x)
 
     def ridge(self, W: Stack) -> Float[Tensor, "client"]:
         """The L2 term of each client's loss, bias included."""
@@ -160,17 +190,17 @@ class Model:
 
     def loss(self, W: Stack, batch: Batch) -> Float[Tensor, "client"]:
         """F̃_k of each client on its batch."""
-        values = self.loss_of.values(self.scores(W, batch.x), batch.y)
+        values = self.loss_of.values(self._on(batch.weight).scores(W, batch.x), batch.y)
         return (values * batch.weight).sum(-1) + self.ridge(W)
 
     def gradient(self, W: Stack, batch: Batch) -> Stack:
         """∇F̃_k of each client on its batch."""
-        gradient = self.network.gradient(W, batch.x, self._slope(batch))
+        gradient = self._on(batch.weight).gradient(W, batch.x, self._slope(batch))
         return gradient.add_(self.l2 * W) if self.l2 else gradient
 
     def descend(self, W: Stack, batch: Batch, lr: Rate) -> None:
         """W ← W − lr ∇F̃(W), in place."""
-        held = self.network.hold(W)
+        held = self._on(batch.weight).hold(W)
         self.step(held.first(len(W)), batch, lr)
         held.give()
 
