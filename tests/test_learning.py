@@ -176,7 +176,7 @@ def test_it_is_fedu_on_one_graph_and_then_on_another(mixing, sample):
     # From round three on, as FedU on the learned graph would have gone on.
     onwards = fl.fit(
         fl.FedU(graph, **common), federation, fl.models.linear(l2=0.001), rounds=6, evaluate_every=0,
-        resume=begun, **settings,
+        resume=begun, allow_changes=True, **settings,
     )  # fmt: skip
     assert (whole.models - onwards.models).abs().max() < 1e-10
 
