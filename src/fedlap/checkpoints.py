@@ -132,6 +132,8 @@ def read(folder: Path, round: int, experiment: str) -> Checkpoint:
             raise DamagedError("was written by a newer version of fedlap")
         if about["experiment"] != experiment:
             raise DamagedError("belongs to another experiment")
+        if experiment not in about["stack"]:
+            raise DamagedError("is damaged: its manifest names a stack of other runs")
         if about["round"] != round:
             raise DamagedError(f"says that it is of round {about['round']}")
         if (place / STATE).stat().st_size != about["bytes"] or sha256_of(place / STATE) != about["sha256"]:

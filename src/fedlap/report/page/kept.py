@@ -90,8 +90,13 @@ def _check_facts(facts: dict[str, Any]) -> None:
     }
     if any(name in facts and not isinstance(facts[name], kind) for name, kind in kinds.items()):
         raise ValueError("a fact has another type than was written")
-    for name in (name for names in facts["kept"].values() for name in names):
-        if not isinstance(name, str) or name in ("", ".", "..") or Path(name).name != name:
+    seeds, fields = facts["seeds"], facts.get("fields", [])
+    if not all(type(seed) is int for seed in seeds) or not all(isinstance(name, str) for name in fields):
+        raise ValueError("a seed is no whole number, or a field has no name")
+    for names in facts["kept"].values():
+        if len(names) != len(seeds) * facts.get("folds", 1) or not names:
+            raise ValueError("a row has not a run for each seed")
+        if any(not isinstance(name, str) or name == ".." or Path(name).name != name for name in names):
             raise ValueError("a run is not one beside this folder")
 
 
