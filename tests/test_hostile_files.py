@@ -126,10 +126,7 @@ def test_checkpoints_under_a_good_checksum(field, tmp_path):
     checkpoints.write(tmp_path, progress(), Owner("e", ("e",)))
     for value in WRONG:
         resigned(tmp_path / "round-00000001" / "manifest.json", field, value)
-        if (field, value) in (("seconds", 7), ("seconds", 1.5), ("seconds", 10**30)) or (field, value) == (
-            "stack",
-            [],
-        ):
+        if (field, value) in [("seconds", 7), ("seconds", 1.5), ("seconds", 10**30)]:
             checkpoints.read(tmp_path, 1, "e").progress([])
         else:
             with pytest.raises(DamagedError):
