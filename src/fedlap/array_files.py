@@ -58,7 +58,7 @@ class _Held(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: len(self._view)}[whence]
         if origin + offset < 0:
-            raise ValueError(f"there is no place {origin + offset}")
+            raise OSError(f"there is no place {origin + offset}")
         self._at = origin + offset
         return self._at
 

@@ -79,7 +79,7 @@ def _opened(path: Path) -> Iterator[FileIO]:
 
 def _check_regular(path: Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
-        kinds = {"folder": stat.S_ISDIR, "FIFO": stat.S_ISFIFO, "socket": stat.S_ISSOCK}
+        kinds = {"directory": stat.S_ISDIR, "FIFO": stat.S_ISFIFO, "socket": stat.S_ISSOCK}
         kind = next((name for name, is_kind in kinds.items() if is_kind(mode)), "device")
         raise OSError(None, f"it is a {kind}; give a regular file", str(path))
 
