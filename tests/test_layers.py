@@ -11,10 +11,10 @@ import fedlap as fl
 SRC = Path(__file__).parent.parent / "src" / "fedlap"
 FILES = sorted(SRC.rglob("*.py"))
 ORDER = [
-    "errors", "files", "locks", "randomness", "compiling", "models", "parts", "partition",
-    "arrays", "tables", "frames", "federation", "work", "graph", "algorithms",
-    "data", "scores", "score_log", "engines", "personal", "result", "schedule", "trials", "resuming", "members",
-    "stack", "rounds", "training", "theory", "memory",
+    "errors", "files", "array_files", "tensor_files", "locks", "randomness", "compiling", "models", "parts",
+    "partition", "arrays", "tables", "frames", "federation", "work", "graph", "algorithms",
+    "data", "scores", "score_log", "engines", "personal", "result", "schedule", "trials", "resuming",
+    "members", "stack", "rounds", "training", "theory", "memory",
     "tuning", "sections", "experiment", "contents", "sweeps", "checkpoints",
     "runs", "tracking", "keeping", "outcomes", "ingredients", "recipe", "ledger", "findings",
     "search", "reproduction", "report", "cli",

@@ -9,7 +9,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from fedlap.errors import InputError
-from fedlap.files import unwritable, write_file
+from fedlap.files import refuse_links, unwritable, write_file
 
 LOCK, CLAIM = ".lock", ".claim"
 LONGEST = 4096  # bytes of a claim
@@ -53,6 +53,7 @@ def _locked(folder: Path) -> Iterator[None]:
     lock = FileLock(folder / LOCK, timeout=0)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        refuse_links(folder)
         lock.acquire()
     except Timeout:
         raise _busy(folder) from None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-from fedlap.files import unwritable, write_file
+from fedlap.files import appending, unwritable, write_file
 from fedlap.scores import Score
 
 ROUNDS = "rounds.jsonl"
@@ -73,7 +73,7 @@ class ScoreLog:
 
     def _open(self) -> FileIO:
         try:
-            return FileIO(self.path, "a")
+            return appending(self.path)
         except OSError as error:
             raise unwritable(self.path, error) from error
 

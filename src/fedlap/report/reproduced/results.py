@@ -27,12 +27,12 @@ interval stays above −0.5 points; open, neither. "R local steps" is read in bo
 text has it, and 5 epochs, as the published code has it.
 
 Do the numbers repeat on another machine? Most rows were made on a GPU in float32. A CPU rounds differently,
-and a difference in the last digit stays small only while training is stable. So on a CPU most seeds give the
-same accuracy or differ in a few test rows. Where the chosen rate is large (0.3 and more, as for FedProx at seed
-0 of Human Activity, convex, five steps) training is chaotic, and a seed can end tenths of a point away or more;
-nor do the rows of the CNN repeat to the digit. benchmarks/RESULTS.md has what was measured ("repeats"). Rows of
-FedU on a learned graph with S = 0.1 N were run again after a repair: before it, places and rounding decided
-between clients that had never worked, and seeds did not repeat.
+and a difference in the last digit stays small only while training is stable. So on a CPU most seeds give
+the same accuracy or differ in a few test rows. Where the chosen rate is large (0.3 and more, as for FedProx
+at seed 0 of Human Activity, convex, five steps) training is chaotic, and a seed can end tenths of a point
+away or more; nor do the rows of the CNN repeat to the digit. benchmarks/RESULTS.md has what was measured
+("repeats"). Rows of FedU on a learned graph with S = 0.1 N were run again after a repair: before it, places
+and rounding decided between clients that had never worked, and seeds did not repeat.
 """
 VERDICTS = {
     "holds": "holds for",
