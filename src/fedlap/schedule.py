@@ -162,9 +162,9 @@ def known(what: str, name: str, names: Iterable[str]) -> str:
 def usable(name: str) -> torch.device:
     """The device of this name, if it can be computed on."""
     try:
-        made = torch.zeros(1, device=torch.device(name))
+        made = torch.zeros(1, device=torch.device(name), dtype=torch.float64)  # scores are summed in float64
         made.item()
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split("\n")[0].split())
+        reason = " ".join(str(error).split("\n")[0].split()).partition(". ")[0]
         raise InputError(f"device = {name!r} cannot be used ({reason}); use cpu") from error
     return made.device  # with its number
