@@ -120,6 +120,8 @@ def _run(words: Sequence[str]) -> int:
     except OutputError as error:
         return UNREAD if error.closed else _fail(f"standard output cannot be written ({error})", MISTAKE)
     except Exception as error:
+        if isinstance(error, OSError) and error.filename is not None and not out_of_memory(error):
+            return _fail(f"{str(error.filename)!r} cannot be used ({error.strerror}); name another", MISTAKE)
         if os.environ.get("FEDLAP_DEBUG"):
             raise
         lacking, message = out_of_memory(error), f"{type(error).__name__}: {error}"

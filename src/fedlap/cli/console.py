@@ -1,10 +1,13 @@
 """Where results and remarks are printed, with control characters made visible."""
 
 import re
+import sys
 from collections.abc import Iterable
+from typing import Any
 
 import rich.console
 from rich.segment import Segment
+from rich.text import Text
 
 # Control characters, marks that reverse the direction of text, and bytes of a path that are not UTF-8:
 # a terminal obeys them, and no file may command a user's terminal.
@@ -24,6 +27,10 @@ class Console(rich.console.Console):
 
     def __init__(self, stderr: bool = False, width: int | None = None) -> None:
         super().__init__(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
+
+    def render_str(self, text: str, **how: Any) -> Text:
+        """Text without control characters, so that columns are as wide as what is shown in them."""
+        return super().render_str(visible(text), **how)
 
     def render(
         self, renderable: rich.console.RenderableType, options: rich.console.ConsoleOptions | None = None
@@ -45,6 +52,11 @@ def result(text: str) -> None:
 def remark(text: str) -> None:
     """Print a line beside the results."""
     err.print(one_line(text), soft_wrap=True)
+
+
+def data(text: str) -> None:
+    """Print text for other programs: unchanged, unless a terminal reads it."""
+    print(visible(text) if sys.stdout is not None and sys.stdout.isatty() else text, end="")
 
 
 def one_line(text: str) -> str:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from fedlap.cli import console
 from fedlap.cli.options import KEEPING, RESULT, takes
+from fedlap.cli.outputs import check_output, files_of_run
 from fedlap.cli.threads import use_threads
 from fedlap.cli.together import show_one
 from fedlap.cli.training import run_one
@@ -82,6 +83,7 @@ def show(
     kept = named(run, out)
     scores, state = kept.scores(), kept.state()
     if to is not None:
+        check_output(to, files_of_run(kept.folder))
         write_scores(scores, to)
     if state == "diverged":
         raise kept.failure()
