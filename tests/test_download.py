@@ -5,6 +5,7 @@ import itertools
 import os
 import subprocess
 import sys
+from io import FileIO
 from pathlib import Path
 
 import numpy as np
@@ -125,8 +126,8 @@ def test_when_all_addresses_fail_each_is_named(serve, closed):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_said_in_a_line(serve):
-    (folder_of() / "file.bin.part").symlink_to("/dev/full")
+def test_a_full_disk_is_said_in_a_line(serve, monkeypatch):
+    monkeypatch.setattr(storage, "appending", lambda path, anew: FileIO("/dev/full", "w"))
     server = serve(CONTENT)
     with refused("file.bin.part", "No space left on device", "FEDLAP_DATA"):
         obtained("set", asked_for(server.address, server.address))

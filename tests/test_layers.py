@@ -11,8 +11,8 @@ import fedlap as fl
 SRC = Path(__file__).parent.parent / "src" / "fedlap"
 FILES = sorted(SRC.rglob("*.py"))
 ORDER = [
-    "errors", "files", "randomness", "compiling", "models", "parts", "partition",
-    "arrays", "tables", "frames", "federation", "work", "graph", "algorithms",
+    "errors", "files", "array_files", "tensor_files", "randomness", "compiling", "models", "parts",
+    "partition", "arrays", "tables", "frames", "federation", "work", "graph", "algorithms",
     "data", "scores", "engines", "personal", "result", "schedule", "trials", "members", "stack", "rounds",
     "training", "theory", "memory", "tuning", "sections", "experiment", "contents", "sweeps", "checkpoints",
     "runs", "tracking", "keeping", "outcomes", "ingredients", "recipe", "ledger", "findings",

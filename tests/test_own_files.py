@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap.data import npz as reading
-from fedlap.data.fast import mapped
+from fedlap.array_files import arrays_in
+from fedlap.data import npz
 from fedlap.experiment import Experiment
 from own_rows import FILES, OWN, QUICK, REAL, ROWS, arrays, loaded, metadata, models, write, zipped
 
@@ -125,18 +125,20 @@ def test_pictures_stay_bytes(model, call, tmp_path):
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64, np.uint8])
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_features_stay_in_the_file_unless_compressed(save, kind, tmp_path, monkeypatch):
+def test_features_are_held_in_memory_once(save, kind, tmp_path, monkeypatch):
+    """Whatever the number of federations; where they are stored plainly, as a part of the file's content."""
     seen = {}
-    monkeypatch.setattr(reading, "mapped", lambda path: seen.setdefault("arrays", mapped(path)))
+    monkeypatch.setattr(npz, "arrays_in", lambda content: seen.setdefault("arrays", arrays_in(content)))
     x = np.arange(64).reshape(32, 2).astype(kind)
     path = write(tmp_path / "my.npz", zipped(save, x=x, y=np.arange(32) // 4 % 2, client=np.arange(32) % 4))
-    store = fl.data.load("file", path=path).train.store
+    store, other = (fl.data.load("file", path=path, seed=seed).train.store for seed in (0, 1))
     found = seen["arrays"]["x"]
-    assert store.data_ptr() == found.ctypes.data
+    assert store.data_ptr() == other.data_ptr() == found.ctypes.data
     assert store.dtype == torch.from_numpy(x).dtype
     assert np.array_equal(store.numpy(), x)
-    while found is not None and not isinstance(found, np.memmap):
-        found = getattr(found, "base", None)
+    while isinstance(found, np.ndarray):
+        assert not isinstance(found, np.memmap)
+        found = found.base
     assert (found is not None) == (save is np.savez)
 
 

@@ -4,23 +4,24 @@ A checkpoint is a folder `round-00000040` with the tensors that server and clien
 written under another name, brought to the disk, and then renamed. Checksums tell what was damaged since.
 """
 
-import os
+import math
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fedlap.algorithms import State
 from fedlap.engines.state import leaves
 from fedlap.errors import InputError
-from fedlap.files import reason, sha256_of, signed, synced, verified
+from fedlap.files import read_file, reason, refuse_links, sha256_of, signed, verified, writing, writing_folder
 from fedlap.result import Progress
 from fedlap.scores import Score
+from fedlap.tensor_files import tensors_in, write_tensors
 
 FORMAT = 1
 KEPT = 2
@@ -45,9 +46,17 @@ class Checkpoint:
     place: Path
 
     def progress(self, scores: list[Score]) -> Progress:
-        """Where the run was, with the scores that it had by then."""
-        tensors, (up, down) = load_file(self.place / STATE), self.about["sent"]
-        server, private = (_unnamed(self.about["state"][name], tensors) for name in ("server", "private"))
+        """Where the run was, with the scores that it had by then; tensors are those of the checksum."""
+        try:
+            content = read_file(self.place / STATE)
+            if sha256(content).hexdigest() != self.about["sha256"]:
+                raise ValueError("its checksum differs")
+            tensors, (up, down) = tensors_in(content), self.about["sent"]
+            server, private = (_unnamed(self.about["state"][name], tensors) for name in ("server", "private"))
+        except (OSError, ValueError, KeyError, RecursionError) as error:
+            raise InputError(
+                f"{str(self.place)!r} is damaged ({reason(error)}); repeat the run with --again"
+            ) from error
         return Progress(self.round, server, private, (up, down), self.about["seconds"], scores)
 
 
@@ -64,39 +73,30 @@ def finite(progress: Progress) -> bool:
 
 def write(folder: Path, progress: Progress, owner: Owner) -> None:
     """Write a checkpoint, and remove all but the last two."""
-    final = folder / f"round-{progress.round:08d}"
-    temporary = final.with_name(f".{final.name}.{os.getpid()}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _clear(folder)
-        temporary.mkdir()
-        tensors: dict[str, Tensor] = {}
-        state = {name: _named(name, getattr(progress, name), tensors) for name in ("server", "private")}
-        save_file(tensors, temporary / STATE)
-        synced(temporary / STATE)
-        about = {
-            "format": FORMAT,
-            "experiment": owner.experiment,
-            "stack": list(owner.stack),
-            "round": progress.round,
-            "sent": list(progress.sent),
-            "seconds": progress.seconds,
-            "state": state,
-            "bytes": (temporary / STATE).stat().st_size,
-            "sha256": sha256_of(temporary / STATE),
-        }
-        (temporary / MANIFEST).write_bytes(signed(about))
-        synced(temporary / MANIFEST)
-        synced(temporary)
-        if final.exists():  # from before a run was cut back to an earlier round
-            final.rename(final.with_name(f".old-{final.name}.{os.getpid()}"))
-        temporary.rename(final)
-        synced(folder)
+        with writing_folder(folder / f"round-{progress.round:08d}") as made:
+            tensors: dict[str, Tensor] = {}
+            state = {name: _named(name, getattr(progress, name), tensors) for name in ("server", "private")}
+            with writing(made / STATE, durable=True) as file:
+                size, checksum = write_tensors(file, tensors)
+            about = {
+                "format": FORMAT,
+                "experiment": owner.experiment,
+                "stack": list(owner.stack),
+                "round": progress.round,
+                "sent": list(progress.sent),
+                "seconds": progress.seconds,
+                "state": state,
+                "bytes": size,
+                "sha256": checksum,
+            }
+            with writing(made / MANIFEST, durable=True) as file:
+                file.write(signed(about))
         for old in rounds_in(folder)[KEPT:]:
             shutil.rmtree(folder / f"round-{old:08d}")
-        _clear(folder)
-    except (OSError, SafetensorError) as error:
-        shutil.rmtree(temporary, ignore_errors=True)
+    except OSError as error:
         saved = rounds_in(folder)
         kept = f"what is saved is of round {saved[0]}" if saved else "nothing is saved yet"
         raise InputError(
@@ -122,9 +122,12 @@ def read(folder: Path, round: int, experiment: str) -> Checkpoint:
     """A checkpoint, if it is whole and of this experiment."""
     place = folder / f"round-{round:08d}"
     try:
-        about = verified((place / MANIFEST).read_bytes())
+        refuse_links(place)
+        about = verified(read_file(place / MANIFEST))
         if about is None:
             raise DamagedError("is damaged: the checksum of its manifest differs")
+        if wrong := _wrong_field(about):
+            raise DamagedError(f"is damaged: its manifest has no valid {wrong!r}")
         if about["format"] > FORMAT:
             raise DamagedError("was written by a newer version of fedlap")
         if about["experiment"] != experiment:
@@ -136,8 +139,28 @@ def read(folder: Path, round: int, experiment: str) -> Checkpoint:
     except FileNotFoundError as error:
         raise DamagedError(f"is not complete: {Path(error.filename).name} is missing") from error
     except OSError as error:
-        raise DamagedError(f"cannot be read: {error.strerror}") from error
+        raise DamagedError(f"cannot be read: {reason(error)}") from error
     return Checkpoint(round, Owner(experiment, tuple(about["stack"])), about, place)
+
+
+def _wrong_field(about: dict[str, Any]) -> str | None:
+    """The first field of a manifest that is missing or of another type than was written."""
+    kinds: dict[str, Callable[[Any], bool]] = {
+        "format": _is_count,
+        "experiment": lambda value: isinstance(value, str),
+        "stack": lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
+        "round": _is_count,
+        "sent": lambda value: isinstance(value, list) and len(value) == 2 and all(map(_is_count, value)),
+        "seconds": lambda value: type(value) in (int, float) and 0 <= value < math.inf,
+        "state": lambda value: isinstance(value, dict) and {"server", "private"} <= set(value),
+        "bytes": _is_count,
+        "sha256": lambda value: isinstance(value, str),
+    }
+    return next((name for name, fits in kinds.items() if name not in about or not fits(about[name])), None)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
 
 
 def _named(name: str, state: State, tensors: dict[str, Tensor]) -> Any:
@@ -146,9 +169,7 @@ def _named(name: str, state: State, tensors: dict[str, Tensor]) -> Any:
         return None
     if isinstance(state, tuple):
         return [_named(f"{name}.{place}", part, tensors) for place, part in enumerate(state)]
-    taken = {tensor.data_ptr() for tensor in tensors.values()}
-    whole = state.detach().cpu().contiguous()
-    tensors[name] = whole.clone() if whole.data_ptr() in taken else whole
+    tensors[name] = state
     return name
 
 
@@ -157,10 +178,12 @@ def _unnamed(structure: Any, tensors: dict[str, Tensor]) -> State:
         return None
     if isinstance(structure, list):
         return tuple(_unnamed(part, tensors) for part in structure)
+    if not isinstance(structure, str):
+        raise ValueError(f"its manifest names a tensor {structure!r}")
     return tensors[structure]
 
 
 def _clear(folder: Path) -> None:
-    """Remove what was left by a process that was stopped while it wrote."""
+    """Remove what an older version left when it was stopped while it wrote."""
     for path in (*folder.glob(".round-*"), *folder.glob(".old-*")):
         shutil.rmtree(path)

@@ -4,18 +4,64 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from filelock import FileLock
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedlap.errors import InputError
 from fedlap.federation import Federation
-from fedlap.files import write_file
+from fedlap.files import parse_json, read_file, reason, refuse_link, write_file
 from fedlap.recipe import FOLDER, Recipe, Unit
+from fedlap.sections import one_line
 
 TUNED = FOLDER / "tuned"
+
+
+Numbers = dict[str, list[float | None]]
+
+
+class RowFile(BaseModel):
+    """One row of a file, as far as tables, figures and claims read it."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    signature: str
+    seeds: list[int]
+    last: list[dict[str, float | None] | None] = []
+    diverged: dict[str, str] = {}
+    refused: str | None = None
+    refused_seeds: list[int] = []
+    product: float | None = None
+    choices: dict[str, dict[str, Any]] = {}
+    curves: Numbers = {}
+    clients: dict[str, float] = {}
+    graph: list[Annotated[list[float], Field(min_length=3, max_length=3)]] = []
+    grid: dict[str, list[Any]] = {}
+    ladders: dict[str, list[Any]] = {}
+    environment: dict[str, Any] = {}
+
+
+class ClientCounts(BaseModel):
+    """Whose rows of which labels a cell has."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    names: list[str]
+    labels: list[str]
+    train: list[list[int]]
+    test: list[int]
+
+
+class CellFile(BaseModel):
+    """A file of findings."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    clients: ClientCounts
+    rows: dict[str, RowFile]
 
 
 @dataclass(frozen=True)
@@ -90,14 +136,17 @@ class Findings:
         """A cell as it was written; empty where nothing was."""
         path = self.path(recipe, cell, reading)
         try:
-            made = json.loads(path.read_bytes())
+            made = dict(parse_json(read_file(path)))
+            CellFile.model_validate(made)
         except FileNotFoundError:
             return {}
-        except ValueError as error:
+        except ValidationError as error:
+            raise one_line(error, f"{str(path)!r} is damaged: ", CellFile.model_fields, "a file") from None
+        except (OSError, ValueError, TypeError) as error:
             raise InputError(
-                f"{str(path)!r} is damaged ({error}); remove it and reproduce it again"
+                f"{str(path)!r} is damaged ({reason(error)}); remove it and reproduce it again"
             ) from error
-        return dict(made)
+        return made
 
     def rows(self, recipe: Recipe, cell: str, reading: str) -> dict[str, Finding]:
         """The rows of a cell that are there, in the recipe's order; not those of a changed one."""
@@ -122,6 +171,7 @@ class Findings:
         """Keep a row beside the others of its cell, which another process may be writing."""
         path = self.path(unit.recipe.name, unit.cell, unit.reading)
         self.folder.mkdir(parents=True, exist_ok=True)
+        refuse_link(self.folder / "findings.lock")
         with FileLock(self.folder / "findings.lock"):
             made = self.read(unit.recipe.name, unit.cell, unit.reading)
             made |= {"recipe": unit.recipe.name, "cell": unit.cell, "reading": unit.reading}
@@ -145,7 +195,7 @@ class Findings:
 def stored(recipe: str) -> dict[str, Any]:
     """The values that come with a recipe, if any do."""
     path = TUNED / f"{recipe}.json"
-    return dict(json.loads(path.read_bytes())) if path.is_file() else {}
+    return dict(parse_json(read_file(path))) if path.is_file() else {}
 
 
 def stored_for(unit: Unit, kept: Mapping[str, Any]) -> dict[str, Any]:

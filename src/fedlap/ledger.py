@@ -10,7 +10,7 @@ from filelock import FileLock
 
 from fedlap.errors import InputError
 from fedlap.experiment import Experiment
-from fedlap.files import unwritable
+from fedlap.files import appending, parse_json, read_file, reason, refuse_link, unwritable
 
 
 class Ledger:
@@ -21,14 +21,16 @@ class Ledger:
         self.path = path
         self._known: dict[str, dict[str, Any]] = {}
         try:
-            lines = path.read_bytes().split(b"\n")[:-1]
+            lines = read_file(path).split(b"\n")[:-1]
         except FileNotFoundError:
             return
+        except OSError as error:
+            raise InputError(f"{str(path)!r} cannot be read: {reason(error)}") from error
         for number, line in enumerate(lines, 1):
             try:
-                entry = json.loads(line)
+                entry = parse_json(line)
                 self._known[entry.pop("run")] = entry
-            except (ValueError, KeyError, AttributeError) as error:
+            except (ValueError, KeyError, AttributeError, TypeError) as error:
                 raise InputError(f"{str(path)!r}, line {number} is damaged; remove that line") from error
 
     def entry(self, experiment: Experiment) -> dict[str, Any] | None:
@@ -43,19 +45,20 @@ class Ledger:
             lines += json.dumps({"run": _key(experiment), **entry}).encode() + b"\n"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(f"{self.path}.lock"):
+            lock = self.path.with_name(f"{self.path.name}.lock")
+            refuse_link(lock)
+            with FileLock(lock):
                 self._append(lines)
         except OSError as error:
             raise unwritable(self.path, error) from error
 
     def _append(self, lines: bytes) -> None:
         """While nobody else does."""
-        whole = self.path.read_bytes() if self.path.exists() else b""
-        with self.path.open("r+b" if whole else "wb") as file:
-            file.truncate(whole.rfind(b"\n") + 1)  # what an interrupted write left
-            file.seek(0, os.SEEK_END)
-            file.write(lines)
-            file.flush()
+        with appending(self.path) as file:
+            file.truncate(file.readall().rfind(b"\n") + 1)  # what an interrupted write left
+            left = memoryview(lines)
+            while left:
+                left = left[file.write(left) :]
             os.fsync(file.fileno())
 
 

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 
 from fedlap.errors import InputError, unknown
 from fedlap.experiment import Experiment
+from fedlap.files import read_text, reason
 from fedlap.ingredients import SETTING, Cell, Claim, Part, Quick, Reading, Reason, Row
 from fedlap.sections import Section, one_line
 
@@ -45,10 +46,10 @@ class Recipe(Part):
     def read(path: Path) -> "Recipe":
         """From a file; a mistake is one line that names the field."""
         try:
-            described = tomllib.loads(path.read_text("utf-8"))
+            described = tomllib.loads(read_text(path))
         except OSError as error:
-            raise InputError(f"{str(path)!r} cannot be read: {error.strerror}") from error
-        except ValueError as error:
+            raise InputError(f"{str(path)!r} cannot be read: {reason(error)}") from error
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{str(path)!r} is not a TOML file: {error}") from error
         try:
             made = Recipe.model_validate({"name": path.stem, **described, "source": str(path)})

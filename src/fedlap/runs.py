@@ -24,7 +24,17 @@ from fedlap import checkpoints
 from fedlap.checkpoints import Checkpoint, DamagedError, Owner
 from fedlap.errors import DivergedError, InputError
 from fedlap.experiment import Experiment
-from fedlap.files import unwritable, write_file
+from fedlap.files import (
+    appending,
+    check_writable,
+    parse_json,
+    read_file,
+    read_text,
+    reason,
+    refuse_links,
+    unwritable,
+    write_file,
+)
 from fedlap.result import Progress, Result
 from fedlap.scores import Score
 
@@ -32,6 +42,7 @@ State = Literal["new", "unfinished", "done", "diverged"]
 EXPERIMENT, ENVIRONMENT = "experiment.toml", "environment.json"
 ROUNDS, FAILURE = "rounds.jsonl", "diverged.json"
 CHECKPOINTS, MODELS = "checkpoint", "models"
+FOLDERS = (CHECKPOINTS, MODELS, "report")  # of a run, which are written, read and removed
 
 
 @dataclass(frozen=True)
@@ -44,6 +55,7 @@ class Run:
     def of(out: Path, experiment: Experiment) -> "Run":
         """Where a run of this experiment is kept: its data, its algorithm and its digest."""
         run = Run(out / f"{experiment.title}-{experiment.algorithm['name']}-{experiment.digest}")
+        refuse_links(run.folder, FOLDERS)
         if (run.folder / EXPERIMENT).exists() and run.experiment.digest != experiment.digest:
             raise InputError(
                 f"out: {str(run.folder)!r} holds another experiment than its name says; move it away"
@@ -52,7 +64,8 @@ class Run:
 
     @staticmethod
     def open(path: Path) -> "Run":
-        """A folder that is there."""
+        """A folder that is there, without links, which would lead out of it."""
+        refuse_links(path, FOLDERS)
         if not (path / EXPERIMENT).is_file():
             raise InputError(f"{str(path)!r} is not the folder of a run; `fedlap runs` lists those there are")
         return Run(path)
@@ -60,6 +73,7 @@ class Run:
     @property
     def experiment(self) -> Experiment:
         """What is run here."""
+        refuse_links(self.folder, FOLDERS)
         return read_experiment(self.folder / EXPERIMENT)
 
     @property
@@ -84,23 +98,25 @@ class Run:
     def failure(self) -> DivergedError:
         """Why it diverged."""
         try:
-            return DivergedError(str(json.loads((self.folder / FAILURE).read_bytes())["reason"]))
-        except (ValueError, TypeError, KeyError):
+            return DivergedError(str(parse_json(read_file(self.folder / FAILURE))["reason"]))
+        except (OSError, ValueError, TypeError, KeyError):
             path = str(self.folder / FAILURE)
             raise InputError(f"{path!r}, why it diverged, is damaged; repeat the run with --again") from None
 
     def scores(self) -> list[Score]:
         """All lines of its rounds.jsonl; one that was not written to its end is left out."""
         try:
-            lines = (self.folder / ROUNDS).read_bytes().split(b"\n")[:-1]
+            lines = read_file(self.folder / ROUNDS).split(b"\n")[:-1]
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise InputError(f"{str(self.folder / ROUNDS)!r} cannot be read: {reason(error)}") from error
         made = []
         for number, line in enumerate(lines, 1):
             try:
-                values = json.loads(line)
+                values = parse_json(line)
                 made.append(Score.from_dict(values if isinstance(values, dict) else {}))
-            except ValueError as error:
+            except (ValueError, OverflowError) as error:
                 place = f"{str(self.folder / ROUNDS)!r}, line {number}"
                 raise InputError(f"{place} is damaged ({error}); repeat the run with --again") from error
         return made
@@ -146,8 +162,8 @@ class Run:
     def changes(self, experiment: Experiment) -> list[str]:
         """What is not as it was when it was begun, and may change last digits."""
         try:
-            before = json.loads((self.folder / ENVIRONMENT).read_bytes())
-        except (OSError, ValueError):
+            before = dict(parse_json(read_file(self.folder / ENVIRONMENT)))
+        except (OSError, ValueError, TypeError):
             return [f"{self.name}: environment.json does not say any more where this run was begun"]
         now = environment(experiment.schedule.placed())
         return [
@@ -175,7 +191,7 @@ class Run:
     def rounds_file(self) -> FileIO:
         """To append scores to."""
         try:
-            return FileIO(self.folder / ROUNDS, "a")
+            return appending(self.folder / ROUNDS)
         except OSError as error:
             raise unwritable(self.folder / ROUNDS, error) from error
 
@@ -212,6 +228,7 @@ class Run:
         lock = FileLock(self.folder / ".lock", timeout=0)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            refuse_links(self.folder, FOLDERS)
             lock.acquire()
         except Timeout:
             raise InputError(f"another process is training {str(self.folder)!r}; wait for it") from None
@@ -237,9 +254,9 @@ def runs_in(out: Path) -> list[Run]:
 def read_experiment(path: Path) -> Experiment:
     """An experiment from its file; a mistake is one line that names the field."""
     try:
-        described = tomllib.loads(path.read_text("utf-8"))
+        described = tomllib.loads(read_text(path))
     except OSError as error:
-        raise InputError(f"{str(path)!r} cannot be read: {error.strerror}") from error
+        raise InputError(f"{str(path)!r} cannot be read: {reason(error)}") from error
     except (ValueError, RecursionError) as error:  # not TOML, not text, numbers too long, nested too deep
         raise InputError(f"{str(path)!r} is not a TOML file: {error}") from error
     return Experiment.of(described)
@@ -275,5 +292,7 @@ def _commit() -> str | None:
 
 def prepare(out: Path) -> None:
     """Make the folder for results, and see that it can be written, before anything is trained."""
-    write_file(out / ".writable", b"")
-    (out / ".writable").unlink(missing_ok=True)  # another process may look at the same time
+    try:
+        check_writable(out)
+    except OSError as error:
+        raise unwritable(out, error) from error

@@ -1,7 +1,6 @@
 """Commands about methods: algorithms and cite."""
 
 import inspect
-import json
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +17,7 @@ from fedlap.cli.threads import use_threads
 from fedlap.data import SOURCES
 from fedlap.errors import InputError, UnsuitedError, unknown
 from fedlap.experiment import Experiment, takes_graph
+from fedlap.files import parse_json, read_file, read_text
 from fedlap.report import bytes_text
 
 
@@ -85,9 +85,9 @@ def _used(folder: Path) -> tuple[list[str], list[str]]:
     try:
         for several in (folder / name for name in ("comparison.json", "sweep.json", "tune.json")):
             if several.is_file():
-                about: dict[str, Any] = json.loads(several.read_text())
+                about: dict[str, Any] = parse_json(read_file(several))
                 return list(about["algorithms"]), [about["source"]]
-        about = tomllib.loads((folder / "experiment.toml").read_text())
+        about = tomllib.loads(read_text(folder / "experiment.toml"))
         return [about["algorithm"]["name"]], [about["data"]["name"]]
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, LookupError, ValueError, TypeError, RecursionError) as error:
         raise InputError(f"cite: {str(folder)!r} is not the folder of a run ({error})") from error

@@ -33,11 +33,13 @@ def from_zip(archive: Path | io.BytesIO, wanted: Callable[[str], bool], where: s
 def from_tar(archive: Path, wanted: Callable[[str], bool]) -> Members:
     """Regular members of a compressed tar file whose names are wanted."""
     members: Members = {}
+    total = 0
     try:
         with tarfile.open(archive, "r:gz") as opened:
             for info in opened:
                 if info.isreg() and wanted(info.name):
-                    _check_size(archive.name, info.name, info.size)
+                    total += info.size
+                    _check_size(archive.name, info.name, total)
                     file = opened.extractfile(info)
                     members[info.name] = file.read() if file is not None else b""
     except (tarfile.TarError, zlib.error, EOFError, OSError) as error:

@@ -1,12 +1,13 @@
 """A user's own files: CSV, Parquet or NPZ."""
 
 from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 from typing import Final
 
 from fedlap.data.npz import of_npz
 from fedlap.errors import InputError
-from fedlap.files import checked_digest, reason
+from fedlap.files import check_room, checked_digest, read_checked, reason
 from fedlap.frames import Column, Frame, Origin, TaskName, of_frame
 from fedlap.tables import Table
 
@@ -39,11 +40,8 @@ def file(
     """
     if label is None and Path(path).suffix.lower() != ".npz":
         raise InputError(f"data: {path!r} needs the name of the column to predict; give it with --label")
-    contents = [checked_digest("data", path, sha256)]
-    if test is not None:
-        contents.append(checked_digest("data", test, test_sha256))
-        if Path(test).suffix.lower() != Path(path).suffix.lower():
-            raise InputError(f"data: {path!r} and {test!r} are of different kinds; give two of one kind")
+    if test is not None and Path(test).suffix.lower() != Path(path).suffix.lower():
+        raise InputError(f"data: {path!r} and {test!r} are of different kinds; give two of one kind")
     kind = Path(path).suffix.lower()
     if kind not in FILES:
         raise InputError(f"data: {path!r} is none of {', '.join(FILES)}; save it as one of these")
@@ -51,7 +49,10 @@ def file(
     if kind == ".npz":
         if drop:
             raise InputError(f"data: {path!r} has arrays, not columns to drop; choose one with features")
-        return of_npz(path, client, label, test, chosen, task)
+        return of_npz(path, client, label, test, chosen, task, sha256, test_sha256)
+    contents = [checked_digest("data", path, sha256)]
+    if test is not None:
+        contents.append(checked_digest("data", test, test_sha256))
     return _table(path, client, str(label), test, chosen, tuple(drop or ()), task, tuple(contents))
 
 
@@ -68,7 +69,8 @@ def _table(
 ) -> Table:
     import pandas
 
-    frames = [frame_of(each, client, label) for each in (path, test) if each is not None]
+    where = [each for each in (path, test) if each is not None]
+    frames = [frame_of(each, client, label, content) for each, content in zip(where, contents, strict=True)]
     if Path(path).suffix.lower() == ".csv" and all(label in frame.columns for frame in frames):
         # Judged together: what is text in one file is no number in the other.
         text = pandas.concat([frame[label] for frame in frames], ignore_index=True)
@@ -89,17 +91,20 @@ def _table(
     )
 
 
-def frame_of(path: str, client: str | None, label: str) -> Frame:
-    """A table with named columns; of a CSV file, clients and labels are still text."""
+def frame_of(path: str, client: str | None, label: str, sha256: str = "") -> Frame:
+    """A table with named columns, of this content; of a CSV file, clients and labels are still text."""
     import pandas
 
+    file = BytesIO(read_checked("data", path, sha256))
     try:
         if Path(path).suffix.lower() == ".parquet":
-            return pandas.read_parquet(path)
-        names = list(pandas.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0])
+            _check_parquet(file)
+            return pandas.read_parquet(file)
+        names = list(pandas.read_csv(file, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0])
         text = [name for name in names if name in (client, label)]
+        file.seek(0)
         frame = pandas.read_csv(
-            path,
+            file,
             dtype=dict.fromkeys(text, str),
             keep_default_na=False,
             na_values={name: list(MISSING) for name in names if name not in text},
@@ -107,7 +112,7 @@ def frame_of(path: str, client: str | None, label: str) -> Frame:
         )
     except ImportError as error:
         raise InputError("data: reading Parquet needs pyarrow; run pip install 'fedlap[parquet]'") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RuntimeError, MemoryError) as error:
         raise InputError(f"data: {path!r} cannot be read ({reason(error)})") from error
     for place in (place for place, name in enumerate(names, 1) if not name.strip()):
         raise InputError(f"{path}: column {place} has no name; name it, or save the file without an index")
@@ -118,6 +123,15 @@ def frame_of(path: str, client: str | None, label: str) -> Frame:
     if client in frame.columns and client != label:
         frame[client] = frame[client].str.strip().replace("", None)
     return frame
+
+
+def _check_parquet(file: BytesIO) -> None:
+    """Raise ValueError where a file says that it has far more values than it can hold."""
+    from pyarrow.parquet import ParquetFile  # type: ignore[import-untyped]
+
+    about = ParquetFile(file).metadata
+    check_room(8 * about.num_rows * max(about.num_columns, 1), len(file.getbuffer()))
+    file.seek(0)
 
 
 def _typed(text: Column, where: str) -> Column:

@@ -13,7 +13,7 @@ from jaxtyping import UInt8
 
 from fedlap.data.distribution import Distribution
 from fedlap.data.fast import Arrays
-from fedlap.data.storage import Original, official
+from fedlap.data.storage import Original, official, official_content
 from fedlap.errors import InputError
 from fedlap.tables import Table
 
@@ -34,8 +34,6 @@ def mnist() -> Table:
 
 
 def _read(paths: Mapping[str, Path]) -> Arrays:
-    for name, path in paths.items():
-        official(SHA256[name])(path)
     images, labels = (
         np.concatenate([_idx(paths[f"{part}-{kind}.gz"]) for part in ("train", "t10k")])
         for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")
@@ -46,7 +44,7 @@ def _read(paths: Mapping[str, Path]) -> Arrays:
 def _idx(path: Path) -> UInt8[np.ndarray, "..."]:
     """An array of bytes in the idx format: the number of dimensions, their sizes, the values."""
     try:
-        content = gzip.decompress(path.read_bytes())
+        content = gzip.decompress(official_content(path, SHA256[path.name]))
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise InputError(f"{path.name} is not a whole gzip file ({error})") from error
     dimensions = content[3]

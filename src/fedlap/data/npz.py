@@ -1,15 +1,24 @@
-"""Rows from the arrays of an NPZ file."""
+"""Rows from the arrays of an NPZ file.
+
+A user's file may be overwritten while a run uses it, so that it is not mapped: its content is read once into
+memory, the arrays are views of that content, and an experiment's SHA-256 is that of the content in memory.
+A file of n bytes takes n bytes of memory, whatever the number of runs on it.
+"""
 
 from dataclasses import replace
+from hashlib import sha256 as digest
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from fedlap.data.fast import DAMAGED, Array, Arrays, mapped
+from fedlap.array_files import DAMAGED, Array, Arrays, arrays_in
 from fedlap.errors import InputError, unknown
+from fedlap.files import check_digest, checked_digest, read_buffer, reason
 from fedlap.frames import TaskName, coded
 from fedlap.tables import Table, check_known
+
+_last: dict[str, tuple[str, Arrays]] = {}  # by path: the SHA-256 and the arrays of the last two files
 
 
 def of_npz(
@@ -19,12 +28,14 @@ def of_npz(
     test: str | None,
     features: tuple[str, ...] | None,
     task: TaskName,
+    sha256: str = "",
+    test_sha256: str = "",
 ) -> Table:
-    """Features, labels and, where there is one, an array of clients; mapped into memory where they can be."""
+    """Features, labels and, where there is one, an array of clients, from files of this content."""
     if features is not None and len(features) != 1:
         raise InputError(f"data: {path!r} needs one array of features; give features = ['x']")
     where = [each for each in (path, test) if each is not None]
-    given = [arrays_of(each) for each in where]
+    given = [arrays_of(each, wanted) for each, wanted in zip(where, (sha256, test_sha256), strict=False)]
     names = {"x": "x" if features is None else features[0], "y": label or "y"}
     if client is not None or "client" in given[0]:
         names["client"] = client or "client"
@@ -50,12 +61,28 @@ def of_npz(
     return replace(made, target=names["y"])
 
 
-def arrays_of(path: str) -> Arrays:
-    """All arrays of a file."""
+def arrays_of(path: str, sha256: str = "") -> Arrays:
+    """All arrays of a file, which must have this content; comparisons ask for the same ones many times.
+
+    The arrays are never written to.
+    """
+    if path in _last and checked_digest("data", path, sha256) == _last[path][0]:
+        return _last[path][1]
     try:
-        return mapped(Path(path))
+        content = read_buffer(Path(path))
+        found = digest(content).hexdigest()
+        check_digest("data", path, sha256, found)
+        made = arrays_in(content)
+    except InputError:
+        raise
     except DAMAGED as error:
-        raise InputError(f"data: {path!r} cannot be read as arrays of numbers or text ({error})") from error
+        raise InputError(
+            f"data: {path!r} cannot be read as arrays of numbers or text ({reason(error)})"
+        ) from error
+    for name in (path, *list(_last)[:-1]):
+        _last.pop(name, None)
+    _last[path] = found, made
+    return made
 
 
 def _check(arrays: Arrays, first: Arrays, names: dict[str, str], origin: str) -> None:

@@ -4,7 +4,6 @@ import hashlib
 import http.client
 import os
 import sys
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from fedlap.errors import InputError
-from fedlap.files import sha256_of
+from fedlap.files import appending, check_writable, read_file, reason, refuse_link, sha256_of
 
 CHUNK = 1 << 20
 ATTEMPTS = 3  # at one address, each going on from where the last broke off
@@ -83,6 +82,7 @@ def obtained(name: str, original: Original) -> Path:
     if found is not None:
         return found
     folder = _writable([folder / name for folder in data_folders()])
+    refuse_link(folder / f".{original.name}.lock")
     with FileLock(folder / f".{original.name}.lock"):
         found = located(name, original.name)  # another process may have brought it meanwhile
         return found or _downloaded(original, folder / original.name)
@@ -93,9 +93,8 @@ def _writable(folders: list[Path]) -> Path:
     reasons = []
     for folder in folders:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                return folder
+            check_writable(folder)
+            return folder
         except OSError as error:
             reasons.append(f"{folder}: {error.strerror}")
     raise InputError(
@@ -106,6 +105,7 @@ def _writable(folders: list[Path]) -> Path:
 def _downloaded(original: Original, target: Path) -> Path:
     """The file from the first address that gives the official one."""
     part = target.with_name(target.name + ".part")
+    refuse_link(part)
     failures = []
     for address in original.addresses:
         try:
@@ -172,7 +172,7 @@ def _fetch(address: str, part: Path, name: str) -> None:
 
 def _received(answer: http.client.HTTPResponse, part: Path, name: str, have: int, total: int | None) -> int:
     """Write what comes behind what is there; how much there is then."""
-    with part.open("ab" if have else "wb") as file, _bar(name, have, total) as advance:
+    with appending(part, anew=not have) as file, _bar(name, have, total) as advance:
         while True:
             try:
                 chunk = answer.read1(CHUNK)
@@ -180,7 +180,9 @@ def _received(answer: http.client.HTTPResponse, part: Path, name: str, have: int
                 break  # what came so far is good, and is gone on from
             if not chunk:
                 break
-            file.write(chunk)
+            left = memoryview(chunk)
+            while left:
+                left = left[file.write(left) :]
             have += len(chunk)
             advance(have)
     return have
@@ -220,8 +222,22 @@ def official(digest: str) -> Callable[[Path], None]:
         try:
             found = sha256_of(path)
         except OSError as error:
-            raise InputError(f"{path.name} cannot be read: {error.strerror}") from error
-        if found != digest:
-            raise InputError(f"{path.name} has SHA-256 {found}, the official file {digest}")
+            raise InputError(f"{path.name} cannot be read: {reason(error)}") from error
+        _check_official(path, found, digest)
 
     return check
+
+
+def official_content(path: Path, digest: str) -> bytes:
+    """The content of a file, which must have this SHA-256."""
+    try:
+        content = read_file(path)
+    except OSError as error:
+        raise InputError(f"{path.name} cannot be read: {reason(error)}") from error
+    _check_official(path, sha256(content), digest)
+    return content
+
+
+def _check_official(path: Path, found: str, digest: str) -> None:
+    if found != digest:
+        raise InputError(f"{path.name} has SHA-256 {found}, the official file {digest}")

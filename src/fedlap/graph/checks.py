@@ -14,6 +14,8 @@ from fedlap.errors import InputError, unknown
 
 # What weights kept in single precision may differ by across the diagonal, of the largest one.
 ROUNDING = 1e-6
+# The largest weight: the sum of ten million of them, and its products with models, are finite in float32.
+MOST_WEIGHT = 1e30
 
 Edge = tuple[str, str] | tuple[str, str, float]
 
@@ -42,12 +44,19 @@ def checked_edge(edge: Edge) -> tuple[str, str, float]:
         weight = float(edge[2]) if len(edge) == 3 else 1.0
     except (TypeError, ValueError) as error:
         raise InputError(f"graph: the edge {edge!r} has a weight that is not a number") from error
-    if not 0 <= weight < math.inf:
+    if not 0 <= weight <= MOST_WEIGHT:
         ends = f"between {edge[0]!r} and {edge[1]!r}"
         raise InputError(
             f"graph: the edge {ends} has weight {weight}; weights must be finite and not negative"
+            f"{_bound(weight)}"
         )
     return str(edge[0]), str(edge[1]), weight
+
+
+def _bound(weight: object) -> str:
+    """The largest weight, where it is that which a number exceeds."""
+    beyond = isinstance(weight, int | float) and MOST_WEIGHT < weight < math.inf
+    return f", at most {MOST_WEIGHT:g}; divide all of them by one number" if beyond else ""
 
 
 def places_of(edges: Sequence[tuple[str, str, float]], names: tuple[str, ...]) -> Int64[np.ndarray, "2 edge"]:
@@ -106,8 +115,8 @@ def _of_tensor(matrix: Tensor) -> Any:
 
 def checked_weight(value: float) -> float:
     """A weight for all edges."""
-    if not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise InputError(f"graph: weight {value!r}; weights must be finite and not negative")
+    if not isinstance(value, int | float) or not 0 <= value <= MOST_WEIGHT:
+        raise InputError(f"graph: weight {value!r}; weights must be finite and not negative{_bound(value)}")
     return float(value)
 
 
@@ -121,6 +130,11 @@ def check_entries(a: csr_array, names: tuple[str, ...] | None) -> None:
 
     if (bad := ~(np.isfinite(a.data))).any():
         raise InputError(f"graph: the weight at {entry(bad, a)} is NaN or infinite; weights must be finite")
+    if (bad := a.data > MOST_WEIGHT).any():
+        raise InputError(
+            f"graph: the weight at {entry(bad, a)} is {a.data[bad][0]:g}; weights must be at most "
+            f"{MOST_WEIGHT:g}, divide all of them by one number"
+        )
     if (bad := a.data < 0).any():
         raise InputError(
             f"graph: the weight at {entry(bad, a)} is {a.data[bad][0]:g}; weights must not be negative"

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,15 +11,18 @@ import numpy as np
 from scipy.io import mmread, mmwrite
 from scipy.sparse import coo_array, load_npz, save_npz
 
+from fedlap.array_files import DAMAGED, array_in, arrays_in
 from fedlap.errors import InputError
-from fedlap.files import checked_digest, write_file
+from fedlap.files import check_room, read_checked, reason, write_file
 from fedlap.graph.builders import check_edges
-from fedlap.graph.checks import checked_names
+from fedlap.graph.checks import MOST_WEIGHT, checked_names
 from fedlap.graph.graph import Graph
 
 READ = (".csv", ".npz", ".mtx", ".npy")  # how the names of files end that graphs are read from
 WRITTEN = (".csv", ".npz", ".mtx")
 NAMES = "clients"  # the array of a .npz file that names them
+ROW = 8  # bytes that a row of a sparse matrix takes without any entry
+LONGEST_SIZES = 100  # bytes of the line of a .mtx file that has three numbers
 
 Columns = tuple[list[str], list[str], list[float]]  # two clients and the weight between them
 
@@ -34,17 +38,15 @@ def from_file(clients: Sequence[str] | None, path: str, sha256: str = "") -> Gra
     Rows of a matrix without names follow the order of `clients`; without `clients`, they are whom the file
     names. With `sha256`, only from a file with that content.
     """
-    file = Path(path)
-    if not file.is_file():
+    if not Path(path).exists() or Path(path).is_dir():
         raise InputError(f"graph: there is no file {path!r}")
-    checked_digest("graph", path, sha256)
+    content = read_checked("graph", path, sha256)
     try:
-        return _read(file, clients)
+        return _read(Path(path).suffix.lower(), content, clients)
     except InputError as error:
         raise InputError(f"{error} (in {path})") from error
-    except (OSError, ValueError, EOFError, OverflowError, KeyError, csv.Error, zipfile.BadZipFile) as error:
-        told = " ".join(str(error).split())
-        raise InputError(f"graph: {path!r} cannot be read: {told}") from error
+    except (*DAMAGED, IndexError, csv.Error) as error:
+        raise InputError(f"graph: {path!r} cannot be read: {reason(error)}") from error
 
 
 def to_file(graph: Graph, path: str | Path) -> None:
@@ -74,34 +76,50 @@ def to_file(graph: Graph, path: str | Path) -> None:
     write_file(file, content.getvalue())
 
 
-def _read(file: Path, clients: Sequence[str] | None) -> Graph:
-    kind = file.suffix.lower()
+def _read(kind: str, content: bytes, clients: Sequence[str] | None) -> Graph:
     if kind == ".csv":
-        return _joined(_columns(file), clients)
+        return _joined(_columns(content), clients)
     if kind == ".mtx":
-        return Graph.from_matrix(mmread(file, spmatrix=False), clients)
+        _check_market(content)
+        return Graph.from_matrix(mmread(io.BytesIO(content), spmatrix=False), clients)
     if kind not in READ:
         raise InputError(
             "graph: it is neither a .csv file of edges nor a .npz, .mtx or .npy file of a matrix"
         )
-    with file.open("rb") as content:
-        if kind == ".npy":
-            return Graph.from_matrix(np.load(content, allow_pickle=False), clients)
-        matrix = load_npz(content)
-        if matrix.format in ("csr", "csc", "bsr"):
-            matrix.check_format(full_check=True)  # a place outside would be read where nothing is
-        content.seek(0)
-        with np.load(content, allow_pickle=False) as arrays:
-            names = [str(name) for name in np.atleast_1d(arrays[NAMES])] if NAMES in arrays else None
+    if kind == ".npy":
+        return Graph.from_matrix(array_in(content), clients)
+    arrays = arrays_in(bytearray(content))  # refuses headers that claim what is not there
+    for claimed in np.atleast_1d(arrays["shape"]).tolist():
+        check_room(ROW * int(claimed), len(content))
+    matrix = load_npz(io.BytesIO(content))
+    if matrix.format in ("csr", "csc", "bsr"):
+        matrix.check_format(full_check=True)  # a place outside would be read where nothing is
+    names = [str(name) for name in np.atleast_1d(arrays[NAMES]).tolist()] if NAMES in arrays else None
     if names is None or clients is None:
         return Graph.from_matrix(matrix, clients if names is None else names)
     return Graph.from_matrix(matrix, names).aligned(clients)
 
 
-def _columns(file: Path) -> Columns:
+def _check_market(content: bytes) -> None:
+    """Raise ValueError where the sizes in a Matrix Market file's header need more than it can hold."""
+    lines = io.BytesIO(content)
+    dense = b"array" in lines.readline().lower()
+    sizes = next((line for line in lines if line.strip() and not line.startswith(b"%")), b"")
+    if len(sizes) > LONGEST_SIZES:
+        raise ValueError("the line of its sizes is damaged")
+    numbers = [int(word) for word in sizes.split()]
+    for claimed in numbers[:2]:
+        check_room(ROW * claimed, len(content))
+    # An entry takes at least two bytes; of a symmetric matrix one of two entries is there.
+    entries = math.prod(numbers) // 2 if dense else numbers[-1] if numbers else 0
+    if entries * 2 > len(content) + ROW * sum(numbers[:2]):
+        raise ValueError(f"it claims {entries:,} entries in {len(content):,} bytes")
+
+
+def _columns(content: bytes) -> Columns:
     """Both ends and the weight of each line."""
     begin, end, weight = [], [], []
-    with file.open(newline="", encoding="utf-8-sig") as lines:
+    with io.TextIOWrapper(io.BytesIO(content), newline="", encoding="utf-8-sig") as lines:
         for number, cells in enumerate(csv.reader(lines), 1):
             if not "".join(cells).strip():
                 continue
@@ -131,7 +149,7 @@ def _joined(columns: Columns, clients: Sequence[str] | None) -> Graph:
     values = np.array(weight)
     low, high = ends.min(0), ends.max(0)
     once = len(np.unique(low * size + high)) == len(values)
-    sound = (low >= 0) & (low < high) & (values >= 0) & (values < np.inf)
+    sound = (low >= 0) & (low < high) & (values >= 0) & (values <= MOST_WEIGHT)
     if not (once and sound.all()):
         return Graph.from_edges(zip(begin, end, weight, strict=True), names)
     half = coo_array((values, (low, high)), shape=(size, size)).tocsr()

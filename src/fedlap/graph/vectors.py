@@ -2,6 +2,7 @@
 
 import csv
 import math
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +12,7 @@ from jaxtyping import Float64
 
 from fedlap.errors import InputError, real
 from fedlap.federation import Federation
-from fedlap.files import checked_digest
+from fedlap.files import read_checked
 from fedlap.graph.builders import stream
 
 Statistic = Literal["labels", "means", "metadata"]
@@ -69,11 +70,11 @@ def metadata(clients: tuple[str, ...], path: str, sha256: str = "") -> Vectors:
     """
     if not path:
         raise InputError("graph: path is missing; by = 'metadata' needs a .csv file of clients and numbers")
-    if not Path(path).is_file():
+    if not Path(path).exists() or Path(path).is_dir():
         raise InputError(f"graph: there is no file {path!r}")
-    checked_digest("graph", path, sha256)
+    content = read_checked("graph", path, sha256)
     try:
-        lines = _lines(path)
+        lines = _lines(content)
     except (OSError, ValueError, csv.Error) as error:
         told = error if isinstance(error, InputError) else f"graph: it cannot be read: {error}"
         raise InputError(f"{told} (in {path})") from error
@@ -85,10 +86,10 @@ def metadata(clients: tuple[str, ...], path: str, sha256: str = "") -> Vectors:
     return np.asarray((table - table.mean(0)) / np.where(deviation > 0, deviation, 1.0))
 
 
-def _lines(path: str) -> dict[str, list[float]]:
+def _lines(content: bytes) -> dict[str, list[float]]:
     """Each client's numbers."""
     found: dict[str, list[float]] = {}
-    with Path(path).open(newline="", encoding="utf-8-sig") as file:
+    with TextIOWrapper(BytesIO(content), newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file)
         header = [cell.strip() for cell in next(reader, [])]
         if len(header) < 2 or any(_is_number(cell) for cell in header[1:]):

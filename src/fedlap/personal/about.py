@@ -1,16 +1,22 @@
 """What the models of a run have in common, beside their parameters."""
 
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import torch
+from torch import Tensor
 
 from fedlap.errors import InputError
 from fedlap.federation import Federation
+from fedlap.files import reason
 from fedlap.models import MODELS, CrossEntropy, Loss, Model, Network, SquaredError
 from fedlap.models.convolutional import ConvolutionalNetwork
 from fedlap.models.dense import DenseNetwork
-from fedlap.parts import Scaling
+from fedlap.parts import Scale, Scaling
+from fedlap.personal.files import damaged
 
 Architecture = dict[str, Any]  # a name of `fedlap.models.MODELS` and its settings
 
@@ -51,11 +57,19 @@ class About:
         )
 
     @staticmethod
-    def read(values: dict[str, Any]) -> "About":
-        """From the values that a file holds."""
+    def read(values: dict[str, Any], where: Path) -> "About":
+        """From the values that the file `where` holds, each of the type that was written."""
+        for name, fits in FIELDS.items():
+            if name not in values or not fits(values[name]):
+                raise damaged(where, name)
         given = {field.name: values[field.name] for field in fields(About)}
         given["architecture"] = given["architecture"] and _tuples(given["architecture"])
-        return About(**_tuples(given))
+        made = About(**_tuples(given))
+        if made.labels is not None and len(made.labels) != made.outputs:
+            raise damaged(where, "labels")
+        if made.features is not None and len(made.features) != math.prod(made.inputs):
+            raise damaged(where, "features")
+        return made
 
     def described(self) -> dict[str, Any]:
         """Plain values that make it again."""
@@ -75,6 +89,58 @@ class About:
         if name not in MODELS:
             raise InputError(f"model {name!r} is not known here; use the version of fedlap that trained it")
         return MODELS[name](**settings).build(self.inputs, self.outputs)
+
+    def loaded(
+        self, tensors: Mapping[str, Tensor], models: str, shape: tuple[int, ...], where: Path
+    ) -> tuple[Network | None, Tensor, Scale]:
+        """The network, its parameters and the scale, which must be of these sizes, from a pair of files."""
+        try:
+            network = self.network()
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InputError(f"{where} is damaged: {reason(error)}; save the model again") from error
+        constants = shape[0] if self.scale == "client" and len(shape) else 1
+        for name in (models, "shift", "factor"):
+            held = tensors.get(name)
+            if held is None or not held.is_floating_point() or not held.dim():
+                raise _unfit(where, name)
+            if name != models and (len(held) != constants or not self._scales(held)):
+                raise _unfit(where, name)
+        found, size = tensors[models], None if network is None else network.size
+        if found.dim() != len(shape) + 1 or found.shape[:-1] != shape or size not in (None, found.shape[-1]):
+            raise _unfit(where, models)
+        return network, found, Scale(self.scale, tensors["shift"], tensors["factor"])
+
+    def _scales(self, constants: Tensor) -> bool:
+        """Whether these constants, a row for each client, go with rows of features."""
+        own = constants.shape[1:]
+        return self.scale == "none" or (
+            len(own) <= len(self.inputs)
+            and all(each in (1, wanted) for each, wanted in zip(own[::-1], self.inputs[::-1], strict=False))
+        )
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 0 < value < 2**40
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+FIELDS: dict[str, Callable[[Any], bool]] = {
+    "architecture": lambda value: value is None or (isinstance(value, dict) and "name" in value),
+    "inputs": lambda value: isinstance(value, list) and 0 < len(value) < 8 and all(map(_is_size, value)),
+    "outputs": _is_size,
+    "labels": lambda value: value is None or _is_names(value),
+    "features": lambda value: value is None or _is_names(value),
+    "target": lambda value: value is None or isinstance(value, str),
+    "pictures": lambda value: isinstance(value, bool),
+    "scale": lambda value: value in get_args(Scaling),
+}  # what a file of facts holds
+
+
+def _unfit(where: Path, name: str) -> InputError:
+    return InputError(f"{where}: the tensor {name!r} has not the shape that it says; save the model again")
 
 
 def _architecture(objective: Model) -> Architecture | None:

@@ -16,7 +16,7 @@ from fedlap.frames import check_columns
 from fedlap.models import Model, Network
 from fedlap.parts import Scale
 from fedlap.personal.about import About
-from fedlap.personal.files import read_pair, write_pair
+from fedlap.personal.files import damaged, read_pair, write_pair
 
 ENDING = ".safetensors"
 STACK, FACTS = "models.safetensors", "about.json"  # of all models of a run, in a folder of their own
@@ -80,11 +80,11 @@ class Personal:
         """The model that was saved under this name."""
         at = _both(path)
         tensors, facts = read_pair(*at)
-        about = About.read(facts)
-        scale = Scale(about.scale, tensors["shift"], tensors["factor"])
-        network = about.network()
-        assert network is not None  # others are not saved
-        return Personal(facts["client"], about, network, tensors["parameters"], scale)
+        about = About.read(facts, at[1])
+        network, parameters, scale = about.loaded(tensors, "parameters", (), at[1])
+        if network is None or not isinstance(facts.get("client"), str):  # other models are not saved
+            raise damaged(at[1], "client" if network else "architecture")
+        return Personal(facts["client"], about, network, parameters, scale)
 
     def _rows(self, x: Any) -> Num[Tensor, "row *feature"]:
         """Checked rows of raw features."""
@@ -155,10 +155,13 @@ class Personals:
     @staticmethod
     def load(folder: str | Path) -> "Personals":
         """Those that were saved in a folder."""
-        tensors, facts = read_pair(Path(folder) / STACK, Path(folder) / FACTS)
-        about = About.read(facts)
-        scale = Scale(about.scale, tensors["shift"], tensors["factor"])
-        return Personals(tuple(facts["clients"]), about, about.network(), tensors["models"], scale)
+        where = Path(folder) / FACTS
+        tensors, facts = read_pair(Path(folder) / STACK, where)
+        about, clients = About.read(facts, where), facts.get("clients")
+        if not isinstance(clients, list) or not all(isinstance(name, str) for name in clients):
+            raise damaged(where, "clients")
+        network, models, scale = about.loaded(tensors, "models", (len(clients),), where)
+        return Personals(tuple(clients), about, network, models, scale)
 
 
 def as_trained(x: Num[Tensor, "row *feature"], about: About) -> Num[Tensor, "row *feature"]:

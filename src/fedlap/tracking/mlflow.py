@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedlap.files import read_text, write_file
 from fedlap.scores import Score
 from fedlap.tracking.told import flat, package, values
 
@@ -41,14 +42,14 @@ class Mlflow:
         self._client = self._mlflow.MlflowClient(self._uri)
         wanted, known = flat(settings), {}
         if resumed and self._id_file.exists():
-            self._id = self._id_file.read_text("utf-8").strip()
+            self._id = read_text(self._id_file).strip()
             known = self._client.get_run(self._id).data.params
             history = self._client.get_metric_history(self._id, "objective")  # which every score has
             self._next = max((each.step for each in history), default=-1) + 1
             self._client.update_run(self._id, status="RUNNING")
         else:
             self._id = self._client.create_run(self._experiment(), run_name=name).info.run_id
-            self._id_file.write_text(f"{self._id}\n", "utf-8")
+            write_file(self._id_file, f"{self._id}\n".encode())
         params = [self._mlflow.entities.Param(key, wanted[key]) for key in wanted if key not in known]
         for start in range(0, len(params), MOST):
             self._client.log_batch(self._id, params=params[start : start + MOST])

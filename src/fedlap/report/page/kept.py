@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlap.errors import DivergedError, InputError
+from fedlap.files import parse_json, read_file, refuse_links
 from fedlap.report.comparison import Comparison, Outcome
 from fedlap.report.sweep import Sweep, shown
 from fedlap.report.tuning import Tuning
@@ -60,7 +61,9 @@ def _written(folder: Path, command: str) -> Kept:
     """What `compare`, `sweep` or `tune` wrote."""
     path = folder / FILES[command]
     try:
-        facts = json.loads(path.read_bytes())
+        facts = parse_json(read_file(path))
+        refuse_links(folder, ("report",))
+        _check_facts(facts)
         rows = _rows(facts, command)
         return _as_written(folder, command, facts, rows)
     except KeyError as error:
@@ -70,8 +73,26 @@ def _written(folder: Path, command: str) -> Kept:
         ) from None
     except InputError:
         raise
-    except (ValueError, TypeError, AttributeError, StopIteration):
+    except (OSError, ValueError, TypeError, AttributeError, LookupError, StopIteration):
         raise InputError(f"{str(path)!r} is damaged; let `fedlap {command}` write it again") from None
+
+
+def _check_facts(facts: dict[str, Any]) -> None:
+    """Raise ValueError for facts of another type than commands write."""
+    kinds = {
+        "data": str,
+        "source": str,
+        "command": str,
+        "folds": int,
+        "seeds": list,
+        "fields": list,
+        "kept": dict,
+    }
+    if any(name in facts and not isinstance(facts[name], kind) for name, kind in kinds.items()):
+        raise ValueError("a fact has another type than was written")
+    for name in (name for names in facts["kept"].values() for name in names):
+        if not isinstance(name, str) or name in ("", ".", "..") or Path(name).name != name:
+            raise ValueError("a run is not one beside this folder")
 
 
 def _rows(facts: dict[str, Any], command: str) -> list[dict[str, Any]]:

@@ -1,12 +1,12 @@
 """The page of a comparison, a sweep, a tuning, or of runs."""
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from fedlap.files import parse_json, read_file
 from fedlap.report.comparison import LEGEND, Comparison
 from fedlap.report.page.kept import Kept
 from fedlap.report.page.sections import (
@@ -195,8 +195,8 @@ def settings(kept: Kept) -> Iterator[Section]:
     yield FactsSection("Settings", facts)
     first = kept.first_row[0]
     try:
-        facts = list(json.loads((first.folder / ENVIRONMENT).read_bytes()).items())
-    except (OSError, ValueError):
+        facts = list(parse_json(read_file(first.folder / ENVIRONMENT)).items())
+    except (OSError, ValueError, AttributeError):
         facts = [("environment", f"{first.name} does not say any more where it was run")]
     yield FactsSection("Environment", [(key, "–" if value is None else str(value)) for key, value in facts])
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fedlap.errors import InputError
-from fedlap.files import write_file
+from fedlap.files import refuse_links, write_file
 from fedlap.report.page.colours import places
 from fedlap.report.page.html import html
 from fedlap.report.page.sections import FactsSection, Page, TableSection, TextSection
@@ -17,6 +17,7 @@ def write(page: Page, folder: Path) -> Path:
     """Write page.html, tables/NAME.md, .csv and .tex, and figures/NAME.png and .pdf; where the page is."""
     from fedlap.report.page.pictures import pictures  # here, since a page alone needs no matplotlib
 
+    refuse_links(folder, ("tables", "figures"))
     colours, seen = places(page), set[str]()
     for section in page.sections:
         if isinstance(section, TextSection | FactsSection):

@@ -1,0 +1,62 @@
+"""Tensors in files of the safetensors format, written piece by piece and read from memory."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from io import BufferedIOBase
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor
+
+# Names of the format, larger numbers first: tensors are in a file in this order, so that all are aligned.
+TYPES = {
+    torch.int64: "I64",
+    torch.float64: "F64",
+    torch.complex64: "C64",
+    torch.float32: "F32",
+    torch.int32: "I32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+def write_tensors(file: BufferedIOBase, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
+    """Write tensors to a new file, without a second copy of any; return its size and its SHA-256.
+
+    The bytes are those of `safetensors.torch.save`, whose own way to a file ignores the umask.
+    """
+    place = list(TYPES).index
+    order = sorted(tensors, key=lambda name: (place(tensors[name].dtype), name))
+    header, end = dict[str, object](), 0
+    for name in order:
+        each = tensors[name]
+        begin, end = end, end + each.numel() * each.element_size()
+        header[name] = {"dtype": TYPES[each.dtype], "shape": list(each.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    total = hashlib.sha256()
+    for piece in (len(text).to_bytes(8, "little"), text):
+        total.update(piece)
+        file.write(piece)
+    for name in order:
+        held = tensors[name].detach().cpu().contiguous()
+        if held.numel():
+            values = held.reshape(-1).view(torch.uint8).numpy().data
+            total.update(values)
+            file.write(values)
+    return 8 + len(text) + end, total.hexdigest()
+
+
+def tensors_in(content: bytes) -> dict[str, Tensor]:
+    """The tensors of a file's content, each in memory of its own; raise ValueError where it is damaged."""
+    try:
+        found: dict[str, Tensor] = load(content)
+    except (SafetensorError, KeyError, TypeError, AssertionError, RuntimeError, OverflowError) as error:
+        raise ValueError(" ".join(str(error).split()) or "its header is damaged") from error
+    return found
