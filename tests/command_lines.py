@@ -1,7 +1,7 @@
 """Command lines, valid and mutated, and a process that runs them and looks at what is left behind.
 
-As a program: `python command_lines.py FOLDER FIRST COUNT` runs these lines in a folder that `furnish` made, and
-prints a JSON object for each.
+As a program, `python command_lines.py FOLDER FIRST COUNT`: runs these lines in a folder of its own, and
+prints what was asked and what came of it, a line for each.
 """
 
 import contextlib
@@ -25,28 +25,35 @@ LIMIT = 60  # seconds for a line: all are made to need less than a few
 CODES = {0, 1, 2}  # done; a run diverged, or a part could not be done; a mistake
 HUGE = 2**62
 TEXTS = (
-    "", " ", "x", "x" * 300, "x" * 5000, "é", "名前", "\x1b[31mred\x1b[0m", "a\nb", "\r\x07\x9b", "\u202eabc", "\udcff",
-    "-", "--", "'", '"', "[/red]", "[red]", "%s", "{}", "../..", "~", "~nobody", "*", "=", ",", ".", "a=b", "null",
+    "", " ", "x", "x" * 300, "x" * 5000, "é", "名前", "\x1b[31mred\x1b[0m", "a\nb", "\r\x07\x9b",
+    "\u202eabc", "\udcff",
+    "-", "--", "'", '"', "[/red]", "[red]", "%s", "{}", "../home/x", "~", "~nobody", "*", "=", ",",
+    "a=b", "null",
     "None", "true", "$HOME", "<a>", "&", ";", "1,2", "all", ":bug:",
 )  # fmt: skip
 NUMBERS = (
-    "0", "1", "2", "3", "-1", "0.5", "1.5", "-0.0", "1e-300", "1e308", "1e999", "nan", "inf", "-inf", "0x10", "1_0",
+    "0", "1", "2", "3", "-1", "0.5", "1.5", "-0.0", "1e-300", "1e308", "1e999", "nan", "inf",
+    "-inf", "0x10", "1_0",
     "٣", "²", str(HUGE), str(2**63), str(10**30), "9" * 5000,
 )  # fmt: skip
 PLACES = (
     "in", "in/own.csv", "in/own.npz", "in/edges.csv", "in/experiment.toml", "in/recipe.toml", "in/image.png",
     "in/bytes.npz", "in/empty.csv", "in/link.csv", "in/loop.csv", "in/fifo", "in/fifo.csv", "in/fifo.toml",
-    "in/secret.csv", "in/missing.csv", "in/missing/own.csv", "in/own.csv/x.csv", "/dev/null", "/", ".", "out",
-    "out/run", "out/compared", "out/model.safetensors", "out/run/experiment.toml", "out/run/models", "out/new",
-    "out/" + "n" * 300 + ".csv", "out/\x1b[31m.csv", "out/\udcff.csv", "in/\udcff.csv", "out/a b.csv", "out/new.png",
+    "in/secret.csv", "in/missing.csv", "in/missing/own.csv", "in/own.csv/x.csv", "/dev/null", "out",
+    "out/run", "out/compared", "out/model.safetensors", "out/run/experiment.toml",
+    "out/run/models", "out/new",
+    "out/" + "n" * 300 + ".csv", "out/\x1b[31m.csv", "out/\udcff.csv", "in/\udcff.csv",
+    "out/a b.csv", "out/new.png",
     "out/new.npz", "out/new.mtx", "out/new.txt", "out/new.safetensors",
 )  # fmt: skip
 SETTINGS = (
     "algorithm.strength=0.01", "model=mlp", "model.hidden=[2]", "model.hidden=[[2]]", "partition=dirichlet",
-    "partition.clients=3", "graph=ring", "graph.weight=2", "evaluate_every=0", "dtype=float64", "dtype=float16",
+    "partition.clients=3", "graph=ring", "graph.weight=2", "evaluate_every=0", "dtype=float64",
+    "dtype=float16",
     "engine=one_by_one", "scarce=true", "scarce.keep=0.5", "fold.number=2", "fold={}", "data.scale=none",
     "data.test_share=0.5", "seed=7", "batch=all", "content=abc", "algorithm=", "=1", "rounds", "x=1", "data=",
-    "model={}", "a" * 2000 + "=1", "data.test_share=" + "[" * 3000, "batch=" + "{a=" * 500, "graph.path=in/fifo",
+    "model={}", "a" * 2000 + "=1", "data.test_share=" + "[" * 3000, "batch=" + "{a=" * 500,
+    "graph.path=in/fifo",
     "data.path=/dev/null", "data.name=\x1b[31m", "partition.name=[/x]",
 )  # fmt: skip
 POOLS = {
@@ -62,7 +69,8 @@ POOLS = {
     "--graph": ("complete", "ring", "star", "nearest", "known", "in/edges.csv", *PLACES, *TEXTS),
     "--seeds": ("0", "0-1", "1-0", "0-99999999999", "0-1-2", "1,1", "-1", ",", *NUMBERS, *TEXTS),
     "--vary": (
-        "lr=0.01,0.1", "strength=0,0.01", "graph=ring,complete", "batch=1,all", "lr=nan,inf", "model.hidden=[2],[3]",
+        "lr=0.01,0.1", "strength=0,0.01", "graph=ring,complete", "batch=1,all", "lr=nan,inf",
+        "model.hidden=[2],[3]",
         "lr=", "lr", "seed=1,2", "x=1", "lr=[", "lr=" + "[" * 3000, "graph=in/fifo.csv", *TEXTS,
     ),
     "--set": SETTINGS,
@@ -74,7 +82,7 @@ POOLS = {
     "--workers": ("1", "0", "-1", "x"),
 }  # fmt: skip
 OWN = ("--data", "in/own.csv", "--client", "who", "--label", "y")
-# A valid line for every command that needs more than its name; the options of a new one are tried all the same.
+# Valid lines of every command that needs more than its name; a new command is tried with its name alone.
 BASES = {
     ("run",): [[*OWN], ["in/experiment.toml"], [*OWN, "--algorithm", "local", "--json"]],
     ("compare",): [[*OWN, "--algorithms", "fedu,local", "--seeds", "0"]],
@@ -102,8 +110,18 @@ BASES = {
     ("graph", "learn"): [["out/run", "out/new.csv"]],
     ("graph", "draw"): [["in/edges.csv", "out/new.png"]],
 }  # fmt: skip
-KINDS = ("drop", "double", "swap", "replace", "insert", "option", "option", "value", "value", "place", "set")
-WEIGHTS = {("run",): 4, ("compare",): 2, ("data", "list"): 0.1, ("data", "get"): 0.2, ("report",): 0.1, ("reproduce",): 0.2, ("algorithms",): 0.3, ("theory",): 0.3, ("tune",): 0.5}
+KINDS = (*("drop", "double", "swap", "replace", "insert"), *3 * ("option", "value", "place", "set"))
+WEIGHTS = {
+    ("run",): 4,
+    ("compare",): 2,
+    ("data", "list"): 0.1,
+    ("data", "get"): 0.2,
+    ("report",): 0.1,
+    ("reproduce",): 0.2,
+    ("algorithms",): 0.3,
+    ("theory",): 0.3,
+    ("tune",): 0.5,
+}
 # More of these is a valid wish that takes for ever, and no mistake.
 LASTING = ("rounds", "local_steps", "local_epochs", "inner_steps", "inner_epochs", "steps", "epochs")
 RECIPE = """
@@ -131,9 +149,12 @@ rounds = 1
 
 
 FIELDS = (
-    *Experiment.model_fields, "algorithm.lr", "algorithm.strength", "algorithm.name", "model.hidden", "model.l2",
-    "partition.clients", "partition.spread", "data.path", "data.client", "graph.neighbours", "graph.weight", "graph.path",
-    "data.scale", "data.test_share", "data.sha256", "scarce.share", "scarce.keep", "fold.held_out", "fold.number",
+    *Experiment.model_fields, "algorithm.lr", "algorithm.strength", "algorithm.name",
+    "model.hidden", "model.l2",
+    "partition.clients", "partition.spread", "data.path", "data.client", "graph.neighbours",
+    "graph.weight", "graph.path",
+    "data.scale", "data.test_share", "data.sha256", "scarce.share", "scarce.keep", "fold.held_out",
+    "fold.number",
 )  # fmt: skip
 
 
@@ -188,7 +209,13 @@ def mutated(rng, words, options):
         case _:
             name = rng.choice(sorted(options) or ["--help"])
             value = rng.choice(POOLS.get(name, (*NUMBERS, *PLACES, *TEXTS)))
-            words += [name] if options.get(name, True) else [f"{name}={value}"] if rng.random() < 0.2 else [name, value]
+            words += (
+                [name]
+                if options.get(name, True)
+                else [f"{name}={value}"]
+                if rng.random() < 0.2
+                else [name, value]
+            )
     return words
 
 
@@ -231,7 +258,9 @@ def furnish(folder):
     (folder / "neighbour.txt").write_text("not yours")
     rng = np.random.default_rng(0)
     x, y, who = rng.normal(size=(24, 2)), rng.integers(0, 2, 24), np.resize(list("abc"), 24)
-    rows = (f"{n},{a:.3f},{b:.3f},{'yes' if label else 'no'}" for n, (a, b), label in zip(who, x, y, strict=True))
+    rows = (
+        f"{n},{a:.3f},{b:.3f},{'yes' if label else 'no'}" for n, (a, b), label in zip(who, x, y, strict=True)
+    )
     (inner / "own.csv").write_text("\n".join(["who,x1,x2,y", *rows]) + "\n")
     np.savez(inner / "own.npz", x=x, y=y, client=who)
     (inner / "edges.csv").write_text("a,b,1.0\nb,c,2.0\n")
@@ -254,7 +283,9 @@ def furnish(folder):
     words = ["compare", *OWN, "--rounds", "2", "--algorithms", "fedu,local", "--seeds", "0", "--json"]
     Path(json.loads(call([*words, "--out", "out"])[1])["folder"]).rename("out/compared")
     call(["export", made["folder"], "--client", "a", "--to", "out/model.safetensors"])
-    shutil.copytree(folder / "place", folder / "pristine", symlinks=True, ignore=shutil.ignore_patterns("fifo*"))
+    shutil.copytree(
+        folder / "place", folder / "pristine", symlinks=True, ignore=shutil.ignore_patterns("fifo*")
+    )
 
 
 def call(words):
@@ -277,15 +308,18 @@ def snapshot(folder, words):
     place = folder / "place"
     named = [os.path.normpath(place / word.partition("=")[2]) for word in words if "=" in word]
     named += [os.path.normpath(place / word) for word in words if word]
-    free = {str(place / name) for name in ("out", "runs", "reproduced", "RESULTS.md", "model.safetensors", "model.json")}
+    free = {
+        str(place / name)
+        for name in ("out", "runs", "reproduced", "RESULTS.md", "model.safetensors", "model.json")
+    }
     free |= {path for path in named if path not in (str(place), str(folder), "/")}
     free |= {str(Path(path).with_suffix(".json")) for path in free if path.endswith(".safetensors")}
     free |= {str(folder / name) for name in ("cache", "pristine")}
     seen = {}
     for here, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if os.path.join(here, name) not in free]
+        folders[:] = [name for name in folders if f"{here}/{name}" not in free]
         for name in files:
-            path = os.path.join(here, name)
+            path = f"{here}/{name}"
             if path not in free:
                 about = os.lstat(path)
                 seen[path] = (about.st_mode, about.st_size, about.st_mtime_ns)
@@ -306,9 +340,12 @@ def complaints(folder, words, before, told):
         yield "several errors are told"
     if any(len(each) > 800 for each in lines):
         yield f"a line of {max(map(len, lines))} characters"
-    if any(sign < " " and sign not in "\n\t" or "\x7f" <= sign < "\xa0" or "\ud800" <= sign < "\ue000" for sign in out + err):
+    if any(
+        (sign < " " and sign not in "\n\t") or "\x7f" <= sign < "\xa0" or "\ud800" <= sign < "\ue000"
+        for sign in out + err
+    ):
         yield "a control character"
-    if not stat.S_ISCHR(os.stat("/dev/null").st_mode):
+    if not stat.S_ISCHR(Path("/dev/null").stat().st_mode):
         yield "/dev/null is no device any more"
     after = snapshot(folder, words)
     for path in before.keys() | after.keys():
@@ -346,6 +383,8 @@ def main(folder, first, count):
 
     socket.getaddrinfo = offline
     faulthandler.enable()
+    if not (folder / "place").exists():
+        furnish(folder)
     os.chdir(folder / "place")
     known = known_commands()
     (run,) = (path.name for path in Path("out").glob("own-fedu-*"))
@@ -362,7 +401,4 @@ def main(folder, first, count):
 
 
 if __name__ == "__main__":
-    if sys.argv[2] == "furnish":
-        furnish(Path(sys.argv[1]))
-    else:
-        main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -1,4 +1,4 @@
-"""What reaches the terminal: no control characters, no endless lines, and one line where it cannot be written."""
+"""What reaches the terminal: no control characters, no endless lines, no traceback."""
 
 import io
 import os
@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from fedlap import cli
 from fedlap.cli import console, streams
 from fedlap.errors import InputError, unknown
 
+FULL = Path("/dev/full")
 EVIL = "\x1b]0;owned\x07\x1b[31m\x9b2J\u202e"
 CLEAN = r"\x1b]0;owned\x07\x1b[31m\x9b2J\u202e"
 
@@ -46,7 +48,7 @@ def test_a_line_stays_one_line(capsys, monkeypatch):
 
 
 def test_clients_of_a_file_cannot_command_the_terminal(call, tmp_path):
-    """A client, a label, a column and a file that hold escape codes, through every command that names them."""
+    """A client, a label, a column and a file with escape codes, through the commands that name them."""
     lines = [f"{who},{n % 5},{n % 3},{'no' if n % 2 else EVIL}" for who in ("a", EVIL) for n in range(12)]
     path = tmp_path / f"my{EVIL.replace('/', '')}.csv"
     path.write_text("\n".join([f"who,{EVIL},x,y", *lines]) + "\n", encoding="utf-8")
@@ -70,7 +72,8 @@ def test_an_unknown_name_is_told_with_the_three_nearest():
     told = str(unknown("client", "client 12345x", names))
     assert time.process_time() - begun < 5
     assert re.fullmatch(
-        r"unknown client 'client 12345x'; did you mean 'client 12345', 'client \d{6}' or 'client \d{6}'\?", told
+        r"unknown client 'client 12345x'; did you mean 'client 12345', 'client \d{6}' or 'client \d{6}'\?",
+        told,
     )
     other = str(unknown("client", "@", names))
     assert other.endswith(", … (1,000,000 in all)")
@@ -94,9 +97,10 @@ def test_no_error_is_longer_than_some_hundreds_of_characters(call):
 @pytest.mark.parametrize("words", [["--help"], ["algorithms", "fedu"], ["cite", "--algorithms", "all"]])
 def test_standard_output_that_is_full(words, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["fedlap", *words])
-    with open("/dev/full", "w") as full, pytest.raises(SystemExit) as end:
+    with FULL.open("w") as full:
         monkeypatch.setattr(sys, "stdout", full)
-        cli.main()
+        with pytest.raises(SystemExit) as end:
+            cli.main()
     assert end.value.code == 2
     assert capsys.readouterr().err == "error: standard output cannot be written (No space left on device)\n"
 
@@ -110,15 +114,16 @@ def test_a_reader_that_has_enough_ends_the_command_quietly():
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_a_failing_standard_error_does_not_end_the_work(call, monkeypatch):
-    with open("/dev/full", "w") as full:
+def test_a_failing_standard_error_does_not_end_the_work():
+    with FULL.open("w") as full:
         stream = streams.Stream(full, needed=False)
         assert stream.write("abc") == 3
         stream.flush()
-    with open("/dev/full", "w") as full, pytest.raises(streams.OutputError, match="No space left"):
+    with FULL.open("w") as full:
         stream = streams.Stream(full, needed=True)
         stream.write("abc")
-        stream.flush()
+        with pytest.raises(streams.OutputError, match="No space left"):
+            stream.flush()
 
 
 def test_characters_that_an_encoding_lacks_are_escaped(monkeypatch):
@@ -152,7 +157,9 @@ def test_a_device_that_is_not_there_is_one_short_line(call):
     [
         MemoryError(),
         OSError(12, "Cannot allocate memory", "file"),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4000 bytes. Error code 12"),
+        RuntimeError(
+            "DefaultCPUAllocator: can't allocate memory: you tried to allocate 4000 bytes. Error code 12"
+        ),
         RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 4000 bytes."),
     ],
 )

@@ -69,7 +69,7 @@ def value_of(text: str) -> Any:
     """A value, read as TOML where it can be and as text otherwise."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # not TOML, a number of thousands of digits, or nested too deep
         return text.strip()
 
 

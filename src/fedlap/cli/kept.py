@@ -18,6 +18,7 @@ from fedlap.cli.training import run_one
 from fedlap.errors import InputError
 from fedlap.report.score_file import write_scores
 from fedlap.runs import Run, runs_in
+from fedlap.sections import check_numbers
 
 RUN = Annotated[Path, typer.Argument(help="The folder of a run.")]
 OUT = Annotated[Path, typer.Option(help="Folder of results.")]
@@ -111,6 +112,7 @@ def resume(
     if kept.folder.name != Run.of(kept.folder.parent, experiment).name:
         raise InputError(f"{str(kept.folder)!r} is not named by its experiment; give it its name back")
     more = experiment.rounds if rounds is None else rounds
+    check_numbers("rounds", more)
     run_one(experiment.model_copy(update={"rounds": more}), {**given, "out": kept.folder.parent})
 
 

@@ -30,8 +30,8 @@ def export(
 ) -> None:
     """Write one client's model, with all that is needed to use it, into files of its own."""
     trained = models(run)
-    for path in (to, to.with_suffix(".json")):
-        check_output(path, files_of_run(run))
+    check_output(to, files_of_run(run))
+    check_output(to.with_suffix(".json"), files_of_run(run))
     trained.of_client(client).save(to)
     console.result(f"client {client}: parameters in {to}, what they mean in {to.with_suffix('.json')}")
 
