@@ -39,7 +39,7 @@ NUMBERS = (
 PLACES = (
     "in", "in/own.csv", "in/own.npz", "in/edges.csv", "in/experiment.toml", "in/recipe.toml", "in/image.png",
     "in/bytes.npz", "in/empty.csv", "in/link.csv", "in/loop.csv", "in/fifo", "in/fifo.csv", "in/fifo.toml",
-    "in/secret.csv", "in/missing.csv", "in/missing/own.csv", "in/own.csv/x.csv", "/dev/null", "out",
+    "in/secret.csv", "in/missing.csv", "in/missing/own.csv", "in/own.csv/x.csv", "in/null", "out",
     "out/run", "out/compared", "out/model.safetensors", "out/run/experiment.toml",
     "out/run/models", "out/new",
     "out/" + "n" * 300 + ".csv", "out/\x1b[31m.csv", "out/\udcff.csv", "in/\udcff.csv",
@@ -54,7 +54,7 @@ SETTINGS = (
     "data.test_share=0.5", "seed=7", "batch=all", "content=abc", "algorithm=", "=1", "rounds", "x=1", "data=",
     "model={}", "a" * 2000 + "=1", "data.test_share=" + "[" * 3000, "batch=" + "{a=" * 500,
     "graph.path=in/fifo",
-    "data.path=/dev/null", "data.name=\x1b[31m", "partition.name=[/x]",
+    "data.path=in/null", "data.name=\x1b[31m", "partition.name=[/x]",
 )  # fmt: skip
 POOLS = {
     "--data": ("in/own.csv", "in/own.npz", "digits", "synthetic", "digts", *PLACES),
@@ -276,6 +276,7 @@ def furnish(folder):
     (inner / "secret.csv").chmod(0)
     (inner / "link.csv").symlink_to("own.csv")
     (inner / "loop.csv").symlink_to("loop.csv")
+    (inner / "null").symlink_to("/dev/null")  # a link, since a defect would replace the device itself
     for name in ("fifo", "fifo.csv", "fifo.toml"):
         os.mkfifo(inner / name)
     os.chdir(folder / "place")
