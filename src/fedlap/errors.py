@@ -1,16 +1,24 @@
 """What a user can do wrong, said in one line."""
 
+import bisect
 import difflib
+import errno
 import math
 import numbers
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+LONGEST = 600  # characters of a message
+NEAREST = 3  # known names that a message about an unknown name suggests
+COMPARED = 1000  # names that an unknown name is compared with, letter by letter: about 20 ms
 NO_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")  # as PyTorch says it
 
 
 class InputError(ValueError):
     """A mistake in what was asked for. The message says what is wrong, where, and what to do."""
+
+    def __str__(self) -> str:
+        return shortened(super().__str__())
 
 
 class DataWarning(UserWarning):
@@ -25,12 +33,35 @@ class UnsuitedError(InputError):
     """A method that cannot be used for this model, data or schedule. The message says why."""
 
 
+def shortened(text: str, longest: int = LONGEST) -> str:
+    """The text, without its middle if it is too long: its end says what to do."""
+    if len(text) <= longest:
+        return text
+    end = longest // 3
+    return f"{text[: longest - end - 3]} … {text[-end:]}"
+
+
 def unknown(what: str, name: object, known: Iterable[str]) -> InputError:
-    """The error for a name that is not known, with the nearest one that is."""
-    names = sorted(known)
-    near = difflib.get_close_matches(str(name), names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names) or '(none)'}"
-    return InputError(f"unknown {what} {str(name)!r}; {hint}")
+    """The error for an unknown name, with the nearest known names; all known names if they are few."""
+    names, given = sorted(known), shortened(str(name), 100)
+    all_names = ", ".join(names) or "(none)"
+    near = nearest(given, names, cutoff=0.6)
+    if near:
+        *others, last = (repr(shortened(each, 100)) for each in near)
+        hint = f"did you mean {' or '.join([', '.join(others), last] if others else [last])}?"
+    elif len(all_names) <= LONGEST // 2:
+        hint = f"known: {all_names}"
+    else:
+        some = ", ".join(shortened(each, 100) for each in nearest(given, names, cutoff=0.0))
+        hint = f"known: {some}, … ({len(names):,} in all)"
+    return InputError(f"unknown {what} {given!r}; {hint}")
+
+
+def nearest(name: str, names: Sequence[str], cutoff: float) -> list[str]:
+    """The names most similar to this one; of many, only those that stand near it in sorted order."""
+    at = bisect.bisect_left(names, name)
+    first = max(0, min(at - COMPARED // 2, len(names) - COMPARED))
+    return difflib.get_close_matches(name, names[first : first + COMPARED], n=NEAREST, cutoff=cutoff)
 
 
 def whole(name: str, value: object, least: int | None = None) -> int:
@@ -58,6 +89,14 @@ def memory_reported(what: str, advice: str) -> Iterator[None]:
         yield
     except (MemoryError, RuntimeError) as error:
         reason = str(error).split("\n")[0][:150]
-        if not isinstance(error, MemoryError) and not any(words in str(error) for words in NO_MEMORY):
+        if not is_out_of_memory(error):
             raise
         raise InputError(f"{what}: out of memory{reason and f' ({reason})'}; {advice}") from error
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an exception of Python, NumPy, PyTorch or the system says that memory was lacking."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    text = str(error) if isinstance(error, RuntimeError) else ""
+    return isinstance(error, MemoryError) or any(words in text for words in NO_MEMORY)

@@ -171,7 +171,7 @@ def usable(name: str) -> torch.device:
         made = torch.zeros(1, device=device if device.type in DEVICES else "cpu")
         made.item()
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split("\n")[0].split())[:200]
+        reason = " ".join(str(error).split("\n")[0].split()).partition(". ")[0]
         raise InputError(f"device = {name!r} cannot be used ({reason}); use cpu") from error
     if device.type not in DEVICES:
         raise InputError(f"device = {name!r} is not supported; use {' or '.join(DEVICES)}")

@@ -1,7 +1,10 @@
 """The command line."""
 
+import os
 import sys
-from typing import Annotated
+import warnings
+from collections.abc import Sequence
+from typing import Annotated, cast
 
 import typer
 
@@ -17,11 +20,12 @@ from fedlap.cli.personal import export, predict
 from fedlap.cli.report import report
 from fedlap.cli.reproduce import reproduce
 from fedlap.cli.results import results
+from fedlap.cli.streams import OutputError, checked_streams
 from fedlap.cli.sweep import sweep
 from fedlap.cli.theory import theory
 from fedlap.cli.training import compare, run
 from fedlap.cli.tune import tune
-from fedlap.errors import InputError
+from fedlap.errors import InputError, is_out_of_memory, shortened
 from fedlap.keeping import StoppedError
 
 app = typer.Typer(
@@ -57,7 +61,15 @@ graph_app.command()(learn)
 graph_app.command()(draw)
 app.add_typer(graph_app, name="graph")
 
-INTERRUPTED = 130
+# Exit codes beside 0 and 1; 1 says that a run diverged or a part of the work could not be done.
+MISTAKE, INTERNAL, INTERRUPTED = 2, 70, 130
+UNREAD = 141  # as of a program that ends by SIGPIPE: whoever read standard output has ended
+LESS = "use fewer clients or rows, a smaller model or --batch, or a machine with more memory"
+REPORT = "please report it; FEDLAP_DEBUG=1 shows the traceback"
+
+# The base class of mistakes in a command line: click's ClickException, which newer releases of typer bring
+# along under a name of their own.
+COMMAND_ERROR = cast(type[typer.BadParameter], typer.BadParameter.__mro__[2])
 
 
 @app.callback(invoke_without_command=True)
@@ -80,22 +92,56 @@ def _help_alone(context: typer.Context) -> None:
 
 def main() -> None:
     """Run the command line; a user's mistake is one line and exit code 2."""
+    with checked_streams(), warnings.catch_warnings():
+        warnings.showwarning = _say_warning
+        code = _run(sys.argv[1:])
+    sys.exit(code)
+
+
+def _run(words: Sequence[str]) -> int:
+    """The exit code of a command line; whatever happens, it is told in one line."""
     try:
-        code = app(standalone_mode=False)
-        if code == INTERRUPTED:  # typer turns Ctrl-C into this code
-            _fail("interrupted", code)
+        code = _invoke(words)
+        print(end="", flush=True)  # what cannot be written is found here, not after the end
+        return code
     except StoppedError as stopped:
         console.remark(f"{stopped}; the same command goes on")
-        code = INTERRUPTED
+        return INTERRUPTED
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted", INTERRUPTED)
     except InputError as error:
-        code = _fail(str(error), 2)
-    except typer.TyperException as error:
-        code = _fail(error.format_message(), 2)
-    except typer.Abort:
-        code = _fail("interrupted", INTERRUPTED)
-    sys.exit(code or 0)
+        return _fail(str(error), MISTAKE)
+    except COMMAND_ERROR as error:
+        return _fail(error.format_message(), MISTAKE)
+    except OutputError as error:
+        return UNREAD if error.closed else _fail(f"standard output cannot be written ({error})", MISTAKE)
+    except Exception as error:
+        if isinstance(error, OSError) and error.filename is not None and not is_out_of_memory(error):
+            return _fail(f"{str(error.filename)!r} cannot be used ({error.strerror}); name another", MISTAKE)
+        if os.environ.get("FEDLAP_DEBUG"):
+            raise
+        lacking, message = is_out_of_memory(error), f"{type(error).__name__}: {error}"
+    # Outside of the handler, so that what the failed frames held is free again.
+    if lacking:
+        return _fail(f"out of memory ({shortened(message, 200)}); {LESS}", MISTAKE)
+    return _fail(f"internal error: {shortened(message, 300)}; {REPORT}", INTERNAL)
+
+
+def _invoke(words: Sequence[str]) -> int:
+    """Parse the words and run their command; 0, or the exit code that the command chose."""
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("fedlap", list(words)) as context:
+            command.invoke(context)
+    except typer.Exit as end:
+        return end.exit_code
+    return 0
+
+
+def _say_warning(message: Warning | str, category: type[Warning], *place: object, **more: object) -> None:
+    console.remark(f"warning: {' '.join(str(message).split())}")
 
 
 def _fail(message: str, code: int) -> int:
-    console.remark("error: " + " ".join(message.split()))
+    console.remark("error: " + shortened(" ".join(message.split())))
     return code

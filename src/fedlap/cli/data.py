@@ -10,6 +10,7 @@ from fedlap.cli import console
 from fedlap.cli.description import assign, description
 from fedlap.cli.lists import first_line, settings
 from fedlap.cli.options import CUT, RESULT, SEED, takes
+from fedlap.cli.outputs import check_output, files_of_experiment
 from fedlap.data import SOURCES
 from fedlap.errors import InputError, unknown
 from fedlap.experiment import Experiment
@@ -62,8 +63,9 @@ def describe(
         assign(asked, assignment)
     prepare(given["out"])
     experiment = Experiment.of(asked)
-    made = Description.of(experiment.title, experiment.load()[0])
     picture = given["out"] / f"{experiment.title}-clients-{experiment.digest}.png"
+    check_output(picture, files_of_experiment(experiment))
+    made = Description.of(experiment.title, experiment.load()[0])
     write_file(picture, draw_clients(made))
     source = SOURCES[experiment.data["name"]]
     if given["json"]:

@@ -14,6 +14,7 @@ from fedlap.graph.files import READ
 from fedlap.sections import settings_of
 
 FIELDS = ("rounds", "sample", "device", "seed")  # of an experiment, as they are given
+MOST_SEEDS = 10_000
 SETTINGS = ("lr", "local_steps", "local_epochs", "strength")  # of an algorithm
 
 
@@ -68,7 +69,7 @@ def value_of(text: str) -> Any:
     """A value, read as TOML where it can be and as text otherwise."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # not TOML, a number of thousands of digits, or nested too deep
         return text.strip()
 
 
@@ -128,7 +129,12 @@ def seed_numbers(text: str) -> list[int]:
         seeds: list[int] = []
         for piece in text.split(","):
             first, dash, last = piece.partition("-")
-            seeds += range(int(first), int(last if dash else first) + 1)
+            some = range(int(first), int(last if dash else first) + 1)
+            seeds += some[: MOST_SEEDS + 1]
+            if len(seeds) > MOST_SEEDS:
+                raise InputError(f"--seeds {text}: these are too many; name at most {MOST_SEEDS:,} seeds")
+    except InputError:
+        raise
     except ValueError:
         raise InputError(f"--seeds {text}: write whole numbers, as in 0-4 or 0,3,7") from None
     if not seeds:

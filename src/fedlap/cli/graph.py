@@ -15,6 +15,7 @@ from fedlap.cli import console
 from fedlap.cli.graph_colours import COLOURS, check_colour, colours
 from fedlap.cli.graph_subject import Subject, coupling_of, loaded, of_experiment, opened, subject, typed
 from fedlap.cli.options import CUT, DATA, RESULT, SEED, TRAINING, Options, takes
+from fedlap.cli.outputs import check_output, files_of_experiment, files_of_run
 from fedlap.cli.personal import models
 from fedlap.cli.threads import use_threads
 from fedlap.data import SOURCES
@@ -52,7 +53,9 @@ BESIDE = Annotated[
 @takes(DATA, {"graph": TRAINING["graph"]}, CUT, SEED, MADE)
 def make(out: OUT, **given: Any) -> None:
     """Make the graph that a run with these options would use, write it into a file, and describe it."""
-    made = of_experiment(typed(given))
+    experiment = typed(given)
+    check_output(out, files_of_experiment(experiment))
+    made = of_experiment(experiment)
     to_file(made.graph, str(out))
     _say(made, given, {"file": str(out)}, [f"written    {out}"])
 
@@ -86,7 +89,9 @@ def learn(
     under the precision–recall curve, which chance would make about the share of pairs that are edges.
     """
     use_threads(None)
+    check_output(out, files_of_run(run))
     experiment, trained = opened(run).experiment, models(run)
+    check_output(out, files_of_experiment(experiment))
     start = None if trained.network is None else trained.network.start(experiment.seed).to(trained.models)
     graph = learned(trained.models, trained.clients, method, neighbours, start)
     to_file(graph, str(out))
@@ -126,7 +131,10 @@ def draw(
     if len(what) > 1 or picture.suffix.lower() != ".png":
         raise InputError("draw: name a file or a run (unless there is --data), and then the .png to write")
     check_colour(colour)
+    check_output(picture, [*what, *(path for run in (*what, models) if run for path in files_of_run(run))])
     about = subject(what[0] if what else None, models, given)
+    if about.experiment is not None:
+        check_output(picture, files_of_experiment(about.experiment))
     federation = about.data()
     shown = colours(colour, about.graph, federation, about.trained)
     rows = None if federation is None else federation.train.count.numpy()

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from fedlap.cli import console
 from fedlap.cli.options import KEEPING, RESULT, takes
+from fedlap.cli.outputs import check_output, files_of_run
 from fedlap.cli.threads import use_threads
 from fedlap.cli.together import show_one
 from fedlap.cli.training import run_one
@@ -18,7 +19,7 @@ from fedlap.errors import InputError
 from fedlap.experiment import Experiment
 from fedlap.report.score_file import write_scores
 from fedlap.runs import Run, runs_in
-from fedlap.sections import brief
+from fedlap.sections import brief, check_numbers
 
 RUN = Annotated[Path, typer.Argument(help="The folder of a run.")]
 OUT = Annotated[Path, typer.Option(help="Folder of results.")]
@@ -92,6 +93,7 @@ def show(
     scores, state, experiment = kept.scores(), kept.state(), kept.experiment
     _say_unknown(kept, experiment)
     if to is not None:
+        check_output(to, files_of_run(kept.folder))
         write_scores(scores, to)
     if state == "diverged":
         raise kept.failure()
@@ -119,6 +121,7 @@ def resume(
     if kept.folder.name != Run.of(kept.folder.parent, experiment).name:
         raise InputError(f"{str(kept.folder)!r} is not named by its experiment; give it its name back")
     more = experiment.rounds if rounds is None else rounds
+    check_numbers("rounds", more)
     run_one(experiment.model_copy(update={"rounds": more}), {**given, "out": kept.folder.parent})
 
 

@@ -35,7 +35,8 @@ def algorithms(
         print(inspect.getdoc(ALGORITHMS[known]))
         return
     use_threads(None)
-    console.result(f"up, down: what a client at work sends and is sent in a round, {model} on {data}\n")
+    console.result(f"up, down: what a client at work sends and is sent in a round, {model} on {data}")
+    console.result("")
     for known, make in ALGORITHMS.items():
         up, down = _bytes(known, data, model)
         console.result(f"{known:<14}{make.kind:<12}up {up:<10}down {down}")

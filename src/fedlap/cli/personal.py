@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedlap.cli import console
+from fedlap.cli.outputs import check_output, files_of_run
 from fedlap.cli.threads import use_threads
 from fedlap.data.unseen import Unseen, unseen
 from fedlap.errors import InputError
@@ -28,7 +29,10 @@ def export(
     ),
 ) -> None:
     """Write one client's model, with all that is needed to use it, into files of its own."""
-    models(run).of_client(client).save(to)
+    trained = models(run)
+    check_output(to, files_of_run(run))
+    check_output(to.with_suffix(".json"), files_of_run(run))
+    trained.of_client(client).save(to)
     console.result(f"client {client}: parameters in {to}, what they mean in {to.with_suffix('.json')}")
 
 
@@ -54,6 +58,8 @@ def predict(
     """Answer rows of raw values by trained models, and say how many answers are right where that is known."""
     use_threads(None)
     given = Personal.load(what) if Path(what).suffix == ".safetensors" else models(Path(what))
+    if to is not None:
+        check_output(to, [data, what, Path(what).with_suffix(".json"), *files_of_run(Path(what))])
     about = given.about
     asker = chosen(given, client, by)
     rows = unseen(data, about.inputs, about.features, client=by, label=label, target=about.target)
@@ -67,7 +73,7 @@ def predict(
         print(json.dumps({"rows": len(answers), **measured, **where}))
         return
     if to is None:
-        print(as_csv(answers), end="")
+        console.data(as_csv(answers))
     say = console.remark if to is None else console.result
     for line in described(measured):
         say(line)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from fedlap.cli import console
+from fedlap.cli.outputs import check_output
 from fedlap.errors import InputError
 from fedlap.files import write_file
 from fedlap.findings import Findings
@@ -25,12 +26,14 @@ def results(
     """Write RESULTS.md from the files that `reproduce` left: tables, claims, and what differs and why."""
     if not folder.is_dir():
         raise InputError(f"there is no folder {str(folder)!r}; `fedlap reproduce --out` makes one")
+    check_output(to, folder.glob("*/*.json"))
     recipes, findings = [recipe(name) for name in known_recipes()], Findings(folder)
     write_file(to, written(recipes, findings).encode())
     console.result(f"results are in {to}")
     for each in recipes:
         values = findings.tuned(each)
         if tuned is not None and values:
+            check_output(tuned / f"{each.name}.json", folder.glob("*/*.json"))
             write_file(tuned / f"{each.name}.json", _lines(values).encode())
     for far in [far for each in recipes for far in apart(each, findings) if far.reason is None]:
         where = f"{far.cell}-{far.reading}, {far.row}"

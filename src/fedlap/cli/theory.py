@@ -11,6 +11,7 @@ import typer
 
 from fedlap.cli import console
 from fedlap.cli.kept import OUT, RUN, named
+from fedlap.cli.outputs import check_output, files_of_experiment, files_of_run
 from fedlap.cli.threads import use_threads
 from fedlap.errors import InputError
 from fedlap.files import write_file
@@ -68,6 +69,7 @@ def theory(
     kept = named(run, out)
     if accuracy is not None and not 0 < accuracy < math.inf:
         raise InputError(f"--accuracy {accuracy:g}: it must be a number above zero")
+    check_output(kept.folder / PICTURE, [*files_of_run(kept.folder), *files_of_experiment(kept.experiment)])
     problem, trial, schedule, last = opened(kept)
     made = study(problem, problem.start(trial.seed), {"last": last})
     seen = followed(made, trial, schedule, [score.round for score in kept.scores()]) if repeat else None

@@ -9,11 +9,17 @@ from pathlib import Path
 
 import torch
 
+from fedlap.errors import InputError
+
 ROOT = Path("/")
+MOST_PER_CPU = 64  # threads: more only wait for each other, and some tens of thousands end the process
 
 
 def use_threads(asked: int | None) -> None:
     """Compute with so many threads, or with as many as suit this machine."""
+    most = MOST_PER_CPU * (os.cpu_count() or 1)
+    if asked is not None and asked > most:
+        raise InputError(f"--threads {asked}: use at most {most} threads on this machine")
     torch.set_num_threads(asked or default_threads(torch.get_num_threads()))
 
 

@@ -37,7 +37,7 @@ def tune(
         ),
     ] = None,
     algorithm: Annotated[str, typer.Option(help=f"Algorithm: {', '.join(ALGORITHMS)}.")] = "fedu",
-    folds: Annotated[int, typer.Option(help="Folds that training rows are cut into.", min=2)] = 5,
+    folds: Annotated[int, typer.Option(help="Folds that training rows are cut into.", min=2, max=1000)] = 5,
     seeds: Annotated[str, typer.Option(help="As in 0-4 or 0,3,7.")] = "0",
     **given: Any,
 ) -> None:

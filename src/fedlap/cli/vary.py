@@ -1,6 +1,7 @@
 """Fields over lists of values: what --vary means."""
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -14,6 +15,7 @@ from fedlap.report import shown
 from fedlap.sections import settings_of
 
 EXAMPLE = "--vary strength=0,0.01,0.1"
+MOST = 10_000  # combinations
 BRACKETS = {"[": "]", "{": "}"}
 
 
@@ -79,6 +81,8 @@ def combinations(texts: Sequence[str], algorithm: str) -> list[Combination]:
         if made.path in [field.path for field in fields]:
             raise InputError(f"--vary {text}: {made.name} is varied twice; write all its values in one list")
         fields.append(made)
+    if math.prod(len(field.values) for field in fields) > MOST:
+        raise InputError(f"--vary: these fields have more than {MOST:,} combinations; vary fewer values")
     return [Combination(tuple(fields), values) for values in product(*(field.values for field in fields))]
 
 

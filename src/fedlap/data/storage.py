@@ -45,7 +45,10 @@ def cache_folder() -> Path:
     """The platform's folder for what can be made again."""
     from platformdirs import user_cache_path  # here, since training alone does not need it
 
-    return user_cache_path("fedlap")
+    try:
+        return user_cache_path("fedlap")
+    except RuntimeError as error:  # an account without a home, as in some containers
+        raise InputError("no home directory for the cache; set XDG_CACHE_HOME to a folder") from error
 
 
 def data_folders() -> list[Path]:
