@@ -7,7 +7,7 @@ from typing import Final
 from fedlap.data.npz import of_npz
 from fedlap.errors import InputError
 from fedlap.files import checked_digest, reason
-from fedlap.frames import Column, Frame, Origin, TaskName, of_frame
+from fedlap.frames import Column, Frame, Origin, TaskName, of_frame, repeated
 from fedlap.tables import Table
 
 FILES: Final = (".csv", ".parquet", ".npz")
@@ -96,13 +96,16 @@ def frame_of(path: str, client: str | None, label: str) -> Frame:
     try:
         if Path(path).suffix.lower() == ".parquet":
             return pandas.read_parquet(path)
-        names = list(pandas.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0])
+        header = pandas.read_csv(path, header=None, nrows=1, dtype=object, keep_default_na=False)
+        names = header.iloc[0].tolist()
         text = [name for name in names if name in (client, label)]
+        # A column with a converter has no missing values; to list these per column takes long where there are
+        # many columns.
         frame = pandas.read_csv(
             path,
-            dtype=dict.fromkeys(text, str),
+            converters=dict.fromkeys(text, str),
             keep_default_na=False,
-            na_values={name: list(MISSING) for name in names if name not in text},
+            na_values=list(MISSING),
             low_memory=False,
         )
     except ImportError as error:
@@ -111,10 +114,12 @@ def frame_of(path: str, client: str | None, label: str) -> Frame:
         raise InputError(f"data: {path!r} cannot be read ({reason(error)})") from error
     for place in (place for place, name in enumerate(names, 1) if not name.strip()):
         raise InputError(f"{path}: column {place} has no name; name it, or save the file without an index")
-    for name in (name for name in names if names.count(name) > 1):
+    for name in repeated(names):
         raise InputError(f"{path}: column {name!r} appears twice; give every column its own name")
     if not isinstance(frame.index, pandas.RangeIndex):
         raise InputError(f"data: {path!r} has lines with more values than its header has names")
+    for name in text:
+        frame[name] = frame[name].astype(str)
     if client in frame.columns and client != label:
         frame[client] = frame[client].str.strip().replace("", None)
     return frame
