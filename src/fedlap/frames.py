@@ -61,7 +61,7 @@ def of_frame(
     for each, where in frames:
         for column in [*([] if client is None else [client]), label, *columns]:
             if column not in each.columns:
-                raise unknown(f"column of {where.name}", column, each.columns)
+                raise unknown(f"column of {where.name}", column, list(each.columns))
     x = np.concatenate([numbers(each[columns], where) for each, where in frames])
     marks = [filled(each[label], where) for each, where in frames]
     y, labels = coded(pandas.concat(marks, ignore_index=True), task, f"{origin.name}, column {label!r}")
@@ -154,7 +154,7 @@ def _features(
         raise InputError(f"{origin.name}: feature {column!r} is named twice; name it once")
     for column in [*([] if client is None else [client]), label, *(features or ()), *drop]:
         if column not in known:
-            raise unknown(f"column of {origin.name}", column, known)
+            raise unknown(f"column of {origin.name}", column, list(known))
     dropped = set(drop)
     left = [c for c in frame.columns if c not in (client, label) and c not in dropped]
     chosen = left if features is None else [c for c in features if c not in dropped]

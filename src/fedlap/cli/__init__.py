@@ -1,7 +1,7 @@
 """The command line."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -59,6 +59,10 @@ app.add_typer(graph_app, name="graph")
 
 INTERRUPTED = 130
 
+# The base class of mistakes in a command line: click's ClickException, which newer releases of typer bring
+# along under a name of their own.
+COMMAND_ERROR = cast(type[typer.BadParameter], typer.BadParameter.__mro__[2])
+
 
 @app.callback(invoke_without_command=True)
 def _top(
@@ -89,7 +93,7 @@ def main() -> None:
         code = INTERRUPTED
     except InputError as error:
         code = _fail(str(error), 2)
-    except typer.TyperException as error:
+    except COMMAND_ERROR as error:
         code = _fail(error.format_message(), 2)
     except typer.Abort:
         code = _fail("interrupted", INTERRUPTED)

@@ -99,14 +99,13 @@ def frame_of(path: str, client: str | None, label: str) -> Frame:
         header = pandas.read_csv(path, header=None, nrows=1, dtype=object, keep_default_na=False)
         names = header.iloc[0].tolist()
         text = [name for name in names if name in (client, label)]
-        # A column with a converter has no missing values; to list these per column takes long where there are
-        # many columns.
         frame = pandas.read_csv(
             path,
-            converters=dict.fromkeys(text, str),
+            dtype=dict.fromkeys(text, str),
             keep_default_na=False,
             na_values=list(MISSING),
             low_memory=False,
+            **_exact(pandas.__version__),
         )
     except ImportError as error:
         raise InputError("data: reading Parquet needs pyarrow; run pip install 'fedlap[parquet]'") from error
@@ -118,11 +117,19 @@ def frame_of(path: str, client: str | None, label: str) -> Frame:
         raise InputError(f"{path}: column {name!r} appears twice; give every column its own name")
     if not isinstance(frame.index, pandas.RangeIndex):
         raise InputError(f"data: {path!r} has lines with more values than its header has names")
-    for name in text:
-        frame[name] = frame[name].astype(str)
+    if text:
+        # Words for missing numbers are names here. pandas can be told so per column, which takes long where
+        # there are many columns; a second reading of two does not.
+        frame[text] = pandas.read_csv(path, usecols=text, dtype=str, na_filter=False)[text]
     if client in frame.columns and client != label:
         frame[client] = frame[client].str.strip().replace("", None)
     return frame
+
+
+def _exact(version: str) -> dict[str, str]:
+    """The option by which pandas reads numbers to the last bit; from 3.1 on it always does."""
+    major, minor = map(int, version.split(".")[:2])
+    return {} if (major, minor) >= (3, 1) else {"float_precision": "round_trip"}
 
 
 def _typed(text: Column, where: str) -> Column:
@@ -135,6 +142,8 @@ def _typed(text: Column, where: str) -> Column:
         return filled.str.lower().map({"true": True, "false": False})
     numbers = pandas.to_numeric(filled, errors="coerce")
     words = filled[numbers.isna()].dropna()
+    if words.empty and _exact(pandas.__version__) and pandas.api.types.is_float_dtype(numbers):
+        return filled.map(float, na_action="ignore").astype(float)  # each to the last bit
     if words.empty:
         return numbers
     if bool((numbers.dropna() % 1 != 0).any()):

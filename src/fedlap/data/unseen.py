@@ -84,7 +84,7 @@ def unseen(
         raise InputError(f"{path} has no rows; give it some")
     for name in (client, label):
         if name is not None and name not in frame.columns:
-            raise unknown(f"column of {path}", name, frame.columns)
+            raise unknown(f"column of {path}", name, list(frame.columns))
     truth = label or (target if target in frame.columns else None)
     origin = Origin(path, 1)
     if features is None:
