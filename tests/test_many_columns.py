@@ -9,7 +9,6 @@ import fedlap as fl
 from conftest import random_arrays
 from fedlap.data.files import file
 from fedlap.frames import FRAME, numbers, repeated
-from fedlap.personal import Personals
 from fedlap.report import Description, clients, draw_clients
 
 CLIENTS = 60
@@ -73,7 +72,9 @@ def test_rows_of_many_clients_are_scored_as_those_of_each(monkeypatch, scale, mo
     owner = random.integers(len(federation.clients), size=400)
     names = [federation.clients[place] for place in owner]
     x = torch.from_numpy(random.normal(size=(400, 5)))
-    expected = torch.stack([personals.of_client(name).scores(row[None])[0] for name, row in zip(names, x, strict=True)])
+    expected = torch.stack(
+        [personals.of_client(name).scores(row[None])[0] for name, row in zip(names, x, strict=True)]
+    )
     calls = count_calls(monkeypatch, type(personals.network), "scores")
     assert torch.allclose(personals.scores(names, x), expected, rtol=1e-5, atol=1e-6)
     assert len(calls) == len(set(np.bincount(owner)) - {0}) < CLIENTS / 2

@@ -57,9 +57,7 @@ def predict(
     about = given.about
     asker = chosen(given, client, by)
     rows = unseen(data, about.inputs, about.features, client=by, label=label, target=about.target)
-    scores = (
-        asker.scores(rows.x) if isinstance(asker, Personal) else asker.scores(rows.clients or [], rows.x)
-    )
+    scores = asker.scores(rows.x) if isinstance(asker, Personal) else asker.scores(rows.clients or [], rows.x)
     answers = answered(scores, about)
     measured = {} if rows.truth is None else score(scores, rows, about)
     if to is not None:
