@@ -1,8 +1,8 @@
 """CPU seconds of each command that shows or uses a whole federation, by the number of its clients.
 
 Every client has 4 rows of 10 features and two neighbours on a ring; a run of two rounds is trained first.
-Each command is a process of its own with one thread, its start included; time that other processes take on a busy
-machine does not count. The wide file has 10 clients.
+Each command is a process of its own with one thread, its start included; time that other processes take on a
+busy machine does not count. The wide file has 10 clients.
 
     python -m benchmarks.commands [--clients 1000,10000,100000] [--only report,nearest] [--state before]
 
