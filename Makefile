@@ -3,12 +3,13 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo test test-all torture lint types format results bench bench-small clean
+.PHONY: help demo test test-all test-oldest torture lint types format results bench bench-small clean
 
 help:
 	@echo "make demo      compare FedU, dFedU, Local and Global on embedded data"
 	@echo "make test      the tests (under five minutes on two cores)"
 	@echo "make test-all  the tests, slow ones included"
+	@echo "make test-oldest  the tests with the oldest versions of all packages (in .venv-oldest)"
 	@echo "make torture   runs killed at random moments, twenty times each"
 	@echo "make lint      ruff, format and lint        make types   mypy --strict"
 	@echo "make results   RESULTS.md from the files in results/"
@@ -34,6 +35,14 @@ test: $(READY)
 
 test-all: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+# In an environment of its own; PyTorch's CUDA build needs 6 GB there, its CPU build less (set PIP_INDEX_URL).
+OLDEST := .venv-oldest
+OLDEST_TESTS ?= tests
+test-oldest:
+	$(PYTHON) -m venv $(OLDEST)
+	PIP_CONSTRAINT=constraints-oldest.txt $(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 -m "not slow" $(OLDEST_TESTS)
 
 # Every method, killed at twenty random moments; fewer in `make test`.
 torture: $(READY)
@@ -64,4 +73,4 @@ bench-small: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.small
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache build src/*.egg-info
+	rm -rf .venv .venv-oldest .mypy_cache .pytest_cache .ruff_cache build src/*.egg-info

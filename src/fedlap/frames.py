@@ -1,5 +1,6 @@
 """Data frames as tables of rows: which columns are features, and what the labels mean."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -60,7 +61,7 @@ def of_frame(
     for each, where in frames:
         for column in [*([] if client is None else [client]), label, *columns]:
             if column not in each.columns:
-                raise unknown(f"column of {where.name}", column, each.columns)
+                raise unknown(f"column of {where.name}", column, list(each.columns))
     x = np.concatenate([numbers(each[columns], where) for each, where in frames])
     marks = [filled(each[label], where) for each, where in frames]
     y, labels = coded(pandas.concat(marks, ignore_index=True), task, f"{origin.name}, column {label!r}")
@@ -143,19 +144,20 @@ def _features(
     drop: Sequence[str],
 ) -> list[str]:
     """The columns that models see."""
-    known = list(frame.columns)
+    known = frame.columns
     for what, columns in {"features": features, "drop": drop}.items():
         if isinstance(columns, str):
             raise InputError(f"data: {what} = {columns!r}; give a list, as in [{columns!r}]")
     if client == label:
         raise InputError(f"{origin.name}: column {label!r} cannot be both client and label; choose one")
-    for column in (c for c in features or () if list(features or ()).count(c) > 1):
+    for column in repeated(features or ()):
         raise InputError(f"{origin.name}: feature {column!r} is named twice; name it once")
     for column in [*([] if client is None else [client]), label, *(features or ()), *drop]:
         if column not in known:
-            raise unknown(f"column of {origin.name}", column, known)
-    left = [c for c in frame.columns if c not in (client, label) and c not in drop]
-    chosen = left if features is None else [c for c in features if c not in drop]
+            raise unknown(f"column of {origin.name}", column, list(known))
+    dropped = set(drop)
+    left = [c for c in frame.columns if c not in (client, label) and c not in dropped]
+    chosen = left if features is None else [c for c in features if c not in dropped]
     for column in (c for c in chosen if c in (client, label)):
         raise InputError(
             f"{origin.name}: column {column!r} is a feature and the client or label too; choose one"
@@ -177,28 +179,51 @@ def check_columns(where: str, needed: Sequence[str], present: Any) -> None:
 
 def numbers(frame: Frame, origin: Origin) -> Float[np.ndarray, "row feature"]:
     """Features as real numbers; the first column or cell that is none is named."""
+    kinds = list(frame.dtypes.unique())
+    if not all(_is_real(kind) for kind in kinds):
+        _check_columns(frame, origin)
+    single = all(kind == np.float32 for kind in kinds)
+    made: Float[np.ndarray, "row feature"] = frame.to_numpy(
+        dtype=np.float32 if single else np.float64, na_value=np.nan
+    )
+    if not np.isfinite(made).all():
+        _check_columns(frame, origin)
+    return made
+
+
+def _is_real(kind: Any) -> bool:
     import pandas
 
-    for column in frame.columns:
-        kind = frame[column].dtype
-        if not pandas.api.types.is_numeric_dtype(kind) or pandas.api.types.is_complex_dtype(kind):
-            text = frame[column].astype(str)
-            bad = (pandas.to_numeric(text, errors="coerce").isna() & frame[column].notna()).to_numpy()
+    numeric, is_complex = pandas.api.types.is_numeric_dtype, pandas.api.types.is_complex_dtype
+    return bool(numeric(kind) and not is_complex(kind))
+
+
+def _check_columns(frame: Frame, origin: Origin) -> None:
+    """Refuse the first column that is not of finite numbers; name its first cell that is none."""
+    import pandas
+
+    for name in frame.columns:
+        column, kind = frame[name], frame[name].dtype
+        if not _is_real(kind):
+            text = column.astype(str)
+            bad = (pandas.to_numeric(text, errors="coerce").isna() & column.notna()).to_numpy()
             place = int(bad.argmax())
             raise InputError(
-                f"{origin.at(place, column)}: {text.iloc[place]!r} is {kind}, not numbers; leave it out "
+                f"{origin.at(place, name)}: {text.iloc[place]!r} is {kind}, not numbers; leave it out "
                 "(drop, or --drop), or turn it into numbers first"
             )
-        bad = ~np.isfinite(frame[column].to_numpy(dtype=np.float64, na_value=np.nan))
+        bad = ~np.isfinite(column.to_numpy(dtype=np.float64, na_value=np.nan))
         if bad.any():
             place = int(bad.nonzero()[0][0])
             raise InputError(
-                f"{origin.at(place, column)}: a value is missing or infinite ({int(bad.sum())} in this "
+                f"{origin.at(place, name)}: a value is missing or infinite ({int(bad.sum())} in this "
                 "column); fill in or leave out such rows"
             )
-    single = all(kind == np.float32 for kind in frame.dtypes)
-    made: Float[np.ndarray, "row feature"] = frame.to_numpy(dtype=np.float32 if single else np.float64)
-    return made
+
+
+def repeated(names: Sequence[str]) -> list[str]:
+    """Names that appear more than once."""
+    return [name for name, times in Counter(names).items() if times > 1]
 
 
 def filled(column: Column, origin: Origin) -> Column:

@@ -63,7 +63,7 @@ def predict(
     about = given.about
     asker = chosen(given, client, by)
     rows = unseen(data, about.inputs, about.features, client=by, label=label, target=about.target)
-    scores = asker.scores(rows.x) if isinstance(asker, Personal) else of_each(asker, rows)
+    scores = asker.scores(rows.x) if isinstance(asker, Personal) else asker.scores(rows.clients or [], rows.x)
     answers = answered(scores, about)
     measured = {} if rows.truth is None else score(scores, rows, about)
     if to is not None:
@@ -110,17 +110,6 @@ def chosen(given: Personal | Personals, client: str | None, by: str | None) -> P
             f"a run has a model for each client; choose one with --client ({some}), or give --by"
         )
     return given
-
-
-def of_each(trained: Personals, rows: Unseen) -> Float[Tensor, "row output"]:
-    """The scores of every row by its own client's model."""
-    own: dict[str, list[int]] = {}
-    for row, client in enumerate(rows.clients or []):
-        own.setdefault(client, []).append(row)
-    scores = trained.models.new_empty(len(rows.x), trained.about.outputs)
-    for client, places in own.items():
-        scores[places] = trained.of_client(client).scores(rows.x[places])
-    return scores
 
 
 def answered(scores: Float[Tensor, "row output"], about: About) -> list[Any]:

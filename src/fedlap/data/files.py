@@ -8,7 +8,7 @@ from typing import Final
 from fedlap.data.npz import of_npz
 from fedlap.errors import InputError
 from fedlap.files import check_room, checked_digest, read_checked, reason
-from fedlap.frames import Column, Frame, Origin, TaskName, of_frame
+from fedlap.frames import Column, Frame, Origin, TaskName, of_frame, repeated
 from fedlap.tables import Table
 
 FILES: Final = (".csv", ".parquet", ".npz")
@@ -100,15 +100,17 @@ def frame_of(path: str, client: str | None, label: str, sha256: str = "") -> Fra
         if Path(path).suffix.lower() == ".parquet":
             _check_parquet(file)
             return pandas.read_parquet(file)
-        names = list(pandas.read_csv(file, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0])
+        header = pandas.read_csv(file, header=None, nrows=1, dtype=object, keep_default_na=False)
+        names = header.iloc[0].tolist()
         text = [name for name in names if name in (client, label)]
         file.seek(0)
         frame = pandas.read_csv(
             file,
             dtype=dict.fromkeys(text, str),
             keep_default_na=False,
-            na_values={name: list(MISSING) for name in names if name not in text},
+            na_values=list(MISSING),
             low_memory=False,
+            **_exact(pandas.__version__),
         )
     except ImportError as error:
         raise InputError("data: reading Parquet needs pyarrow; run pip install 'fedlap[parquet]'") from error
@@ -116,10 +118,15 @@ def frame_of(path: str, client: str | None, label: str, sha256: str = "") -> Fra
         raise InputError(f"data: {path!r} cannot be read ({reason(error)})") from error
     for place in (place for place, name in enumerate(names, 1) if not name.strip()):
         raise InputError(f"{path}: column {place} has no name; name it, or save the file without an index")
-    for name in (name for name in names if names.count(name) > 1):
+    for name in repeated(names):
         raise InputError(f"{path}: column {name!r} appears twice; give every column its own name")
     if not isinstance(frame.index, pandas.RangeIndex):
         raise InputError(f"data: {path!r} has lines with more values than its header has names")
+    if text:
+        # Words for missing numbers are names here. pandas can be told so per column, which takes long where
+        # there are many columns; a second reading of two does not.
+        file.seek(0)
+        frame[text] = pandas.read_csv(file, usecols=text, dtype=str, na_filter=False)[text]
     if client in frame.columns and client != label:
         frame[client] = frame[client].str.strip().replace("", None)
     return frame
@@ -134,6 +141,12 @@ def _check_parquet(file: BytesIO) -> None:
     file.seek(0)
 
 
+def _exact(version: str) -> dict[str, str]:
+    """The option by which pandas reads numbers to the last bit; from 3.1 on it always does."""
+    major, minor = map(int, version.split(".")[:2])
+    return {} if (major, minor) >= (3, 1) else {"float_precision": "round_trip"}
+
+
 def _typed(text: Column, where: str) -> Column:
     """A column of text as numbers, or as true and false, where that is what it holds."""
     import pandas
@@ -144,6 +157,8 @@ def _typed(text: Column, where: str) -> Column:
         return filled.str.lower().map({"true": True, "false": False})
     numbers = pandas.to_numeric(filled, errors="coerce")
     words = filled[numbers.isna()].dropna()
+    if words.empty and _exact(pandas.__version__) and pandas.api.types.is_float_dtype(numbers):
+        return filled.map(float, na_action="ignore").astype(float)  # each to the last bit
     if words.empty:
         return numbers
     if bool((numbers.dropna() % 1 != 0).any()):

@@ -32,9 +32,17 @@ class Unseen:
     def known(self, labels: Sequence[str] | None, outputs: int) -> tuple[Bool[Tensor, "row"], Tensor]:
         """Which rows have a truth, and that of all these: a label's number, or targets."""
         place = None if labels is None else {label: number for number, label in enumerate(labels)}
+        numbers_of: dict[str, int | None] = {}  # labels recur, and each is looked up once
         told: list[int | list[float] | None] = []
         for row, value in enumerate(self.truth or [None] * len(self.x)):
-            made = _targets(value) if place is None else _number(value, place)
+            made: int | list[float] | None
+            if place is None:
+                made = _targets(value)
+            else:
+                text = str(value).strip()
+                if text not in numbers_of:
+                    numbers_of[text] = _number(text, place)
+                made = numbers_of[text]
             if made is None and not _missing(value):
                 expected = "a number" if labels is None else f"one of {', '.join(labels[:10])}"
                 raise InputError(
@@ -76,7 +84,7 @@ def unseen(
         raise InputError(f"{path} has no rows; give it some")
     for name in (client, label):
         if name is not None and name not in frame.columns:
-            raise unknown(f"column of {path}", name, frame.columns)
+            raise unknown(f"column of {path}", name, list(frame.columns))
     truth = label or (target if target in frame.columns else None)
     origin = Origin(path, 1)
     if features is None:
@@ -136,9 +144,8 @@ def _missing(value: Any) -> bool:
     return value is None or str(value).strip() in MISSING
 
 
-def _number(value: Any, place: dict[str, int]) -> int | None:
+def _number(text: str, place: dict[str, int]) -> int | None:
     """The label's number, whether it is written as the name, as a number or as true or false."""
-    text = str(value).strip()
     ways = [text, text.capitalize() if text.lower() in ("true", "false") else text]
     if WHOLE.fullmatch(text):
         ways.append(_plain(float(text)))

@@ -12,6 +12,7 @@ from fedlap.errors import InputError, real, whole
 from fedlap.federation import Federation
 from fedlap.graph.builders import Places, by_name, check_edges, checked_probability, every_pair, joined
 from fedlap.graph.graph import Graph
+from fedlap.graph.neighbours import find_nearest
 from fedlap.graph.vectors import Statistic, Vectors, check_federation, vectors
 
 SAMPLED = 2_000  # clients, at most, whose distances the median is taken from
@@ -136,16 +137,11 @@ def _nearest(points: Vectors, names: tuple[str, ...], near: int) -> Int64[np.nda
     One more coordinate, too small to matter otherwise and given by names, tells the same vectors apart: so
     ties are broken alike whatever the order, and clients who are all the same become a chain, not a star.
     """
-    from scipy.spatial import KDTree
-
     size = len(points)
     own = np.empty(size)
     own[by_name(names)] = np.arange(size) / size
     spread = float(np.sqrt(points.var(0).sum())) or 1.0
-    apart = np.column_stack([points, TIE * spread * own])
-    tree = KDTree(apart, balanced_tree=False)
-    found = tree.query(apart, near + 1, workers=torch.get_num_threads())[1].reshape(size, near + 1)
-    return np.asarray(found[found != np.arange(size)[:, None]].reshape(size, near))
+    return find_nearest(np.column_stack([points, TIE * spread * own]), near)
 
 
 def _distances(points: Vectors, begin: Places, end: Places) -> Float64[np.ndarray, "edge"]:

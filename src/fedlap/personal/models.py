@@ -1,24 +1,28 @@
 """One client's model, and all of a run, with everything that is needed to use them on raw values."""
 
+import math
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64, Num
+from jaxtyping import Bool, Float, Int64, Num
 from torch import Tensor, nn
 
 from fedlap.errors import InputError, unknown
 from fedlap.federation import Federation
 from fedlap.frames import check_columns
 from fedlap.models import Model, Network
-from fedlap.parts import Scale
+from fedlap.parts import Scale, grouped
 from fedlap.personal.about import About
 from fedlap.personal.files import damaged, read_pair, write_pair
 
 ENDING = ".safetensors"
+BLOCK = 4_000_000  # numbers of models or features that are used together (16 MB)
 STACK, FACTS = "models.safetensors", "about.json"  # of all models of a run, in a folder of their own
 
 
@@ -131,9 +135,13 @@ class Personals:
 
     def place(self, client: str) -> int:
         """Where in the stack a client's model is."""
-        if str(client) not in self.clients:
+        if str(client) not in self._places:
             raise unknown("client", client, self.clients)
-        return self.clients.index(str(client))
+        return self._places[str(client)]
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.clients)}
 
     def of_client(self, client: str) -> Personal:
         """A client's own model."""
@@ -145,6 +153,43 @@ class Personals:
             )
         scale = self.scale.reordered([place])
         return Personal(str(client), self.about, self.network, self.models[place], scale)
+
+    def scores(self, clients: Sequence[str], x: Any) -> Float[Tensor, "row output"]:
+        """Scores of rows of raw features, each by the model of the client that is named for it."""
+        scores = self.models.new_empty(len(clients), self.about.outputs)
+        if not clients:
+            return scores
+        raw = self.of_client(clients[0])._rows(x)
+        for at, rows in self._stacks(clients):
+            seen = raw[rows]
+            # Whether pictures are bytes is decided per client, as for one client's model.
+            held = _holds_bytes(seen) if self.about.pictures else torch.zeros(len(at), dtype=torch.bool)
+            for chosen in (held, ~held):
+                if chosen.any():
+                    scores[rows[chosen]] = self._scored(at[chosen], as_trained(seen[chosen], self.about))
+        return scores
+
+    def _stacks(
+        self, clients: Sequence[str]
+    ) -> Iterator[tuple[Int64[Tensor, "client"], Int64[Tensor, "client row"]]]:
+        """Places of clients with equally many rows, and their rows; in blocks of bounded size."""
+        places = {client: self.place(client) for client in dict.fromkeys(clients)}
+        row, count = grouped(torch.tensor([places[client] for client in clients]), len(self.clients))
+        begin = count.cumsum(0) - count
+        for number in count[count > 0].unique().tolist():
+            values = number * math.prod(self.about.inputs)
+            size = max(1, BLOCK // max(self.models.shape[1], values))
+            for at in (count == number).nonzero().flatten().split(size):
+                yield at, row[begin[at].unsqueeze(1) + torch.arange(number)]
+
+    def _scored(
+        self, at: Int64[Tensor, "client"], x: Num[Tensor, "client row *feature"]
+    ) -> Float[Tensor, "client row output"]:
+        assert self.network is not None  # of_client refuses a module that is not here
+        device = self.models.device
+        seen = self.scale.apply(x.to(device), at.to(device), self.models.dtype)
+        with torch.no_grad():
+            return self.network.scores(self.models[at], seen)
 
     def save(self, folder: str | Path) -> None:
         """Write models.safetensors and about.json into a folder, both or neither; nothing is pickled."""
@@ -166,9 +211,14 @@ class Personals:
 
 def as_trained(x: Num[Tensor, "row *feature"], about: About) -> Num[Tensor, "row *feature"]:
     """Pictures as the bytes that models were trained on, so that nothing is rounded in another way."""
-    if about.pictures and x.dtype != torch.uint8 and bool(((x >= 0) & (x <= 255) & (x == x.floor())).all()):
+    if about.pictures and x.dtype != torch.uint8 and bool(_holds_bytes(x).all()):
         return x.to(torch.uint8)
     return x
+
+
+def _holds_bytes(x: Num[Tensor, "first *rest"]) -> Bool[Tensor, "first"]:
+    """Whether all values of each are whole numbers from 0 to 255."""
+    return ((x >= 0) & (x <= 255) & (x == x.floor())).flatten(1).all(1)
 
 
 def _both(path: str | Path) -> tuple[Path, Path]:

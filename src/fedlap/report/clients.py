@@ -11,6 +11,8 @@ from torch import Tensor
 from fedlap.federation import Federation
 from fedlap.report.png import blank, png
 
+MOST_COLUMNS = 2_000  # of the picture, which is 1,000 pixels wide
+
 
 @dataclass(frozen=True, eq=False)
 class Description:
@@ -105,9 +107,14 @@ def draw_clients(description: Description) -> bytes:
         squeeze=False,
         height_ratios=[2.2, height - 2.2][:panels],
     )
-    places = range(len(description.clients))
+    # More columns than pixels take long to draw and cannot be seen: neighbours are drawn as their mean.
+    together = -(-len(description.clients) // MOST_COLUMNS)
+    begin = np.arange(0, len(description.clients), together)
+    per_column = np.diff([*begin, len(description.clients)])
     top = axes[0, 0]
-    train, test = description.train.numpy(), description.test.numpy()
+    train, test = (
+        np.add.reduceat(count.numpy(), begin) / per_column for count in (description.train, description.test)
+    )
     edges = np.arange(len(train) + 1) - 0.5
     top.stairs(train, edges, fill=True, label="training")
     top.stairs(train + test, edges, baseline=train, fill=True, label="test")
@@ -116,13 +123,15 @@ def draw_clients(description: Description) -> bytes:
     figure.legend(fontsize="small", ncols=2, loc="outside upper right")
     if held is not None and labels is not None:
         below = axes[1, 0]
-        shown = held.T.double().where(held.T > 0, torch.nan).numpy()
+        shown = np.add.reduceat(held.numpy(), begin).T / per_column
+        shown[shown == 0] = np.nan
         image = below.imshow(shown, aspect="auto", interpolation="nearest", cmap="viridis_r", vmin=0)
         step = max(1, -(-len(labels) // 30))
         below.set_yticks(range(0, len(labels), step), labels[::step], fontsize="small")
         figure.colorbar(image, ax=below, label="rows", pad=0.01)
-    step = max(1, -(-len(description.clients) // 30))
-    axes[-1, 0].set_xticks(places[::step], description.clients[::step], rotation=90, fontsize="small")
-    axes[-1, 0].set_xlabel("client")
+    step = max(1, -(-len(begin) // 30))
+    names = [description.clients[place] for place in begin[::step]]
+    axes[-1, 0].set_xticks(range(0, len(begin), step), names, rotation=90, fontsize="small")
+    axes[-1, 0].set_xlabel("client" if together == 1 else f"client (each column: the mean of {together})")
     figure.suptitle(f"{description.title}: {len(description.clients)} clients")
     return png(figure)
