@@ -148,7 +148,7 @@ def test_threads_beyond_reason(call):
 def test_a_device_that_is_not_there_is_one_short_line(call):
     code, _, err = call("run", "--rounds", "1", "--device", "mps")
     assert code == 2
-    assert "error: device = 'mps' cannot be used (" in err
+    assert "error: device = 'mps' is not supported; use cpu or cuda" in err
     assert len(err.splitlines()[-1]) < 300
 
 

@@ -173,7 +173,7 @@ X, Y = np.zeros((3, 2)), np.array([0, 1, 0])
         ((X, Y.astype(float)), r"client 'b' has .* real targets \(1,\), client 'a' has .* labels; make them"),
         ((X, np.zeros((3, 2), dtype=int)), r"client 'b' has .* labels of shape \(3, 2\); whole-number"),
         ((X * 1j, Y), "client 'b' has .*real numbers"),
-        ((X.astype(str), Y), "client 'b' needs .* as arrays of numbers"),
+        ((X.astype(str), Y), r"client 'b': features are text \('0\.0'\); turn them into numbers first"),
         ((X.astype(object), Y), "client 'b' needs .* as arrays of numbers"),
     ],
 )

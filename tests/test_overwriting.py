@@ -94,7 +94,10 @@ def test_what_was_given_stays_as_it_was(name, federation, graph):
     models, kept = first.models.clone(), [leaf.clone() for leaf in leaves(first.server)]
     method = METHODS[name]
     for _ in range(2):
-        fl.fit(method.make(graph, **WORK["steps"]), federation, method.model, rounds=7, batch=4, resume=first)
+        fl.fit(
+            method.make(graph, **WORK["steps"]), federation, method.model, rounds=7, batch=4, seed=2,
+            start=start, resume=first,
+        )  # fmt: skip
     assert torch.equal(start, before)
     assert torch.equal(first.models, models)
     assert all(torch.equal(a, b) for a, b in zip(leaves(first.server), kept, strict=True))

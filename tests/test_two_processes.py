@@ -180,13 +180,18 @@ def test_files_that_change_while_they_are_read_are_not_called_damaged(tmp_path):
             Plan.of(tmp_path, ready)
 
 
-def test_a_pipe_or_a_link_in_the_place_of_a_claim_is_none(tmp_path):
+def test_a_pipe_in_the_place_of_a_claim_is_none(tmp_path):
     (tmp_path / "a").mkdir()
     os.mkfifo(tmp_path / "a" / ".claim")
     assert busy([tmp_path / "a"]) is None
+
+
+def test_a_link_in_the_place_of_a_claim_is_refused(tmp_path):
+    (tmp_path / "a").mkdir()
     (tmp_path / "outside").write_text("left alone")
     (tmp_path / "a" / ".claim").symlink_to(tmp_path / "outside")
-    assert busy([tmp_path / "a"]) is None
+    with pytest.raises(fl.InputError, match="is a link"), locked([tmp_path / "a"]):
+        pass
     assert (tmp_path / "outside").read_text() == "left alone"
 
 

@@ -34,9 +34,7 @@ class Federation:
 
     def __post_init__(self) -> None:
         check_names(self.clients)
-        labels = None if self.labels is None else len(self.labels)
-        for name, part in (("training", self.train), ("test", self.test)):
-            part.check(f"data: {name} rows", len(self.clients), labels)
+        self._check_rows()
         if (inputs := tuple(self.test.store.shape[1:])) != self.inputs:
             raise InputError(
                 f"data: test rows have features of shape {inputs}, training rows {self.inputs}; "
@@ -282,8 +280,14 @@ class Federation:
         wanted = part.count.index_copy(0, places, left[places])
         return part.kept(smallest(draws(seed, "scarce"), step, self.digests, part.count, wanted))
 
+    def _check_rows(self) -> None:
+        labels = None if self.labels is None else len(self.labels)
+        for name, part in (("training", self.train), ("test", self.test)):
+            part.check(f"data: {name} rows", len(self.clients), labels)
+
     def _scaled_for_good(self, device: torch.device, dtype: torch.dtype) -> "Federation":
         """Real features in the units that models see, and nothing left to scale."""
+        self._check_rows()  # again, since tensors may have been changed in place since then
         train, test = (
             part.moved(self.scale.whole(part, dtype), torch.arange(len(part.row)), device, dtype)
             for part in (self.train, self.test)

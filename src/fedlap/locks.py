@@ -9,10 +9,9 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from fedlap.errors import InputError
-from fedlap.files import refuse_links, unwritable, write_file
+from fedlap.files import read_file, refuse_links, unwritable, write_file
 
 LOCK, CLAIM = ".lock", ".claim"
-LONGEST = 4096  # bytes of a claim
 
 
 @contextmanager
@@ -83,17 +82,11 @@ def _is_claimed(folder: Path) -> bool:
 
 
 def _read_claim(folder: Path) -> str:
-    """The text of a folder's claim, if there is one; a link or a pipe in its place is none."""
+    """The text of a folder's claim, if there is one; anything but a regular file in its place is none."""
     try:
-        number = os.open(folder / CLAIM, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        return os.fsdecode(read_file(folder / CLAIM))
     except OSError:
         return ""
-    try:
-        return os.fsdecode(os.read(number, LONGEST))
-    except OSError:
-        return ""
-    finally:
-        os.close(number)
 
 
 def _busy(folder: Path) -> InputError:
