@@ -111,7 +111,9 @@ def losses(nets, arrays):
 
 
 @EITHER_ENGINE
-@pytest.mark.parametrize("batch", [BATCH, 64, "all"])
+@pytest.mark.parametrize(
+    "batch", [BATCH, *(pytest.param(each, marks=pytest.mark.slow) for each in (64, "all"))]
+)
 @pytest.mark.parametrize("work", [{"steps": 3}, {"epochs": 2}], ids=["steps", "epochs"])
 @every_mixing
 def test_training_and_scores_equal_a_plain_loop(name, work, batch, engine, problem):
