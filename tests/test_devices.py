@@ -47,12 +47,12 @@ def test_cpu_is_gpu_on_images(model):
 def test_cpu_is_gpu_where_rows_of_a_batch_meet(sample, work, federation, graph):
     layers = nn.Linear(4, 6), nn.BatchNorm1d(6, track_running_stats=False), nn.ReLU(), nn.Linear(6, 3)
     method, model = fl.FedU(graph, strength=0.3, **work), fl.models.module(nn.Sequential(*layers))
-    one, other = both(method, tested_on(federation, 2), model, sample=sample, batch=7)
+    one, other = both(method, with_tests_on(federation, 2), model, sample=sample, batch=7)
     assert (one.models - other.models.cpu()).abs().max() < 1e-9
     assert one.scores[-1].objective == pytest.approx(other.scores[-1].objective, abs=1e-9)
 
 
-def tested_on(federation, rows):
+def with_tests_on(federation, rows):
     """The federation with the first training rows of each client as its test rows."""
     first = torch.cat([torch.arange(n) < rows for n in federation.train.count.tolist()])
     return replace(federation, test=federation.train.kept(first))
