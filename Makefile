@@ -42,7 +42,7 @@ OLDEST_TESTS ?= tests
 test-oldest:
 	$(PYTHON) -m venv $(OLDEST)
 	PIP_CONSTRAINT=constraints-oldest.txt $(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
-	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 -m "not slow" $(OLDEST_TESTS)
+	OMP_NUM_THREADS=1 PYTHONUTF8=1 $(OLDEST)/bin/python -m pytest -n 2 -m "not slow" $(OLDEST_TESTS)
 
 # Every method, killed at twenty random moments; fewer in `make test`.
 torture: $(READY)

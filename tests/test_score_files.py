@@ -2,13 +2,17 @@
 
 import json
 import sys
+from functools import partial
 
 import pandas
 import pytest
 
 import fedlap as fl
+from fedlap.data.files import exact_options
 from fedlap.report.score_file import write_scores
 from trackers import NAMES, SCORES, made
+
+read_exactly = partial(pandas.read_csv, **exact_options(pandas.__version__))
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".CSV"])
@@ -16,7 +20,7 @@ def test_scores_are_written_to_the_last_digit(suffix, tmp_path):
     file = tmp_path / f"scores{suffix}"
     scores = [*SCORES, made(7, gap=1e-300, accuracy=0.1 + 0.2)]
     write_scores(scores, file)
-    frame = pandas.read_parquet(file) if suffix == ".parquet" else pandas.read_csv(file)
+    frame = pandas.read_parquet(file) if suffix == ".parquet" else read_exactly(file)
     assert list(frame.columns) == ["round", *NAMES]
     assert {name: str(kind) for name, kind in frame.dtypes.items() if kind == "int64"} == dict.fromkeys(
         ("round", "bytes_up", "bytes_down"), "int64"
@@ -31,7 +35,7 @@ def test_scores_are_written_to_the_last_digit(suffix, tmp_path):
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_a_run_without_scores_is_a_table_without_rows(suffix, tmp_path):
     write_scores([], tmp_path / f"scores{suffix}")
-    read = pandas.read_csv if suffix == ".csv" else pandas.read_parquet
+    read = read_exactly if suffix == ".csv" else pandas.read_parquet
     frame = read(tmp_path / f"scores{suffix}")
     assert (len(frame), list(frame.columns)) == (0, ["round", *NAMES])
 
@@ -63,7 +67,7 @@ def test_the_scores_of_a_run_as_a_table(name, call, tmp_path):
     answer = json.loads(call("run", "--data", "synthetic", "--rounds", "3", "--json")[1])
     code, _, err = call("show", answer["folder"], "--to", str(tmp_path / name), out=False)
     assert code == 0, err
-    read = pandas.read_csv if name.endswith("csv") else pandas.read_parquet
+    read = read_exactly if name.endswith("csv") else pandas.read_parquet
     frame = read(tmp_path / name)
     assert list(frame["round"]) == [1, 2, 3]
     assert frame["objective"].iloc[-1] == answer["last"]["objective"]

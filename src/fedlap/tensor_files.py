@@ -14,7 +14,6 @@ from torch import Tensor
 TYPES = {
     torch.int64: "I64",
     torch.float64: "F64",
-    torch.complex64: "C64",
     torch.float32: "F32",
     torch.int32: "I32",
     torch.bfloat16: "BF16",

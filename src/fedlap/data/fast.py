@@ -44,5 +44,7 @@ def fast_form(name: str) -> Path:
 
 def _write(path: Path, arrays: Arrays) -> None:
     """The whole file or none, under its name."""
-    with writing(path, durable=True) as file:
-        np.savez(file, allow_pickle=False, **arrays)
+    with writing(path, durable=True) as file, zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)

@@ -110,7 +110,7 @@ def frame_of(path: str, client: str | None, label: str, sha256: str = "") -> Fra
             keep_default_na=False,
             na_values=list(MISSING),
             low_memory=False,
-            **_exact(pandas.__version__),
+            **exact_options(pandas.__version__),
         )
     except ImportError as error:
         raise InputError("data: reading Parquet needs pyarrow; run pip install 'fedlap[parquet]'") from error
@@ -141,8 +141,8 @@ def _check_parquet(file: BytesIO) -> None:
     file.seek(0)
 
 
-def _exact(version: str) -> dict[str, str]:
-    """The option by which pandas reads numbers to the last bit; from 3.1 on it always does."""
+def exact_options(version: str) -> dict[str, str]:
+    """The option by which pandas reads numbers to the last bit; none from 3.1 on, which always does."""
     major, minor = map(int, version.split(".")[:2])
     return {} if (major, minor) >= (3, 1) else {"float_precision": "round_trip"}
 
@@ -157,7 +157,7 @@ def _typed(text: Column, where: str) -> Column:
         return filled.str.lower().map({"true": True, "false": False})
     numbers = pandas.to_numeric(filled, errors="coerce")
     words = filled[numbers.isna()].dropna()
-    if words.empty and _exact(pandas.__version__) and pandas.api.types.is_float_dtype(numbers):
+    if words.empty and exact_options(pandas.__version__) and pandas.api.types.is_float_dtype(numbers):
         return filled.map(float, na_action="ignore").astype(float)  # each to the last bit
     if words.empty:
         return numbers

@@ -104,7 +104,8 @@ def _strongest(
     rank = np.empty(len(weight), np.int64)
     rank[order] = np.arange(len(weight))
     # Ranks as lengths: all differ, so that the forest is unique and holds every vertex's first edge.
-    forest = minimum_spanning_tree(csr_array((rank + 1.0, (one, other)), shape=(size, size)))
+    at = one.astype(np.int32), other.astype(np.int32)  # as SciPy below 1.16 wants them
+    forest = minimum_spanning_tree(csr_array((rank + 1.0, at), shape=(size, size)))
     held = np.zeros(len(weight), bool)
     held[order[forest.data.astype(np.int64) - 1]] = True
     # Among equal weights the others are spread over all names.
