@@ -10,7 +10,7 @@ from filelock import FileLock
 import fedlap as fl
 from fedlap import keeping
 from fedlap.keeping import Interval, Plan, Watch
-from fedlap.locks import locked
+from fedlap.locks import lock_folders
 from kept_runs import TINY, files, rounds
 from tiny_plans import finish, tiny, train
 
@@ -125,7 +125,7 @@ def test_a_run_that_lost_its_checkpoints_does_not_take_the_others_back(tmp_path)
 def busy(folders):
     """The folder that another process is said to train, if any."""
     try:
-        with locked(folders):
+        with lock_folders(folders):
             return None
     except fl.InputError as error:
         return str(error).split("'")[1].rpartition("/")[2]
@@ -133,10 +133,10 @@ def busy(folders):
 
 def test_folders_that_are_locked_together_are_locked_one_by_one(tmp_path):
     a, b, c, d = (tmp_path / name for name in ("a b", "b", "c", "d"))
-    with locked([a, b, c]):
+    with lock_folders([a, b, c]):
         assert [busy([folder]) for folder in (a, b, c, d)] == ["a b", "b", "c", None]
         assert [busy([d, folder]) for folder in (a, b, c)] == ["a b", "b", "c"]
-        with locked([d]):
+        with lock_folders([d]):
             assert busy([d]) == "d"
         assert busy([b]) == "b"
     assert [busy([folder]) for folder in (a, b, c, d)] == [None] * 4
@@ -151,7 +151,7 @@ def test_a_process_that_is_killed_leaves_nothing_locked(tmp_path):
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        with locked([a, b]):
+        with lock_folders([a, b]):
             os.write(writing, b"!")
             signal.pause()
     assert os.read(reading, 1) == b"!"
@@ -161,7 +161,7 @@ def test_a_process_that_is_killed_leaves_nothing_locked(tmp_path):
     for number in (reading, writing):
         os.close(number)
     assert (b / ".claim").exists()
-    with locked([a, c]):  # its claim of b was by a, which another process has now
+    with lock_folders([a, c]):  # its claim of b was by a, which another process has now
         assert (busy([a]), busy([b]), busy([c])) == ("a", None, "c")
     assert (busy([a]), busy([b])) == (None, None)
 
@@ -176,21 +176,22 @@ def test_files_that_change_while_they_are_read_are_not_called_damaged(tmp_path):
     with pytest.raises(fl.InputError, match="and there is no other"):
         Plan.of(tmp_path, ready)
     for held in (folders, folders[1:]):
-        with locked(held), pytest.raises(fl.InputError, match="another process is training"):
+        with lock_folders(held), pytest.raises(fl.InputError, match="another process is training"):
             Plan.of(tmp_path, ready)
 
 
-def test_a_pipe_in_the_place_of_a_claim_is_none(tmp_path):
+def test_a_pipe_in_the_place_of_a_claim_is_refused(tmp_path):
     (tmp_path / "a").mkdir()
     os.mkfifo(tmp_path / "a" / ".claim")
-    assert busy([tmp_path / "a"]) is None
+    with pytest.raises(fl.InputError, match="claim cannot be written"), lock_folders([tmp_path / "a"]):
+        pass
 
 
 def test_a_link_in_the_place_of_a_claim_is_refused(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "outside").write_text("left alone")
     (tmp_path / "a" / ".claim").symlink_to(tmp_path / "outside")
-    with pytest.raises(fl.InputError, match="is a link"), locked([tmp_path / "a"]):
+    with pytest.raises(fl.InputError, match="is a link"), lock_folders([tmp_path / "a"]):
         pass
     assert (tmp_path / "outside").read_text() == "left alone"
 

@@ -175,6 +175,20 @@ def test_the_next_write_into_a_folder_removes_them(tmp_path):
     assert names(tmp_path) == {"other"}
 
 
+@pytest.mark.parametrize("kind", ["fifo", "link to a fifo", "folder"])
+def test_only_regular_files_are_replaced(tmp_path, kind):
+    at, to = tmp_path / "at", tmp_path / "to"
+    at.mkdir() if kind == "folder" else os.mkfifo(at)
+    to.symlink_to(at) if kind.startswith("link") else at.rename(to)
+    before = to.lstat().st_mode
+    with pytest.raises(
+        fl.InputError, match=r"to cannot be written \(it is a (FIFO|directory); give a regular"
+    ):
+        files.write_file(to, b"content")
+    assert to.lstat().st_mode == before
+    assert len(names(tmp_path)) == (2 if kind.startswith("link") else 1)
+
+
 def every_type():
     draw = torch.Generator().manual_seed(0)
     made = {str(kind): torch.randint(0, 2, (3, 5), generator=draw).to(kind) for kind in TYPES}

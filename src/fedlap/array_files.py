@@ -72,7 +72,7 @@ class _Held(io.RawIOBase):
 Placed = Callable[[np.dtype[Any], int, tuple[int, ...]], Array]  # an array of the file, that begins there
 
 
-def mapped(path: Path) -> Arrays:
+def map_arrays(path: Path) -> Arrays:
     """The arrays of an NPZ file: mapped (copy on write) where stored plainly, read where compressed.
 
     Only for files that nobody overwrites in place, as those of our cache: a mapping shows what a file holds

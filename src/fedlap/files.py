@@ -156,6 +156,8 @@ def write_file(path: Path, content: bytes) -> None:
 @contextmanager
 def writing(path: Path, durable: bool = False) -> Iterator[BufferedWriter]:
     """A new file that takes the place of `path` when the block has ended; `durable` waits for the disk."""
+    with suppress(FileNotFoundError):
+        _check_regular(path, path.stat().st_mode)  # a device is not to be replaced by a file
     path.parent.mkdir(parents=True, exist_ok=True)
     sweep(path.parent)
     temporary = temporary_name(path)

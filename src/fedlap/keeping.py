@@ -9,7 +9,7 @@ from typing import Any
 
 from fedlap.checkpoints import Checkpoint, Owner
 from fedlap.errors import DivergedError, InputError
-from fedlap.locks import locked, raise_if_locked
+from fedlap.locks import lock_folders, raise_if_locked
 from fedlap.result import Progress, Result
 from fedlap.rounds import Moment
 from fedlap.runs import Run
@@ -103,7 +103,7 @@ class Plan:
         What another process has trained since the plan was made is used, and never discarded.
         """
         for places in together:
-            with locked([self.runs[place].folder for place in places]):
+            with lock_folders([self.runs[place].folder for place in places]):
                 current, stacks = self._verified(places, watch)
                 made = {place: current.done[place] for place in places if place in current.done}
                 for some in stacks:

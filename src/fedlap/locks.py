@@ -15,8 +15,8 @@ LOCK, CLAIM = ".lock", ".claim"
 
 
 @contextmanager
-def locked(folders: Sequence[Path]) -> Iterator[None]:
-    """Let no other process train these runs meanwhile, with one open file however many runs there are.
+def lock_folders(folders: Sequence[Path]) -> Iterator[None]:
+    """Keep other processes from training these runs, with one open file however many runs there are.
 
     The first folder stays locked. Each folder gets a claim, a file with the name of the first folder and a
     token. A claim holds while the first folder has the same claim and is locked, so that a process that is
@@ -26,7 +26,7 @@ def locked(folders: Sequence[Path]) -> Iterator[None]:
     with ExitStack() as held:
         for place, folder in enumerate(folders):
             with ExitStack() as briefly:
-                (briefly if place else held).enter_context(_locked(folder))
+                (briefly if place else held).enter_context(_lock(folder))
                 if _is_claimed(folder):
                     raise _busy(folder)
                 write_file(folder / CLAIM, os.fsencode(claim))
@@ -48,7 +48,7 @@ def raise_if_locked(folder: Path) -> None:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _lock(folder: Path) -> Iterator[None]:
     lock = FileLock(folder / LOCK, timeout=0)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _is_claimed(folder: Path) -> bool:
-    """Whether the claim in a locked folder is that of a process which still trains."""
+    """Return whether the claim in a locked folder is that of a process which still trains."""
     claim = _read_claim(folder)
     first = folder.with_name(Path(claim.rpartition(" ")[0]).name or folder.name)
     if first == folder or _read_claim(first) != claim:

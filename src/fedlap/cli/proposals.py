@@ -124,7 +124,7 @@ def _typed_words(
         if name == "set":
             value = [text for text in value if parsed(text)[0].split(".")[0] not in without]
         option = f"--{name.replace('_', '-')}"
-        words += [option] if value is True else _repeated(option, value)
+        words += [option] if value is True else _repeat(option, value)
     return words
 
 
@@ -140,7 +140,7 @@ def _chosen(values: dict[str, Any], assigned: list[str]) -> Iterator[str]:
             yield from ("--set", f"{path}={_toml(value)}")
 
 
-def _repeated(option: str, value: Any) -> list[str]:
+def _repeat(option: str, value: Any) -> list[str]:
     return [word for each in (value if isinstance(value, list) else [value]) for word in (option, str(each))]
 
 

@@ -18,7 +18,7 @@ class OutputError(Exception):
 
 
 class Stream:
-    """A text stream whose failures are told from those of other files; once it fails, it always fails."""
+    """A text stream whose failures are distinct from those of other files; once it fails, it always fails."""
 
     def __init__(self, stream: TextIO, needed: bool) -> None:
         self._stream = stream

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedlap.array_files import DAMAGED, Array, Arrays, mapped
+from fedlap.array_files import DAMAGED, Array, Arrays, map_arrays
 from fedlap.data.storage import cache_folder, is_file
 from fedlap.files import writing
 
-__all__ = ["DAMAGED", "Array", "Arrays", "fast_form", "kept", "mapped"]
+__all__ = ["DAMAGED", "Array", "Arrays", "fast_form", "kept", "map_arrays"]
 
 
 def kept(name: str, make: Callable[[], Arrays]) -> Arrays:
@@ -21,14 +21,14 @@ def kept(name: str, make: Callable[[], Arrays]) -> Arrays:
         try:
             with zipfile.ZipFile(path) as archive:
                 if archive.testzip() is None:
-                    return mapped(path)
+                    return map_arrays(path)
             print(f"note: {path} is damaged and is made again", file=sys.stderr)
         except DAMAGED:
             print(f"note: {path} is damaged and is made again", file=sys.stderr)
     arrays = make()
     try:
         _write(path, arrays)
-        return mapped(path)
+        return map_arrays(path)
     except OSError as error:
         print(
             f"note: {path} cannot be written ({error.strerror}); {name} is read anew each time",

@@ -88,7 +88,7 @@ def _compile(command: list[str], folder: Path, prefix: str) -> Path:
 
 
 def _is_safe(about: os.stat_result) -> bool:
-    """Whether only this user or root can have written it."""
+    """Return whether only this user or root can have written the file."""
     if os.name != "posix":
         return True
     return about.st_uid in (os.getuid(), 0) and not about.st_mode & WRITABLE_BY_OTHERS
@@ -118,7 +118,7 @@ def _compiler() -> list[str] | None:
 
 @cache
 def _version(compiler: tuple[str, ...]) -> str | None:
-    """What the compiler says of its version; None where it cannot be run."""
+    """The version that the compiler prints; None where it cannot be run."""
     command, plain = [*compiler, "--version"], {**os.environ, "LC_ALL": "C"}
     try:
         done = subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE, env=plain)
@@ -128,7 +128,7 @@ def _version(compiler: tuple[str, ...]) -> str | None:
 
 
 def _processor() -> str:
-    """What the code is made for: a cache folder may be shared by machines."""
+    """The processor that the code is compiled for, since machines may share a cache folder."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:

@@ -42,7 +42,7 @@ def _by_tree(points: Points, places: Int64[np.ndarray, "some"], near: int) -> In
 
 
 def _repeat(points: Points) -> bool:
-    """Whether values recur as shares of few rows do, so that many points are equally near."""
+    """Return whether values recur, as shares of few rows do, so that many points are equally near."""
     some = points[:SAMPLED, :-1]
     return 2 * len(np.unique(some)) < some.size
 

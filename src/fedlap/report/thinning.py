@@ -49,7 +49,7 @@ def thin(graph: Graph, most_vertices: int, most_edges: int) -> Thinned:
     shown = np.argsort(weight, kind="stable")
     if len(weight) > most_edges:
         by_name = np.empty(len(places), np.int64)
-        by_name[_named(tuple(names[place] for place in places.tolist()))] = np.arange(len(places))
+        by_name[_sort_by_name(tuple(names[place] for place in places.tolist()))] = np.arange(len(places))
         shown = _strongest(by_name[ends], weight, len(places), most_edges)
     clients, server = graph.size - graph.server, " and the server" if graph.server else ""
     about = f"{clients:,} clients{server}, {graph.edges:,} edges"
@@ -64,7 +64,7 @@ def thin(graph: Graph, most_vertices: int, most_edges: int) -> Thinned:
     return Thinned(places.astype(np.int64), matrix, ends[:, shown], weight[shown], about)
 
 
-def _named(names: tuple[str, ...]) -> Int64[np.ndarray, "vertex"]:
+def _sort_by_name(names: tuple[str, ...]) -> Int64[np.ndarray, "vertex"]:
     """Places in the order of names."""
     return np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int64)
 
@@ -76,7 +76,7 @@ def _nearest(
 
     Where that component is small, further ones follow, the largest first.
     """
-    order = _named(names)
+    order = _sort_by_name(names)
     matrix = csr_array(matrix[order][:, order])  # so that ties go by name
     part = connected_components(matrix, directed=False)[1]
     size, first = np.bincount(part), np.unique(part, return_index=True)[1]
