@@ -53,7 +53,9 @@ def test_full_layers(batch):
 
 
 @pytest.mark.parametrize("widths", [(784, 10), (784, 100, 100, 10)], ids=str)
-@pytest.mark.parametrize("as_bytes", [True, False], ids=["bytes", "numbers"])
+@pytest.mark.parametrize(
+    "as_bytes", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["bytes", "numbers"]
+)
 def test_all_steps_of_a_round(widths, as_bytes):
     made, log = compiled(fused.source(widths, 20, as_bytes, 0, SHARED, fused.THREADS))
     assert made, log

@@ -123,6 +123,7 @@ def test_runs_of_a_stack_differ_in_settings(clients, emulated):
         assert (alone.models - result.models).abs().max() < 1e-6  # products of settings are rounded or not
 
 
+@pytest.mark.slow
 def test_many_small_pulls_do_not_add_up(clients, emulated, monkeypatch):
     """A model is drawn to one that follows it, a thousand times: rounding must not take sides."""
     method = fl.PFedMe(regularisation=5.0, inner_lr=0.03, inner_steps=5, lr=0.05, local_steps=100)

@@ -223,6 +223,7 @@ def test_loading_cifar10_stays_small(genuine, cache):
     assert int(program.stdout) < 1_000_000  # kB, at the peak
 
 
+@pytest.mark.slow
 def test_human_activity_through_the_command_line(genuine, tmp_path):
     """The paper's convex setting reaches 98.5 % with the defaults, and the time is printed."""
     need("har")

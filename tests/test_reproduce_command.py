@@ -196,6 +196,7 @@ def test_workers_make_the_same(call, own, monkeypatch, tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_workers_share_the_rows_of_a_cell(call, own, monkeypatch, tmp_path):
     """A row and what follows it by one process, others beside them; none is lost of the file they share."""
     monkeypatch.setattr("fedlap.report.page.pictures.pictures", lambda section, places: {})
@@ -227,6 +228,7 @@ follows = { lr = "fedavg" }
     assert again == out
 
 
+@pytest.mark.slow
 def test_a_worker_that_fails_is_told(call, own):
     absent = 'title = "none"\ndata = { name = "file", path = "none.csv" }\nmodel = { name = "linear" }\n'
     Path(own).write_text(f"{SMALL}\n[cells.none]\n{absent}")
