@@ -44,13 +44,13 @@ def check(results):
 
 
 def test_mutated_command_lines(place):
-    check(told(place, 0, 50))
+    check(told(place, 0, 40))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(50, 2000, 150))
+@pytest.mark.parametrize("first", range(40, 2000, 140))
 def test_more_mutated_command_lines(place, first):
-    check(told(place, first, 150))
+    check(told(place, first, 140))
 
 
 def test_every_command_and_option_is_tried():

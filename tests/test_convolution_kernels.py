@@ -1,5 +1,7 @@
 """The convolutional network by the kernels of a GPU: what PyTorch's operations give, wherever they run."""
 
+import math
+
 import pytest
 import torch
 
@@ -16,7 +18,13 @@ pytestmark = pytest.mark.skipif(emulation.COMPILER is None, reason="no C++ compi
 
 CLIENTS, LABELS = 3, 5
 IMAGES = [(3, 32, 32), (1, 28, 28), (2, 9, 11), (4, 6, 21)]
-every_image = pytest.mark.parametrize("image", IMAGES, ids=lambda image: "×".join(map(str, image)))
+every_image = pytest.mark.parametrize(
+    "image",
+    [
+        pytest.param(image, id="×".join(map(str, image)), marks=[pytest.mark.slow] * (math.prod(image) > 700))
+        for image in IMAGES
+    ],
+)
 
 
 class ByKernels(ConvolutionalNetwork):

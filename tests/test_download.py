@@ -205,4 +205,4 @@ def test_processes_that_want_the_same_file_download_it_once(serve):
 def test_processes_that_make_the_same_fast_form_do_not_disturb_each_other():
     assert at_once(MAKING) == ""
     assert names_in(cache_folder() / "fast") == {"made.npz"}
-    assert np.array_equal(fast.mapped(fast.fast_form("made"))["x"], np.arange(300_000))
+    assert np.array_equal(fast.map_arrays(fast.fast_form("made"))["x"], np.arange(300_000))

@@ -51,7 +51,7 @@ ARRAYS = {
 def test_arrays_come_back_as_they_were_written(tmp_path, array, save):
     names = {"abcdefghi"[:length] for length in range(1, 10)}  # so that arrays begin anywhere in the file
     save(tmp_path / "arrays.npz", **dict.fromkeys(names, array))
-    found = fast.mapped(tmp_path / "arrays.npz")
+    found = fast.map_arrays(tmp_path / "arrays.npz")
     assert set(found) == names
     for back in found.values():
         assert (back.dtype, back.shape) == (array.dtype, array.shape)
@@ -63,12 +63,12 @@ def test_plain_bytes_are_mapped_and_writing_to_them_leaves_the_file(tmp_path):
     path = tmp_path / "arrays.npz"
     np.savez(path, x=ARRAYS["uint8"])
     before = path.read_bytes()
-    x = fast.mapped(path)["x"]
+    x = fast.map_arrays(path)["x"]
     assert isinstance(x, np.memmap)
     x += 1
     x.flush()
     assert path.read_bytes() == before
-    assert np.array_equal(fast.mapped(path)["x"], ARRAYS["uint8"])
+    assert np.array_equal(fast.map_arrays(path)["x"], ARRAYS["uint8"])
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -76,7 +76,7 @@ def test_python_objects_are_refused(tmp_path, save):
     path = tmp_path / "arrays.npz"
     save(path, x=np.array([{}, None]), allow_pickle=True)
     with pytest.raises(ValueError, match=r"[Oo]bject"):
-        fast.mapped(path)
+        fast.map_arrays(path)
 
 
 class Making:

@@ -191,7 +191,7 @@ def test_pictures_are_bytes_of_ten_labels(name, first, counts, mean, std, genuin
         assert float(near.abs().mean()) < 0.5 * float((some - some.mean()).abs().mean())
 
 
-@pytest.mark.parametrize("name", ["har", "vehicle", "mnist", "cifar10"])
+@pytest.mark.parametrize("name", ["har", "vehicle", "mnist", pytest.param("cifar10", marks=pytest.mark.slow)])
 def test_two_loads_are_bit_identical(name, genuine, tmp_path, monkeypatch):
     """From the fast form, and read anew into another cache folder."""
     one = genuine(name, 3)
@@ -214,6 +214,7 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_loading_cifar10_stays_small(genuine, cache):
     """Under a gigabyte, Python and PyTorch included, once cached; pictures are mapped, not read."""

@@ -35,7 +35,12 @@ def test_reordered_clients_keep_their_own_models():
     torch.testing.assert_close(third.models, whole.models)
 
 
-@pytest.mark.parametrize("name", METHODS)
+QUICK = ("fedu-sampled", "dfedu", "scaffold", "mocha", "fedu-learned")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
+)
 def test_every_method_resumes_with_clients_in_another_order(name, federation, graph):
     method = METHODS[name]
     how = {**HOW, "sample": 0.5 if method.sampled else 1.0}

@@ -93,4 +93,4 @@ def test_an_array_is_as_long_as_it_says(tmp_path):
     content = (tmp_path / "a.npz").read_bytes().replace(b"'shape': (4,)", b"'shape': (9,)")
     (tmp_path / "b.npz").write_bytes(content)
     with pytest.raises((ValueError, OSError, fl.InputError)):
-        fast.mapped(tmp_path / "b.npz")
+        fast.map_arrays(tmp_path / "b.npz")
