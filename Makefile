@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo test test-all test-oldest torture lint types format results bench bench-small clean
+.PHONY: help demo test test-all test-oldest torture lint types format results bench bench-small golden golden-check clean
 
 help:
 	@echo "make demo      compare FedU, dFedU, Local and Global on embedded data"
@@ -14,6 +14,8 @@ help:
 	@echo "make lint      ruff, format and lint        make types   mypy --strict"
 	@echo "make results   RESULTS.md from the files in results/"
 	@echo "make bench     speed against what one would otherwise run, and the machine's own limit"
+	@echo "make golden    write digests of every method's numbers to golden.json"
+	@echo "make golden-check BASE=<commit>  prove that no number has changed since that commit"
 	@echo "make format    let ruff rewrite the sources make clean   remove .venv and caches"
 
 $(READY): pyproject.toml constraints.txt
@@ -71,6 +73,14 @@ bench: $(READY)
 # Ratios alone, held against those committed; a minute.
 bench-small: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.small
+
+# SHA-256 digests of models, states and scores; 35 s on one core, and not part of CI.
+golden: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.golden write golden.json
+
+golden-check: $(READY)
+	@test -n "$(BASE)" || { echo "golden-check: no commit given; use make golden-check BASE=<commit>"; exit 2; }
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.golden check $(BASE)
 
 clean:
 	rm -rf .venv .venv-oldest .mypy_cache .pytest_cache .ruff_cache build src/*.egg-info
