@@ -1,32 +1,19 @@
 import sys
 
-import numpy as np
 import pytest
 import torch
 from jaxtyping import install_import_hook
 
-pytest.register_assert_rewrite("disk", "emulation", "kept_runs", "table_rows")  # to see what differs
+from random_inputs import random_arrays, random_weights
+
+pytest.register_assert_rewrite(  # failed assertions of these modules show both values
+    "cnn_kernels", "disk", "emulation", "fit_results", "networks", "pages", "run_folders", "small_recipes",
+    "table_rows",
+)  # fmt: skip
 with install_import_hook("fedlap", "shapes.check"):
     import fedlap as fl
 
 torch.set_num_threads(1)
-
-
-def random_arrays(counts, features=4, labels=3, seed=0, real=False):
-    """Unequal clients called a, b, c, … with normal features and unrelated labels."""
-    rng = np.random.default_rng(seed)
-    arrays = {}
-    for place, count in enumerate(counts):
-        x = rng.normal(size=(count, features)) + 0.5 * rng.normal(size=features)
-        y = rng.normal(size=(count, labels)) if real else rng.integers(0, labels, count)
-        arrays[chr(ord("a") + place)] = (x, y)
-    return arrays
-
-
-def random_weights(names, seed=0, density=0.7):
-    rng = np.random.default_rng(seed)
-    a = np.triu(rng.uniform(0.2, 1.5, (len(names),) * 2) * (rng.uniform(size=(len(names),) * 2) < density), 1)
-    return a + a.T
 
 
 @pytest.fixture(scope="session")
@@ -77,12 +64,20 @@ def call(monkeypatch, capsys, tmp_path):
     return run
 
 
+@pytest.fixture
+def unpictured(monkeypatch):
+    """Pages without pictures beside them, which take a second each."""
+    monkeypatch.setattr("fedlap.report.page.pictures.pictures", lambda section, places: {})
+
+
 def pytest_terminal_summary(terminalreporter):
-    """Say how much was not tested for want of genuine data, or of a browser."""
+    """Count the tests that were skipped because data, a browser or a build backend is absent."""
     skipped = [str(report.longrepr) for report in terminalreporter.getreports("skipped")]
     for reason, said in {
         "genuine files": "on genuine data skipped: set FEDLAP_DATA to their folder",
         "no browser": "in a browser skipped: install selenium, chromium and chromium-driver",
+        "no build backend": "of the wheel skipped: install the setuptools that pyproject.toml asks for",
+        "another arithmetic": "of synthetic data skipped: log and cos differ here in last digits",
     }.items():
         absent = sum(reason in text for text in skipped)
         if absent:

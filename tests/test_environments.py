@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedlap.engines import host
-from kept_runs import running  # noqa: F401 — a fixture
+from run_folders import running  # noqa: F401 — a fixture
 
 REMARK = "last digits may differ from an unbroken run"
 

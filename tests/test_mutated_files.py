@@ -17,7 +17,6 @@ from scipy.io import mmwrite
 from scipy.sparse import coo_array, save_npz
 
 import fedlap as fl
-from conftest import random_weights
 from disk import tree
 from fedlap import files
 from fedlap.data.unseen import unseen
@@ -34,7 +33,8 @@ from fedlap.report.page.results import result_sections, settings
 from fedlap.report.reproduced.results import results as results_of
 from fedlap.runs import Run, read_experiment
 from fedlap.sweeps import prepared
-from own_rows import ROWS, arrays, write
+from random_inputs import random_weights
+from user_tables import ROWS, arrays, write
 
 PATIENCE = 20  # seconds
 NAMES = tuple("abcdef")

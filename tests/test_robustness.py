@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 import fedlap as fl
-from conftest import random_arrays
 from fedlap.partition import Labels
 from fedlap.schedule import Schedule, check_makers, sample_size
+from random_inputs import random_arrays
 
 
 def test_global_takes_images_scaled_client_by_client():

@@ -9,13 +9,13 @@ import resource
 import shutil
 import signal
 import time
-import traceback
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 import fedlap as fl
+from child_processes import ended, started
 from fedlap.algorithms import ALGORITHMS
 from fedlap.errors import DivergedError
 from fedlap.experiment import Experiment
@@ -54,29 +54,6 @@ def train(out, ready):
     plan = Plan.of(out, ready)
     for _, made in plan.trained(plan.stacks(), Watch(Interval(rounds=1))):
         assert not isinstance(made, DivergedError)
-
-
-def started(job, *given):
-    """A process of its own that does this."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            job(*given)
-            code = 0
-        except BaseException:
-            traceback.print_exc()  # the test fails by the exit code
-        finally:
-            os._exit(code)
-    return child
-
-
-def ended(child, after=None):
-    """Its exit code; it is killed when so many seconds have passed."""
-    if after is not None:
-        time.sleep(after)
-        os.kill(child, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def kept(out):

@@ -117,7 +117,8 @@ def check_alike(names: Sequence[str], given: Sequence[Rows]) -> None:
     for at, name in enumerate(names):
         if kinds[at] != kinds[0]:
             raise InputError(
-                f"data: client {name!r} has {said(at)}, client {names[0]!r} has {said(0)}; make them alike"
+                f"client {name!r} has {said(at)}, client {names[0]!r} has {said(0)}; make them alike",
+                scope="data",
             )
 
 
@@ -154,14 +155,17 @@ def label_names(labels: Sequence[str] | int | None, y: Num[Tensor, "row *output"
     """The classes as named, or 0, 1, … as far as they are counted or seen; None where targets are real."""
     if y.is_floating_point():
         if labels is not None:
-            raise InputError("data: labels were named but targets are real numbers; give whole-number labels")
+            raise InputError(
+                "labels were named but targets are real numbers; give whole-number labels", scope="data"
+            )
         return None
     if labels is None:
         labels = max(2, int(y.max()) + 1) if len(y) else 2
         if labels > 1000 and labels > 10 * len(y.unique()):
             raise InputError(
-                f"data: the largest label is {labels - 1}, but only {len(y.unique())} are in use; "
-                "number them 0, 1, …, or say how many there are with labels="
+                f"the largest label is {labels - 1}, but only {len(y.unique())} are in use; "
+                "number them 0, 1, …, or say how many there are with labels=",
+                scope="data",
             )
     return tuple(str(n) for n in range(labels)) if isinstance(labels, int) else tuple(map(str, labels))
 
@@ -170,4 +174,4 @@ def check_names(names: Iterable[str]) -> None:
     """Refuse a name that two clients share."""
     for name, times in Counter(names).items():
         if times > 1:
-            raise InputError(f"data: client {name!r} appears twice; give every client its own name")
+            raise InputError(f"client {name!r} appears twice; give every client its own name", scope="data")

@@ -1,6 +1,7 @@
 """What a user can do wrong, said in one line."""
 
 import bisect
+import copy
 import difflib
 import errno
 import math
@@ -15,10 +16,31 @@ NO_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")  # a
 
 
 class InputError(ValueError):
-    """A mistake in what was asked for. The message says what is wrong, where, and what to do."""
+    """A mistake in what was asked for. The message says what is wrong, where, and what to do.
+
+    field: name of the wrong setting, as in "lr"; its path, as in "algorithm.lr", once an experiment found it.
+    scope: printed before the message: the section or the maker of the setting, as in "fedavg".
+    """
+
+    def __init__(self, message: str, *, field: str | None = None, scope: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+        self.scope = scope
+
+    @property
+    def message(self) -> str:
+        """The message without its scope."""
+        return str(self.args[0])
+
+    def reword(self, message: str, *, field: str | None, scope: str | None) -> "InputError":
+        """Return a copy with another message, field and scope; its type and other attributes stay."""
+        copied = copy.copy(self)
+        copied.args = (message,)
+        copied.field, copied.scope = field, scope
+        return copied
 
     def __str__(self) -> str:
-        return shortened(super().__str__())
+        return shortened(f"{self.scope}: {self.message}" if self.scope else self.message)
 
 
 class DataWarning(UserWarning):
@@ -41,7 +63,7 @@ def shortened(text: str, longest: int = LONGEST) -> str:
     return f"{text[: longest - end - 3]} … {text[-end:]}"
 
 
-def unknown(what: str, name: object, known: Iterable[str]) -> InputError:
+def unknown(what: str, name: object, known: Iterable[str], *, field: str | None = None) -> InputError:
     """The error for an unknown name, with the nearest known names; all known names if they are few."""
     names, given = sorted(known), shortened(str(name), 100)
     all_names = ", ".join(names) or "(none)"
@@ -54,7 +76,7 @@ def unknown(what: str, name: object, known: Iterable[str]) -> InputError:
     else:
         some = ", ".join(shortened(each, 100) for each in nearest(given, names, cutoff=0.0))
         hint = f"known: {some}, … ({len(names):,} in all)"
-    return InputError(f"unknown {what} {given!r}; {hint}")
+    return InputError(f"unknown {what} {given!r}; {hint}", field=field)
 
 
 def nearest(name: str, names: Sequence[str], cutoff: float) -> list[str]:
@@ -64,22 +86,36 @@ def nearest(name: str, names: Sequence[str], cutoff: float) -> list[str]:
     return difflib.get_close_matches(name, names[first : first + COMPARED], n=NEAREST, cutoff=cutoff)
 
 
-def whole(name: str, value: object, least: int | None = None) -> int:
-    """A whole number, of at least this much."""
+def whole(
+    name: str,
+    value: object,
+    least: int | None = None,
+    *,
+    scope: str | None = None,
+    field: str | None = None,
+) -> int:
+    """A whole number, of at least this much; `field` is the setting where `name` is only a part of it."""
     number = int(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else None
     if number is None or (least is not None and number < least):
         bound = "" if least is None else f", at least {least}"
-        raise InputError(f"{name} = {value!r}; it must be a whole number{bound}")
+        raise _wrong_value(name, value, f"it must be a whole number{bound}", scope, field)
     return number
 
 
-def real(name: str, value: object, *, zero: bool) -> float:
-    """A finite number above zero, or from zero on."""
+def real(
+    name: str, value: object, *, zero: bool, scope: str | None = None, field: str | None = None
+) -> float:
+    """A finite number above zero, or from zero on; `field` is as for `whole`."""
     number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
     if not 0 <= number < math.inf or (number == 0 and not zero):
         least = "zero or more" if zero else "above zero"
-        raise InputError(f"{name} = {value!r}; it must be a finite number, {least}")
+        raise _wrong_value(name, value, f"it must be a finite number, {least}", scope, field)
     return number
+
+
+def _wrong_value(name: str, value: object, advice: str, scope: str | None, field: str | None) -> InputError:
+    """The error for the value of a setting, or of a part of the setting `field`."""
+    return InputError(f"{name} = {value!r}; {advice}", field=field or name, scope=scope)
 
 
 @contextmanager

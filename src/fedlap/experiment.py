@@ -30,7 +30,7 @@ from fedlap.sections import (
     check_training,
     completed,
     known_name,
-    located,
+    locate_errors,
     one_line,
     parted,
     settings_of,
@@ -77,11 +77,11 @@ class Experiment(BaseModel):
         """
         for field, value in description.items():
             if isinstance(value, bool) and field in cls.model_fields:
-                raise InputError(f"{field} = {value}: it is not a matter of true or false")
+                raise InputError(f"{field} = {value}: it is not a matter of true or false", field=field)
         try:
             made = cls.model_validate(dict(description), context={"stored": stored})
         except ValidationError as error:
-            raise one_line(error, "", cls.model_fields) from None
+            raise one_line(error, cls.model_fields) from None
         check_numbers("", made.model_dump())
         whole("seed", made.seed)
         _ = made.schedule  # refuses numbers that cannot be run
@@ -90,7 +90,9 @@ class Experiment(BaseModel):
         if not takes_graph(made.algorithm["name"]):
             return made.model_copy(update={"graph": {}})
         if not made.graph:
-            raise InputError(f"graph is missing; algorithm {made.algorithm['name']!r} needs one")
+            raise InputError(
+                f"graph is missing; algorithm {made.algorithm['name']!r} needs one", field="graph"
+            )
         return made
 
     @field_validator("data")
@@ -101,7 +103,9 @@ class Experiment(BaseModel):
         if SOURCES[name].tabular:
             more["test_share"] = (float, TEST_SHARE)
         if "test" in section and "test_share" in section:
-            raise InputError("data: test rows are given, so there is none to draw; leave out test_share")
+            raise InputError(
+                "test rows are given, so there is none to draw; leave out test_share", scope="data"
+            )
         made = completed("data", name, SOURCES[name].make, section, leave=("seed",), more=more)
         if "test" in made:
             del made["test_share"]
@@ -122,8 +126,9 @@ class Experiment(BaseModel):
         if name == NATURAL and (own is not None or _anonymous(info.data["data"])):
             title = info.data["data"].get("path", info.data["data"]["name"])
             raise InputError(
-                f"partition: nothing says whose rows of {title!r} are whose; use one of "
-                f"{', '.join(PARTITIONS)}, or name a file's column of clients (--client)"
+                f"nothing says whose rows of {title!r} are whose; use one of "
+                f"{', '.join(PARTITIONS)}, or name a file's column of clients (--client)",
+                scope="partition",
             )
         if name == usual and own is not None:
             section = vars(own) | section
@@ -157,8 +162,11 @@ class Experiment(BaseModel):
             made["local_steps"] = DEFAULT_STEPS
         for key in ("local_steps", "local_epochs", "inner_steps"):
             if made.get(key, 0) > MOST_STEPS:
-                given = f"algorithm.{key} = {brief(made[key])}"
-                raise InputError(f"{given}: such a round never ends; take at most {MOST_STEPS}")
+                path = f"algorithm.{key}"
+                raise InputError(
+                    f"{path} = {brief(made[key])}: such a round never ends; take at most {MOST_STEPS}",
+                    field=path,
+                )
         return made
 
     @field_validator("graph")
@@ -196,7 +204,7 @@ class Experiment(BaseModel):
         """The federation, or the fold of it that is held out, and its graph where one comes with it."""
         name, settings = parted(self.partition)
         check_data(self.data, self.partition)
-        with located(data=self.data, partition=self.partition, scarce=self.scarce):
+        with locate_errors(data=self.data, partition=self.partition, scarce=self.scarce):
             partition = None if name == NATURAL else PARTITIONS[name](**settings)
             loaded = load_with_graph(**self.data, partition=partition, scarce=self.scarce, seed=self.seed)
         return self.folded(loaded)
@@ -206,7 +214,7 @@ class Experiment(BaseModel):
         if self.fold is None:
             return loaded
         federation, graph = loaded
-        with located(fold=self.fold):
+        with locate_errors(fold=self.fold):
             return federation.fold(**self.fold, seed=self.seed), graph
 
     def build(
@@ -218,18 +226,19 @@ class Experiment(BaseModel):
         if not self.knows_method:
             raise InputError(
                 f"algorithm.name: method {brief(name)} is not registered in this process; in Python, set "
-                f"fedlap.ALGORITHMS[{brief(name)}] to its class, then call fedlap.cli.main() to train it"
+                f"fedlap.ALGORITHMS[{brief(name)}] to its class, then call fedlap.cli.main() to train it",
+                field="algorithm.name",
             )
         make = ALGORITHMS[name]
         if takes_graph(name):
-            with located(graph=self.graph):
+            with locate_errors(graph=self.graph):
                 settings["graph"] = self.built_graph(federation, known)
-        with located(algorithm=self.algorithm):
+        with locate_errors(algorithm=self.algorithm):
             algorithm = make(**settings)
         model_name, model_settings = parted(self.model)
-        with located(model=self.model):
+        with locate_errors(model=self.model):
             architecture = MODELS[model_name](**model_settings)
-        with located(model=self.model):
+        with locate_errors(model=self.model):
             network = architecture.build(federation.inputs, federation.outputs)
         check_training(algorithm, federation, network, self.sample, self.batch)
         return algorithm, federation, architecture
@@ -239,7 +248,8 @@ class Experiment(BaseModel):
         if self.content not in ("", content):
             raise InputError(
                 f"content = {self.content!r}: the data of {self.title!r} are not those that this experiment "
-                f"was made with (theirs is {content!r}); find those, or leave content out"
+                f"was made with (theirs is {content!r}); find those, or leave content out",
+                field="content",
             )
         update: dict[str, Any] = {"content": content}
         if isinstance(algorithm, Coupled):
@@ -268,7 +278,9 @@ class Experiment(BaseModel):
         if name != KNOWN_GRAPH:
             return built(name, federation, self.seed, **settings)
         if known is None:
-            raise InputError(f"graph: no graph comes with {self.title!r}; use one of {', '.join(GRAPHS)}")
+            raise InputError(
+                f"no graph comes with {self.title!r}; use one of {', '.join(GRAPHS)}", scope="graph"
+            )
         return known
 
 

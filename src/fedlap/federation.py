@@ -37,13 +37,14 @@ class Federation:
         self._check_rows()
         if (inputs := tuple(self.test.store.shape[1:])) != self.inputs:
             raise InputError(
-                f"data: test rows have features of shape {inputs}, training rows {self.inputs}; "
-                "give both the same"
+                f"test rows have features of shape {inputs}, training rows {self.inputs}; give both the same",
+                scope="data",
             )
         self.scale.check(len(self.clients), self.inputs)
         for place in (self.train.count == 0).nonzero().flatten().tolist():
             raise InputError(
-                f"data: client {self.clients[place]!r} has no training rows; leave it out or give it some"
+                f"client {self.clients[place]!r} has no training rows; leave it out or give it some",
+                scope="data",
             )
 
     @classmethod
@@ -78,7 +79,9 @@ class Federation:
         Features are not scaled: the rows may still be thinned (`scarce`), and `scaled` comes after that.
         """
         if not isinstance(test_share, int | float) or not 0 <= test_share < 1:
-            raise InputError(f"data: test_share = {test_share}; it must be in [0, 1)")
+            raise InputError(
+                f"test_share = {test_share}; it must be in [0, 1)", field="test_share", scope="data"
+            )
         clients, row, count = table.dealt(partition, seed)
         test = table.test
         held = held_out(digests(clients), count, test_share, seed) if test is None else test[row]
@@ -205,7 +208,7 @@ class Federation:
     def reordered(self, clients: Sequence[str]) -> "Federation":
         """The same federation with its clients in another order."""
         if sorted(clients) != sorted(self.clients):
-            raise InputError("data: a new order must name each client exactly once")
+            raise InputError("a new order must name each client exactly once", scope="data")
         at = {name: place for place, name in enumerate(self.clients)}
         places = [at[name] for name in clients]
         train, test = (part.reordered(places) for part in (self.train, self.test))
@@ -221,8 +224,8 @@ class Federation:
         `cut_test` (as the paper's published code does it) the same share of their test rows, at least one.
         """
         for name, share in {"share_of_clients": share_of_clients, "keep": keep}.items():
-            if not 0 <= real(f"scarce: {name}", share, zero=True) <= 1:
-                raise InputError(f"scarce: {name} = {share}; it must be in [0, 1]")
+            if not 0 <= real(name, share, zero=True, scope="scarce") <= 1:
+                raise InputError(f"{name} = {share}; it must be in [0, 1]", field=name, scope="scarce")
         chosen = math.floor(share_of_clients * len(self.clients) + 0.5)
         places = draws(seed, "scarce").keys(self.digests).argsort()[:chosen]
         train = self._thinned(self.train, places, keep, seed, 1)
@@ -237,10 +240,12 @@ class Federation:
         differ by one at most; its own test rows are left out. With fewer rows than folds a client has none to
         test on in some of them; one row alone is never held out, since there would be none to train on.
         """
-        whole("fold: number", number, 2)
-        if whole("fold: held_out", held_out, 0) >= number:
+        whole("number", number, 2, scope="fold")
+        if whole("held_out", held_out, 0, scope="fold") >= number:
             raise InputError(
-                f"fold: held_out = {held_out}; of {number} folds it must be one of 0 to {number - 1}"
+                f"held_out = {held_out}; of {number} folds it must be one of 0 to {number - 1}",
+                field="held_out",
+                scope="fold",
             )
         count, stream = self.train.count, draws(seed, "fold")
         place = torch.empty_like(self.train.row)
@@ -251,7 +256,7 @@ class Federation:
         held = (place == held_out) & (count > 1).repeat_interleave(count)
         if not bool(held.any()):
             raise InputError(
-                f"fold: of {number} folds number {held_out} is empty; take fewer folds, or more rows"
+                f"of {number} folds number {held_out} is empty; take fewer folds, or more rows", scope="fold"
             )
         return replace(self, train=self.train.kept(~held), test=self.train.kept(held)).scaled(self.scale.kind)
 
@@ -283,7 +288,7 @@ class Federation:
     def _check_rows(self) -> None:
         labels = None if self.labels is None else len(self.labels)
         for name, part in (("training", self.train), ("test", self.test)):
-            part.check(f"data: {name} rows", len(self.clients), labels)
+            part.check(f"{name} rows", len(self.clients), labels)
 
     def _scaled_for_good(self, device: torch.device, dtype: torch.dtype) -> "Federation":
         """Real features in the units that models see, and nothing left to scale."""
@@ -298,7 +303,7 @@ class Federation:
 def _named(labels: Iterable[str] | SupportsIndex | None) -> tuple[str, ...] | int | None:
     if isinstance(labels, Iterable):
         return tuple(str(name) for name in labels)
-    return None if labels is None else whole("data: labels", labels, 1)
+    return None if labels is None else whole("labels", labels, 1, scope="data")
 
 
 def _some(names: Sequence[str]) -> str:

@@ -95,7 +95,7 @@ def digest_of(what: str, path: str) -> str:
     try:
         return sha256_of(Path(path))
     except OSError as error:
-        raise InputError(f"{what}: {path!r} cannot be read: {reason(error)}") from error
+        raise InputError(f"{path!r} cannot be read: {reason(error)}", scope=what) from error
 
 
 def checked_digest(what: str, path: str, sha256: str) -> str:
@@ -109,7 +109,7 @@ def check_digest(what: str, path: str, sha256: str, found: str) -> None:
     """Refuse content with another SHA-256 than the one given, if one is given."""
     if sha256 and sha256 != found:
         raise InputError(
-            f"{what}: {path!r} is not the file that this experiment was made with; its SHA-256 differs"
+            f"{path!r} is not the file that this experiment was made with; its SHA-256 differs", scope=what
         )
 
 
@@ -118,7 +118,7 @@ def read_checked(what: str, path: str, sha256: str) -> bytes:
     try:
         content = read_file(Path(path))
     except OSError as error:
-        raise InputError(f"{what}: {path!r} cannot be read: {reason(error)}") from error
+        raise InputError(f"{path!r} cannot be read: {reason(error)}", scope=what) from error
     if sha256:
         check_digest(what, path, sha256, hashlib.sha256(content).hexdigest())
     return content

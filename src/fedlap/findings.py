@@ -141,7 +141,9 @@ class Findings:
         except FileNotFoundError:
             return {}
         except ValidationError as error:
-            raise one_line(error, f"{str(path)!r} is damaged: ", CellFile.model_fields, "a file") from None
+            raise one_line(
+                error, CellFile.model_fields, "a file", prefix=f"{str(path)!r} is damaged: "
+            ) from None
         except (OSError, ValueError, TypeError) as error:
             raise InputError(
                 f"{str(path)!r} is damaged ({reason(error)}); remove it and reproduce it again"

@@ -52,7 +52,7 @@ def of_frame(
     import pandas  # here, since training alone does not need it
 
     if task not in get_args(TaskName):
-        raise unknown("task", task, get_args(TaskName))
+        raise unknown("task", task, get_args(TaskName), field="task")
     client, label = None if client is None else str(client), str(label)
     frames = [(_frame(frame, origin), origin)]
     if test is not None:
@@ -147,7 +147,9 @@ def _features(
     known = frame.columns
     for what, columns in {"features": features, "drop": drop}.items():
         if isinstance(columns, str):
-            raise InputError(f"data: {what} = {columns!r}; give a list, as in [{columns!r}]")
+            raise InputError(
+                f"{what} = {columns!r}; give a list, as in [{columns!r}]", field=what, scope="data"
+            )
     if client == label:
         raise InputError(f"{origin.name}: column {label!r} cannot be both client and label; choose one")
     for column in repeated(features or ()):

@@ -64,24 +64,33 @@ class Labels(Owning):
     rows: int = 0
 
     def __post_init__(self) -> None:
-        whole("partition: clients", self.clients, 1)
-        whole("partition: labels_per_client", self.labels_per_client, 1)
-        real("partition: spread", self.spread, zero=True)
-        whole("partition: rows", self.rows, 0)
+        whole("clients", self.clients, 1, scope="partition")
+        whole("labels_per_client", self.labels_per_client, 1, scope="partition")
+        real("spread", self.spread, zero=True, scope="partition")
+        whole("rows", self.rows, 0, scope="partition")
 
     def owner(self, y: Num[Tensor, "row *output"], seed: int) -> Int64[Tensor, "row"]:
         """The client of each row."""
         by_label = _by_label("labels", y)
         labels, each, clients = len(by_label), self.labels_per_client, self.clients
         if each > labels:
-            raise InputError(f"partition: labels_per_client = {each}; it must be 1 to {labels}")
+            raise InputError(
+                f"labels_per_client = {each}; it must be 1 to {labels}",
+                field="labels_per_client",
+                scope="partition",
+            )
         if clients + each - 1 < labels:
             raise InputError(
-                f"partition: {clients} clients with {each} labels each leave some of {labels} labels to "
-                "nobody; take more of either"
+                f"{clients} clients with {each} labels each leave some of {labels} labels to "
+                "nobody; take more of either",
+                scope="partition",
             )
         if self.rows > len(y):
-            raise InputError(f"partition: rows = {self.rows}, but there are only {len(y)}; ask for fewer")
+            raise InputError(
+                f"rows = {self.rows}, but there are only {len(y)}; ask for fewer",
+                field="rows",
+                scope="partition",
+            )
         stream = draws(seed, "partition")
         z = stream.normal(0, 0, clients)
         count = torch.tensor([len(rows) for rows in by_label]).double()
@@ -92,8 +101,8 @@ class Labels(Owning):
             holders = ((label - torch.arange(clients)) % labels < each).nonzero().flatten()
             if len(rows) < len(holders):
                 raise InputError(
-                    f"partition: label {label} has {len(rows)} rows for {len(holders)} clients; "
-                    "take fewer clients"
+                    f"label {label} has {len(rows)} rows for {len(holders)} clients; take fewer clients",
+                    scope="partition",
                 )
             owner[rows] = holders.repeat_interleave(_sizes(len(rows), self.spread, z[holders]))
         return owner
@@ -118,9 +127,9 @@ class Dirichlet(Owning):
     spread: float = 0.0
 
     def __post_init__(self) -> None:
-        whole("partition: clients", self.clients, 1)
-        real("partition: alpha", self.alpha, zero=False)
-        real("partition: spread", self.spread, zero=True)
+        whole("clients", self.clients, 1, scope="partition")
+        real("alpha", self.alpha, zero=False, scope="partition")
+        real("spread", self.spread, zero=True, scope="partition")
 
     def owner(self, y: Num[Tensor, "row *output"], seed: int) -> Int64[Tensor, "row"]:
         """The client of each row."""
@@ -164,8 +173,8 @@ class Quantity(Owning):
     spread: float = 1.0
 
     def __post_init__(self) -> None:
-        whole("partition: clients", self.clients, 1)
-        real("partition: spread", self.spread, zero=True)
+        whole("clients", self.clients, 1, scope="partition")
+        real("spread", self.spread, zero=True, scope="partition")
 
     def owner(self, y: Num[Tensor, "row *output"], seed: int) -> Int64[Tensor, "row"]:
         """The client of each row."""
@@ -187,7 +196,7 @@ class Iid(Owning):
     clients: int = 20
 
     def __post_init__(self) -> None:
-        whole("partition: clients", self.clients, 1)
+        whole("clients", self.clients, 1, scope="partition")
 
     def owner(self, y: Num[Tensor, "row *output"], seed: int) -> Int64[Tensor, "row"]:
         """The client of each row."""
@@ -207,9 +216,11 @@ PARTITIONS: Final[dict[str, type[Labels] | type[Dirichlet] | type[Quantity] | ty
 def _by_label(name: str, y: Num[Tensor, "row *output"]) -> Rows:
     """The rows of each label."""
     if not len(y):
-        raise InputError("partition: there are no rows to share out")
+        raise InputError("there are no rows to share out", scope="partition")
     if y.is_floating_point():
-        raise InputError(f"partition: {name} needs labels, but targets are real numbers; use iid or quantity")
+        raise InputError(
+            f"{name} needs labels, but targets are real numbers; use iid or quantity", scope="partition"
+        )
     rows, count = grouped(y.long().clamp(min=-1), max(0, int(y.max()) + 1))
     return list(rows.split(count.tolist()))
 
@@ -218,7 +229,9 @@ def _sizes(total: int, spread: float, z: Float64[Tensor, "client"]) -> Int64[Ten
     """Whole numbers that sum to `total`, each at least one, in proportion to exp(spread·z)."""
     clients = len(z)
     if total < clients:
-        raise InputError(f"partition: {clients} clients cannot share {total} rows; take fewer clients")
+        raise InputError(
+            f"{clients} clients cannot share {total} rows; take fewer clients", scope="partition"
+        )
     share = (spread * (z - z.max())).exp()
     return 1 + _apportioned(torch.tensor([total - clients]), share.unsqueeze(0))[0]
 

@@ -32,7 +32,7 @@ def grouped(
     rows = len(owner)
     if (wrong := first_outside(owner, -1, clients)) is not None:
         raise InputError(
-            f"data: a row belongs to client {wrong}; pass one of 0 to {clients - 1}, or -1 for nobody"
+            f"a row belongs to client {wrong}; pass one of 0 to {clients - 1}, or -1 for nobody", scope="data"
         )
     place = owner.numpy() + 1
     ones = np.ones(rows, dtype=np.int8)
@@ -114,23 +114,32 @@ class Part:
         """
         store, row, y, count = self.store, self.row, self.y, self.count
         if store.dim() < 2 or not (store.dtype == torch.uint8 or store.is_floating_point()):
-            raise InputError(f"{what}: the store is {_form(store)}; pass bytes or real numbers, a row each")
+            raise InputError(
+                f"{what}: the store is {_form(store)}; pass bytes or real numbers, a row each", scope="data"
+            )
         if row.dim() != 1 or row.dtype != torch.int64:
-            raise InputError(f"{what}: places of rows are {_form(row)}; pass a vector of torch.int64")
+            raise InputError(
+                f"{what}: places of rows are {_form(row)}; pass a vector of torch.int64", scope="data"
+            )
         wanted = (len(row),) if labels is not None else (len(row), *y.shape[1:2])
         if y.shape != wanted or (y.dtype != torch.int64 if labels is not None else not y.is_floating_point()):
             kind = "labels of torch.int64" if labels is not None else "real targets, a column each"
-            raise InputError(f"{what}: labels are {_form(y)}; pass {kind}, for {len(row)} rows")
+            raise InputError(f"{what}: labels are {_form(y)}; pass {kind}, for {len(row)} rows", scope="data")
         if count.shape != (clients,) or count.dtype != torch.int64:
-            raise InputError(f"{what}: counts are {_form(count)}; pass torch.int64 of shape ({clients},)")
+            raise InputError(
+                f"{what}: counts are {_form(count)}; pass torch.int64 of shape ({clients},)", scope="data"
+            )
         if bool((count < 0).any()) or int(count.sum()) != len(row):
             raise InputError(
                 f"{what}: counts are {int(count.min())} and more, {int(count.sum())} in all, for {len(row)} "
-                "rows; pass how many rows each client has"
+                "rows; pass how many rows each client has",
+                scope="data",
             )
         for values, end, name in ((row, len(store), "place in the store"), (y, labels, "label")):
             if end is not None and (wrong := first_outside(values, 0, end)) is not None:
-                raise InputError(f"{what}: a row has {name} {wrong}; pass one of 0 to {end - 1}")
+                raise InputError(
+                    f"{what}: a row has {name} {wrong}; pass one of 0 to {end - 1}", scope="data"
+                )
 
     def places(self, client: int) -> slice:
         """Where the rows of one client are."""
@@ -204,7 +213,9 @@ class Scale:
         if kind == "none":
             return UNSCALED
         if kind not in ("pooled", "client"):
-            raise InputError(f"data: scale = {kind!r}; it must be none, pooled or client")
+            raise InputError(
+                f"scale = {kind!r}; it must be none, pooled or client", field="scale", scope="data"
+            )
         image = train.store.dtype == torch.uint8 and train.store.dim() > 2
         moments = _of_pixels if image else _of_features
         if kind == "pooled":
@@ -243,8 +254,9 @@ class Scale:
             fits = len(own) == len(inputs) and all(n in (1, m) for n, m in zip(own, inputs, strict=True))
             if constants.shape[:1] != (rows,) or not fits or not constants.is_floating_point():
                 raise InputError(
-                    f"data: constants of scale {self.kind!r} are {_form(constants)} for {clients} clients "
-                    f"with features of shape {inputs}; scale again with federation.scaled(...)"
+                    f"constants of scale {self.kind!r} are {_form(constants)} for {clients} clients "
+                    f"with features of shape {inputs}; scale again with federation.scaled(...)",
+                    scope="data",
                 )
 
     def moved(self, device: torch.device, dtype: torch.dtype) -> "Scale":

@@ -54,7 +54,7 @@ class Recipe(Part):
         try:
             made = Recipe.model_validate({"name": path.stem, **described, "source": str(path)})
         except ValidationError as error:
-            raise one_line(error, f"recipe {path.stem}: ", Recipe.model_fields, "a recipe") from None
+            raise one_line(error, Recipe.model_fields, "a recipe", prefix=f"recipe {path.stem}: ") from None
         made._check()
         return made
 
@@ -73,7 +73,10 @@ class Recipe(Part):
             self._known(f"cells.{name}.within", "reading", cell.within, self.readings)
         for name, ladder in self.ladders.items():
             if ladder != sorted(set(ladder)):
-                raise InputError(f"recipe {self.name}: ladders.{name} = {ladder}; give rising values")
+                raise InputError(
+                    f"recipe {self.name}: ladders.{name} = {ladder}; give rising values",
+                    field=f"ladders.{name}",
+                )
         for claim in self.claims:
             self._known("claims", "row", (claim.row, *claim.against), self.rows)
             self._known("claims", "cell", claim.cells, self.cells)

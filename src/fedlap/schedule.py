@@ -52,10 +52,11 @@ class Schedule:
         batch, sample = self.batch, self.sample
         if batch != "all" and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
             raise InputError(
-                f"batch = {batch!r}; it must be a whole number, at least 1, or 'all' for full gradients"
+                f"batch = {batch!r}; it must be a whole number, at least 1, or 'all' for full gradients",
+                field="batch",
             )
         if isinstance(sample, bool) or not isinstance(sample, int | float) or not 0 < sample <= 1:
-            raise InputError(f"sample = {sample!r}; it must be a share above 0 and at most 1")
+            raise InputError(f"sample = {sample!r}; it must be a share above 0 and at most 1", field="sample")
         for what, name, names in (
             ("dtype", self.dtype, get_args(DtypeName)),
             ("engine", self.engine, get_args(EngineName)),
@@ -129,7 +130,9 @@ def sample_size(algorithm: Algorithm, sample: float, clients: int) -> int:
     size = max(1, math.floor(sample * clients + 0.5))
     if isinstance(algorithm, PeerAlgorithm) and size < clients:
         name = type(algorithm).__name__
-        raise UnsuitedError(f"{name}: peers are not sampled, yet sample = {sample:g}; leave it at 1")
+        raise UnsuitedError(
+            f"peers are not sampled, yet sample = {sample:g}; leave it at 1", field="sample", scope=name
+        )
     if isinstance(algorithm, Sampling) and size < clients:
         algorithm.check_sampling(size, clients)
     return size
@@ -143,10 +146,11 @@ def start_rows(
     if given.shape not in ((model.size,), (clients, model.size)) or given.is_complex():
         raise InputError(
             f"start has shape {tuple(given.shape)} and type {given.dtype}; it must be real numbers of shape "
-            f"({model.size},) for one common start or ({clients}, {model.size}) for a row a client"
+            f"({model.size},) for one common start or ({clients}, {model.size}) for a row a client",
+            field="start",
         )
     if not bool(given.isfinite().all()):
-        raise InputError("start holds NaN or infinity; give finite numbers")
+        raise InputError("start holds NaN or infinity; give finite numbers", field="start")
     return given.to(device, dtype).expand(clients, model.size)
 
 
@@ -154,13 +158,14 @@ def _array(start: Any) -> Tensor:
     try:
         return torch.as_tensor(start)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"start is not an array of numbers: {' '.join(str(error).split())}") from error
+        reason = " ".join(str(error).split())
+        raise InputError(f"start is not an array of numbers: {reason}", field="start") from error
 
 
 def known(what: str, name: str, names: Iterable[str]) -> str:
     """The name, if it is one of these."""
     if name not in set(names):
-        raise unknown(what, name, names)
+        raise unknown(what, name, names, field=what)
     return name
 
 
@@ -172,7 +177,7 @@ def usable(name: str) -> torch.device:
         made.item()
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split("\n")[0].split()).partition(". ")[0]
-        raise InputError(f"device = {name!r} cannot be used ({reason}); use cpu") from error
+        raise InputError(f"device = {name!r} cannot be used ({reason}); use cpu", field="device") from error
     if device.type not in DEVICES:
-        raise InputError(f"device = {name!r} is not supported; use {' or '.join(DEVICES)}")
+        raise InputError(f"device = {name!r} is not supported; use {' or '.join(DEVICES)}", field="device")
     return made.device  # with its number

@@ -16,7 +16,7 @@ from fedlap.result import Result
 from fedlap.rounds import Moment
 from fedlap.schedule import sample_size
 from fedlap.scores import Score
-from fedlap.sections import located
+from fedlap.sections import locate_errors
 from fedlap.training import fit_all
 from fedlap.trials import Trial, suited
 
@@ -55,7 +55,7 @@ class Loader:
     def trial(self, experiment: Experiment) -> tuple[Trial, Model]:
         """What is to be run, and the model of the size that the data ask for; what cannot be is refused."""
         algorithm, federation, architecture = experiment.build(self.load(experiment))
-        with located(algorithm=experiment.algorithm):
+        with locate_errors(algorithm=experiment.algorithm):
             sample_size(algorithm, experiment.sample, len(federation.clients))
             _, model = suited(algorithm, federation, architecture)
         return Trial(algorithm, federation, architecture, experiment.seed), model

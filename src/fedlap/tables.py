@@ -83,7 +83,11 @@ class Table:
     ) -> tuple[tuple[str, ...], Int64[Tensor, "owned"], Int64[Tensor, "client"]]:
         """The same as clients' names, their rows one client after another, and how many rows each has."""
         if isinstance(partition, type) or not isinstance(partition, Partition | None):
-            raise InputError(f"data: partition = {partition!r}; give one, as in fedlap.partition.Iid(20)")
+            raise InputError(
+                f"partition = {partition!r}; give one, as in fedlap.partition.Iid(20)",
+                field="partition",
+                scope="data",
+            )
         if isinstance(partition, Owning) and type(partition).cut is Owning.cut:  # nobody's own way to cut
             row, count = grouped(
                 _checked_owner(partition.owner(self.y, seed), len(self.y)), partition.clients
@@ -95,7 +99,8 @@ class Table:
             return self.clients, *grouped(self.owner, len(self.clients))
         else:
             raise InputError(
-                "data: nothing says whose rows are whose; name the column of clients, or choose a partition"
+                "nothing says whose rows are whose; name the column of clients, or choose a partition",
+                scope="data",
             )
         return tuple(str(k) for k in range(len(count))), row, count
 
@@ -106,11 +111,14 @@ def _checked_cut(given: Any, rows: int) -> list[Int64[Tensor, "_"]]:
     if not own or any(
         not isinstance(its, Tensor) or its.dtype != torch.int64 or its.dim() != 1 for its in own
     ):
-        raise InputError("partition: `cut` must return the rows of each client, as vectors of torch.int64")
+        raise InputError(
+            "`cut` must return the rows of each client, as vectors of torch.int64", scope="partition"
+        )
     for client, its in enumerate(own):
         if (wrong := first_outside(its, 0, rows)) is not None:
             raise InputError(
-                f"partition: client {client} is given row {wrong}; `cut` must return rows of 0 to {rows - 1}"
+                f"client {client} is given row {wrong}; `cut` must return rows of 0 to {rows - 1}",
+                scope="partition",
             )
     return own
 
@@ -120,7 +128,7 @@ def _checked_owner(given: Any, rows: int) -> Int64[Tensor, "row"]:
     if isinstance(given, Tensor) and given.dtype == torch.int64 and given.shape == (rows,):
         return given
     form = f"{given.dtype} of shape {tuple(given.shape)}" if isinstance(given, Tensor) else repr(type(given))
-    raise InputError(f"partition: `owner` returned {form}; return torch.int64 of shape ({rows},)")
+    raise InputError(f"`owner` returned {form}; return torch.int64 of shape ({rows},)", scope="partition")
 
 
 def of_arrays(
@@ -129,10 +137,10 @@ def of_arrays(
     """Each client's own arrays, {name: (x, y)}, and its test rows where they are given, one after another."""
     if not isinstance(arrays, Mapping):
         raise InputError(
-            f"data: clients are given as {type(arrays).__name__}; give a dictionary name: (x, y)"
+            f"clients are given as {type(arrays).__name__}; give a dictionary name: (x, y)", scope="data"
         )
     if not arrays:
-        raise InputError("data: there are no clients; a federation needs at least one")
+        raise InputError("there are no clients; a federation needs at least one", scope="data")
     names = tuple(str(name) for name in arrays)
     check_names(names)
     classes = len(labels) if isinstance(labels, tuple) else labels
@@ -176,7 +184,7 @@ def _one_after_another(
 
 def _check_known_here(name: str, known: Container[str]) -> None:
     if name not in known:
-        raise InputError(f"data: client {name!r} has test rows but no training rows; add some")
+        raise InputError(f"client {name!r} has test rows but no training rows; add some", scope="data")
 
 
 def owners(client: Iterable[Any], rows: int, where: str) -> tuple[tuple[str, ...], Int64[Tensor, "row"]]:
@@ -226,8 +234,9 @@ def of_dataset(
         raise
     except (LookupError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(
-            "data: a dataset needs a length, and items that are pairs (features, label) of numbers, all of "
-            f"one shape: {error}"
+            "a dataset needs a length, and items that are pairs (features, label) of numbers, all of "
+            f"one shape: {error}",
+            scope="data",
         ) from error
     if not isinstance(client, Mapping):
         return Table.of((x, y), client, labels=labels, where="the dataset")
@@ -236,8 +245,9 @@ def of_dataset(
         for at in rows.tolist() if isinstance(rows, np.ndarray | Tensor) else rows:
             if not (isinstance(at, Integral) and 0 <= int(at) < len(owners_of) and owners_of[int(at)] < 0):
                 raise InputError(
-                    f"data: client {str(name)!r} is given an item that does not exist or is given already; "
-                    f"items are 0 to {len(x) - 1}, each for one client"
+                    f"client {str(name)!r} is given an item that does not exist or is given already; "
+                    f"items are 0 to {len(x) - 1}, each for one client",
+                    scope="data",
                 )
             owners_of[int(at)] = place
     owner = torch.tensor(owners_of)
@@ -287,7 +297,7 @@ def of_partitions(
             for column in [label, *([features] if isinstance(features, str) else features)]:
                 if column not in part.column_names:
                     known = ", ".join(part.column_names)
-                    raise InputError(f"data: there is no column {column!r}; columns: {known}")
+                    raise InputError(f"there is no column {column!r}; columns: {known}", scope="data")
             if labels is None:
                 labels = getattr(part.features[label], "names", None)
             if isinstance(features, str):
@@ -301,7 +311,9 @@ def of_partitions(
     except (TypeError, RuntimeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"data: rows need features of one shape and numbers as labels: {error}") from error
+        raise InputError(
+            f"rows need features of one shape and numbers as labels: {error}", scope="data"
+        ) from error
     names = [str(k) for k in range(partitioner.num_partitions)]
     made = _owned(given, names, torch.tensor(owner), labels, "the partitions")
     named = None if isinstance(features, str) else tuple(map(str, features))

@@ -106,7 +106,10 @@ def tune(
         except InputError as error:
             refused.append((values, error))
     if not ready:
-        raise InputError(f"tune: every candidate is refused; the first: {refused[0][1]}") from refused[0][1]
+        first = refused[0][1]
+        raise InputError(
+            f"tune: every candidate is refused; the first: {first}", field=first.field
+        ) from first
     parts = [federation.fold(folds, held_out, seed) for held_out in range(folds)]
     runs = [
         Sized(Trial(each.algorithm, part, model, seed), size, schedule)
@@ -168,7 +171,7 @@ def _candidates(
     known = _settings(algorithm)
     for name in vary:
         if name not in known:
-            raise unknown(f"setting of {type(algorithm).__name__}", name, known)
+            raise unknown(f"setting of {type(algorithm).__name__}", name, known, field=name)
     if not vary or not all(len(values) for values in vary.values()):
         raise InputError("tune: there is nothing to try; give settings and values, as in {'lr': [0.01, 0.1]}")
     made: list[Made] = []

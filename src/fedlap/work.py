@@ -32,13 +32,15 @@ class Work:
         """What an algorithm's two fields say: steps (5 where neither is given) or epochs."""
         if local_steps is not None and local_epochs is not None:
             raise InputError(
-                f"algorithm: local_steps = {local_steps} and local_epochs = {local_epochs} are both given; "
-                "give one of them"
+                f"local_steps = {local_steps} and local_epochs = {local_epochs} are both given; "
+                "give one of them",
+                field="local_steps",
+                scope="algorithm",
             )
         name, repeats = (
             ("local_steps", local_steps) if local_epochs is None else ("local_epochs", local_epochs)
         )
-        repeats = whole(f"algorithm: {name}", DEFAULT_STEPS if repeats is None else repeats, 1)
+        repeats = whole(name, DEFAULT_STEPS if repeats is None else repeats, 1, scope="algorithm")
         return Work(repeats, local_epochs is not None)
 
     def steps(self, rows: int, batch: BatchSize) -> int:

@@ -10,7 +10,8 @@ import torch
 from scipy.optimize import minimize
 
 import fedlap as fl
-from conftest import random_arrays, random_weights
+from graphs import laplacian
+from random_inputs import random_arrays, random_weights
 
 L2, ETA, LABELS, R = 0.3, 0.4, 3, 5
 
@@ -20,11 +21,6 @@ def problem():
     arrays = random_arrays([7, 23, 5, 12, 40], labels=LABELS)
     federation = fl.Federation.from_arrays(arrays, test_share=0, labels=LABELS, scale="none")
     return arrays, federation, fl.Graph.from_matrix(random_weights(federation.clients), federation.clients)
-
-
-def laplacian(graph):
-    a = graph.weights.matrix().toarray()
-    return np.diag(a.sum(1)) - a
 
 
 def objective(flat, arrays, L, l2, eta):

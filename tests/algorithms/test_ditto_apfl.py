@@ -5,8 +5,8 @@ import pytest
 from torch import nn
 
 import fedlap as fl
-from conftest import random_arrays
-from related import (
+from random_inputs import random_arrays
+from related_methods import (
     FEATURES,
     L2,
     LABELS,

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import fedlap as fl
-from related import (
+from related_methods import (
     FEATURES,
     HIDDEN,
     L2,

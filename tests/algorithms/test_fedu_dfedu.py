@@ -6,7 +6,7 @@ import torch
 
 import fedlap as fl
 import reference
-from conftest import random_arrays, random_weights
+from random_inputs import random_arrays, random_weights
 
 COUNTS = [7, 23, 5, 12, 41, 9, 2]
 LABELS, L2, LR, ETA, SEED = 3, 0.02, 0.05, 0.3, 11

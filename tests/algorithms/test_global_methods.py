@@ -5,16 +5,15 @@ import pytest
 import torch
 
 import fedlap as fl
-from conftest import random_arrays
 from fedlap.algorithms.afl import on_simplex
+from linear_fits import either_sample, every_batch, fields
+from random_inputs import random_arrays
 from reference import batches, gradient, local_steps, sampled
 
 LABELS, L2, LR, SEED, ROUNDS = 3, 0.02, 0.05, 11, 10
 WORK = {"steps": {"steps": 3}, "epochs": {"epochs": 2}}
 
 every_work = pytest.mark.parametrize("work", WORK.values(), ids=WORK)
-every_batch = pytest.mark.parametrize("batch", [4, "all"])
-either_sample = pytest.mark.parametrize("sample", [0.45, 1.0])
 
 
 @pytest.fixture(scope="module")
@@ -22,10 +21,6 @@ def problem():
     arrays = random_arrays([7, 23, 5, 12, 41, 9, 2], labels=LABELS)
     federation = fl.Federation.from_arrays(arrays, test_share=0, labels=LABELS, scale="none")
     return arrays, federation, np.random.default_rng(1).normal(size=5 * LABELS) / 3
-
-
-def fields(work):
-    return {f"local_{kind}": number for kind, number in work.items()}
 
 
 def trained(method, problem, batch=4, sample=1.0, rounds=ROUNDS, **more):

@@ -8,7 +8,7 @@ import torch
 
 import fedlap as fl
 import reference
-from related import (
+from related_methods import (
     FEATURES,
     LABELS,
     LR,

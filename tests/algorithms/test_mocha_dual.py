@@ -5,14 +5,14 @@ import pytest
 import torch
 
 import fedlap as fl
+from conjugate_losses import LOSSES, conjugate, value
 from fedlap.algorithms.mocha import EPSILON
 from fedlap.engines import Clients
 from fedlap.engines.task import StackTask
 from fedlap.models import Model
 from fedlap.trials import suited
 from fedlap.work import Work
-from test_conjugates import LOSSES, conjugate, value
-from test_mocha import ETA, L2, OUTPUTS, SEED, flat, problem, trained
+from mocha_problems import ETA, L2, OUTPUTS, SEED, flat, problem, trained
 
 
 @pytest.fixture(scope="module")

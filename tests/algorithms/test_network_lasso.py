@@ -7,7 +7,7 @@ import torch
 import fedlap as fl
 from fedlap.experiment import Experiment
 from fedlap.sweeps import prepared
-from related import (
+from related_methods import (
     LR,
     a_start,
     distance,

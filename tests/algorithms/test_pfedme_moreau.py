@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import fedlap as fl
-from conftest import random_arrays
-from test_personalised import distance, trained
+from linear_fits import distance, trained
+from random_inputs import random_arrays
 
 
 def quadratics(data, l2):

@@ -10,35 +10,19 @@ from torch.nn.functional import cross_entropy
 
 import fedlap as fl
 import reference
-from conftest import random_arrays
 from fedlap.engines import Clients
 from fedlap.engines.task import StackTask
 from fedlap.models import Model
 from fedlap.work import Work
+from linear_fits import L2, LABELS, LR, SEED, distance, either_sample, every_batch, fields, trained
+from random_inputs import random_arrays
 
 COUNTS = [7, 23, 5, 12, 41, 9, 2]
-LABELS, L2, LR, SEED = 3, 0.02, 0.05, 11
 SIZE = 4 * LABELS + LABELS
 CPU = torch.device("cpu")
 
 every_work = pytest.mark.parametrize("work", [{"steps": 3}, {"epochs": 2}], ids=["steps", "epochs"])
-every_batch = pytest.mark.parametrize("batch", [4, "all"])
-either_sample = pytest.mark.parametrize("sample", [0.45, 1.0])
 either_form = pytest.mark.parametrize("form", ["first-order", "hessian"])
-
-
-def fields(work):
-    return {f"local_{kind}": number for kind, number in work.items()}
-
-
-def trained(algorithm, federation, start, **schedule):
-    schedule = {"rounds": 10, "seed": SEED, "evaluate_every": 0, **schedule}
-    model = fl.models.linear(l2=schedule.pop("l2", L2))
-    return fl.fit(algorithm, federation, model, start=torch.as_tensor(start), dtype="float64", **schedule)
-
-
-def distance(one, other):
-    return float((torch.as_tensor(one) - torch.as_tensor(other)).abs().max())
 
 
 # The papers' pseudo-code, client by client

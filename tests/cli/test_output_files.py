@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from own_rows import OWN, ROWS
+from user_tables import OWN, ROWS
 
 EDGES = "north,south,1.0\nsouth,east,1.0\neast,west,2.0\n"
 

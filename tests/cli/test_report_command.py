@@ -6,8 +6,6 @@ import shutil
 import sys
 import webbrowser
 from pathlib import Path
-from urllib.parse import urlparse
-from urllib.request import url2pathname
 
 import numpy as np
 import pytest
@@ -18,6 +16,7 @@ from fedlap.report.page.clients import scored
 from fedlap.report.page.kept import kept
 from fedlap.report.page.results import supported
 from fedlap.runs import Run, runs_in
+from pages import page
 
 COMPARED = ("compare", "--algorithms", "fedu,local,fedavg", "--seeds", "0-2", "--rounds", "4")
 
@@ -36,22 +35,9 @@ def trained(tmp_path_factory):
 
 
 @pytest.fixture
-def unpictured(monkeypatch):
-    """Pages without pictures beside them, which take a second each."""
-    monkeypatch.setattr("fedlap.report.page.pictures.pictures", lambda section, places: {})
-
-
-@pytest.fixture
 def compared(trained, tmp_path):
     shutil.copytree(trained, tmp_path / "runs")
     return next((tmp_path / "runs").glob("*-compare-*"))
-
-
-def page(out):
-    """The file behind the printed address."""
-    (line,) = out.split()
-    assert line.startswith("file:///")
-    return Path(url2pathname(urlparse(line).path))
 
 
 def test_a_comparison_becomes_a_page(call, compared):

@@ -10,7 +10,7 @@ from fedlap.cli.personal import models
 from fedlap.report.page.clients import scored
 from fedlap.report.page.kept import kept
 from fedlap.runs import runs_in
-from test_report_command import page, unpictured  # noqa: F401 — a fixture
+from pages import page
 
 
 def test_rows_of_one_algorithm_are_told_apart(call, tmp_path):

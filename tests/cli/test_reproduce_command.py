@@ -14,9 +14,9 @@ from fedlap.findings import Findings, stored
 from fedlap.recipe import known_recipes, recipe
 from fedlap.report.remaining import Remaining, duration
 from fedlap.report.reproduced.results import apart, results
-from test_recipe import SMALL
+from small_recipes import SMALL
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture

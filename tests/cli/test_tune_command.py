@@ -10,7 +10,6 @@ import pytest
 import fedlap as fl
 from fedlap.experiment import Experiment
 from fedlap.runs import read_experiment
-from test_tuning import LINEAR
 
 SMALL = ("--data", "synthetic", "--set", "data.clients=5", "--set", "data.rows=16", "--set", "dtype=float64")
 
@@ -27,7 +26,8 @@ def test_the_command_does_what_the_function_does(call):
     for seed in (0, 2):
         made = fl.data.synthetic(clients=5, rows=16, seed=seed)
         tuned = fl.tune(
-            fl.FedU(made.graph), made.federation, LINEAR, {"strength": [0, 0.3], "lr": [0.02, 0.1]},
+            fl.FedU(made.graph), made.federation, fl.models.linear(),
+            {"strength": [0, 0.3], "lr": [0.02, 0.1]},
             folds=3, rounds=3, seed=seed, dtype="float64",
         )  # fmt: skip
         means.append([each.validation for each in tuned.tried])

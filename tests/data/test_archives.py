@@ -6,18 +6,14 @@ import struct
 import tarfile
 import zipfile
 
-import numpy as np
 import pytest
 
 import fedlap as fl
 from disk import refused, tarred, tree, zipped
+from downloads import CONTENT, HTML, OTHER
 from fedlap.data import archives
 
 pytestmark = pytest.mark.usefixtures("alone")
-
-CONTENT = np.random.default_rng(0).bytes(100_003)
-OTHER = np.random.default_rng(1).bytes(100_003)
-HTML = b"<!DOCTYPE html>\n<html><body>Please log in.</body></html>\n"
 
 
 def read_zip(path):

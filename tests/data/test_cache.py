@@ -7,16 +7,12 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from disk import folder_of, tree
+from disk import TOO_LONG, folder_of, tree
+from downloads import HTML, OTHER
 from fedlap.data import fast
 from fedlap.data.storage import cache_folder
 
 pytestmark = pytest.mark.usefixtures("alone")
-
-CONTENT = np.random.default_rng(0).bytes(100_003)
-OTHER = np.random.default_rng(1).bytes(100_003)
-HTML = b"<!DOCTYPE html>\n<html><body>Please log in.</body></html>\n"
-TOO_LONG = "n" * 300  # no system has folders of such names: asking for one is an error other than "not there"
 
 
 def names_in(folder):

@@ -15,7 +15,7 @@ from fedlap.checkpoints import Owner
 from fedlap.data.unseen import unseen
 from fedlap.personal import Personals
 from fedlap.result import Progress
-from own_rows import FILES, ROWS, arrays, write
+from user_tables import FILES, ROWS, arrays, write
 
 NAMES = {"client": "hospital", "label": "outcome"}
 

@@ -11,7 +11,8 @@ from fedlap import parts
 from fedlap.partition import Dirichlet, Iid
 from fedlap.parts import Part, Scale
 from fedlap.tables import Table
-from table_rows import from_table, law
+from property_settings import law
+from table_rows import from_table
 
 CPU = torch.device("cpu")
 counts_of = st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(any)

@@ -4,14 +4,12 @@ import os
 
 import pytest
 
-from disk import refused, tree
+from disk import TOO_LONG, refused, tree
 from downloads import CONTENT, asked_for, closing, names_in, naming, put, serving  # noqa: F401 — fixtures
 from fedlap.data import storage
 from fedlap.data.storage import cache_folder, located, obtained
 
 pytestmark = pytest.mark.usefixtures("alone")
-
-TOO_LONG = "n" * 300  # no system has folders of such names: asking for one is an error other than "not there"
 
 
 def test_folders_are_searched_in_order_and_the_cache_last(folders, closed):

@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 
 import fedlap as fl
 from fedlap.partition import Labels
-from test_partition import each_kind, everything
+from partitions import each_kind, everything
 
 
 def test_embedded_digits_are_scikit_learns():

@@ -7,7 +7,7 @@ import torch
 
 from fedlap.partition import Dirichlet
 from fedlap.randomness import draws
-from test_partition import labelled, sizes_of
+from partitions import labelled, sizes_of
 
 
 def label_shares(own, y, labels):

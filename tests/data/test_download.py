@@ -12,13 +12,11 @@ import numpy as np
 import pytest
 
 from disk import folder_of, refused
-from downloads import CONTENT, HTML, asked_for, closing, names_in, serving  # noqa: F401 — fixtures
+from downloads import CONTENT, HTML, OTHER, asked_for, closing, names_in, serving  # noqa: F401 — fixtures
 from fedlap.data import fast, storage
 from fedlap.data.storage import cache_folder, located, obtained, sha256
 
 pytestmark = pytest.mark.usefixtures("alone")
-
-OTHER = np.random.default_rng(1).bytes(100_003)
 
 
 def assert_whole(path, content=CONTENT):

@@ -1,21 +1,19 @@
 """Federations of given rows: what kind they are, how they are split, and what is refused."""
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import fedlap as fl
-from conftest import random_arrays
 from fedlap.models import CrossEntropy, SquaredError
 from fedlap.parts import Part
-
-law = settings(max_examples=40, deadline=None, derandomize=True)
-from_arrays = partial(fl.Federation.from_arrays, scale="none")
+from property_settings import short_law as law
+from random_inputs import random_arrays
+from table_rows import from_arrays, of
 
 
 def refused(message, *args, **settings):
@@ -32,10 +30,6 @@ def numbered(counts):
         x = np.array([[next(total), -1.0] for _ in range(count)])
         arrays[chr(ord("a") + place)] = (x, x[:, 0].astype(int) % 3)
     return arrays
-
-
-def of(part, federation, name):
-    return part.client(federation.clients.index(name))
 
 
 @pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor], ids=["numpy", "torch"])

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedlap as fl
-from conftest import random_arrays
 from fedlap.contents import content_of
 from fedlap.experiment import Experiment
 from fedlap.sweeps import prepared
+from random_inputs import random_arrays
 
 COUNTS = [9, 23, 2, 12, 40, 1]
 

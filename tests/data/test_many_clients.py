@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import coo_array, csr_array
 
@@ -20,8 +20,8 @@ from fedlap.partition import Dirichlet, Iid, Labels, Quantity
 from fedlap.parts import Part, Scale, grouped, spans
 from fedlap.randomness import digests, draws
 from fedlap.tables import Table
+from property_settings import law
 
-law = settings(max_examples=50, deadline=None, derandomize=True)
 counts_of = st.lists(st.integers(0, 70), max_size=12)
 MANY = 100_000
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import fedlap as fl
-from conftest import random_arrays
 from fedlap.data.files import file
 from fedlap.frames import FRAME, numbers, repeated
 from fedlap.report import Description, clients, draw_clients
+from random_inputs import random_arrays
 
 CLIENTS = 60
 

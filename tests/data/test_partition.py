@@ -5,23 +5,18 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import fedlap as fl
 from fedlap.partition import PARTITIONS, Dirichlet, Iid, Labels, Quantity
 from fedlap.randomness import draws
 from fedlap.tables import Table
+from partitions import each_kind, everything, labelled, sizes_of
+from property_settings import law
+from table_rows import refused
 
-law = settings(max_examples=50, deadline=None, derandomize=True)
 spreads = st.sampled_from([0.0, 0.7, 3.0, 500.0])
-each_kind = pytest.mark.parametrize("kind", PARTITIONS.values(), ids=PARTITIONS)
-
-
-def labelled(counts, seed=0):
-    """This many rows of each label, shuffled."""
-    rows = np.repeat(np.arange(len(counts)), counts)
-    return torch.from_numpy(np.random.default_rng(seed).permutation(rows))
 
 
 @st.composite
@@ -41,21 +36,6 @@ def cuts(draw):
     if kind is Dirichlet:
         settings["alpha"] = draw(st.sampled_from([1e-6, 1e-3, 0.01, 0.5, 10.0, 1e6]))
     return kind(**settings), labelled(counts)
-
-
-def sizes_of(own):
-    return [len(rows) for rows in own]
-
-
-def everything(federation):
-    """Where in the store all training and test rows are."""
-    return sorted(torch.cat([federation.train.row, federation.test.row]).tolist())
-
-
-def refused(message, call, *args, **settings):
-    with pytest.raises(fl.InputError, match=message) as error:
-        call(*args, **settings)
-    assert "\n" not in str(error.value)
 
 
 @law

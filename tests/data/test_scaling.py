@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedlap as fl
-from conftest import random_arrays
 from fedlap.randomness import digest
-from test_federation import from_arrays, law, of
+from property_settings import short_law as law
+from random_inputs import random_arrays
+from table_rows import from_arrays, of
 
 CPU = torch.device("cpu")
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import fedlap as fl
-from own_rows import FILES, OWN, ROWS, arrays, write
+from flower_partitions import COLUMNS, Partitioner
 from table_rows import FIRST, LABELS
-from test_flower import COLUMNS, Partitioner
+from user_tables import FILES, OWN, ROWS, arrays, write
 
 WIDE = ROWS.assign(age=1e3 * ROWS.age + 5e4)  # in these units nothing trains unless features are scaled
 PAIRS = list(zip(FIRST, LABELS, strict=True))

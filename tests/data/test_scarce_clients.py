@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import fedlap as fl
 from fedlap.experiment import Experiment
 from fedlap.tables import Table
-from test_partition import law, refused
+from property_settings import law
+from table_rows import refused
 
 
 @cache

@@ -6,10 +6,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import random_arrays
 from fedlap.partition import Iid
 from fedlap.tables import Table, owners
-from table_rows import from_arrays, from_table, law, refused
+from property_settings import law
+from random_inputs import random_arrays
+from table_rows import from_arrays, from_table, refused
 
 
 @law

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from own_rows import FILES, OWN, QUICK, REAL, ROWS, SAVED, WHO, X, Y, but, place, write, zipped
+from user_tables import FILES, OWN, QUICK, REAL, ROWS, SAVED, WHO, X, Y, but, place, write, zipped
 
 HEAD = "hospital,age,outcome\n"
 LINES = "north,1,ill\nnorth,2,well\nsouth,3,ill\nsouth,4,well\n"

@@ -14,7 +14,7 @@ import fedlap as fl
 from fedlap.array_files import arrays_in
 from fedlap.data import npz
 from fedlap.experiment import Experiment
-from own_rows import FILES, OWN, QUICK, REAL, ROWS, arrays, loaded, metadata, models, write, zipped
+from user_tables import FILES, OWN, QUICK, REAL, ROWS, arrays, loaded, metadata, models, write, zipped
 
 # The same rows are the same rows.
 

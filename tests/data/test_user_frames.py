@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 import fedlap as fl
-from own_rows import FEATURES, REAL, ROWS, WHO, Y, but, place
+from user_tables import FEATURES, REAL, ROWS, WHO, Y, but, place
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import fedlap as fl
-from own_rows import FEATURES, FILES, OWN, QUICK, ROWS, arrays, loaded, metadata, write
+from user_tables import FEATURES, FILES, OWN, QUICK, ROWS, arrays, loaded, metadata, write
 
 LABELS = {
     "text": (["well", "ill", "ill", "ok"], ["ill", "ok", "well"]),

@@ -8,7 +8,7 @@ import pytest
 
 import fedlap as fl
 from fedlap.experiment import Experiment
-from own_rows import OWN, QUICK, REAL, ROWS, metadata, models, write
+from user_tables import OWN, QUICK, REAL, ROWS, metadata, models, write
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

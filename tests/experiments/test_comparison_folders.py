@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from kept_runs import COMPARE, TINY, checkpoint, files, running, same  # noqa: F401 — a fixture
+from run_folders import COMPARE, TINY, checkpoint, files, running, same  # noqa: F401 — a fixture
 
 SWEEP = ("sweep", *TINY, "--vary", "strength=0,0.1", "--seeds", "0-1", "--json")
 

@@ -8,7 +8,7 @@ import pytest
 from filelock import FileLock
 
 from fedlap import checkpoints
-from kept_runs import COMPARE, RUN, checkpoint, files, refused, running, same  # noqa: F401 — a fixture
+from run_folders import COMPARE, RUN, checkpoint, files, refused, running, same  # noqa: F401 — a fixture
 
 
 def damage(path):

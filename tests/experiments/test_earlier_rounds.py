@@ -9,7 +9,7 @@ from fedlap.cli.report import page_of
 from fedlap.report.page import BarsSection, DrawingSection, TableSection
 from fedlap.report.page.kept import kept
 from fedlap.report.page.results import settings
-from kept_runs import RUN, TINY, running  # noqa: F401 — a fixture
+from run_folders import RUN, TINY, running  # noqa: F401 — a fixture
 
 
 def test_a_run_says_that_its_folder_is_past_the_round_shown(run, call):
@@ -34,12 +34,6 @@ def test_a_learned_graph_is_named_by_its_round(run, call):
     run(*words, "--rounds", "4")
     assert "learned graph: 6 clients" in call(*RUN, *words, "--rounds", "4")[1]
     assert "learned graph of round 4: 6 clients" in call(*RUN, *words, "--rounds", "2")[1]
-
-
-@pytest.fixture
-def unpictured(monkeypatch):
-    """Pages without pictures beside them, which take a second each."""
-    monkeypatch.setattr("fedlap.report.page.pictures.pictures", lambda section, places: {})
 
 
 COMMANDS = {

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from disk import tree
-from kept_runs import RUN, refused, running  # noqa: F401 — a fixture
+from run_folders import RUN, refused, running  # noqa: F401 — a fixture
 
 ENTRIES = (
     "experiment.toml", "rounds.jsonl", "environment.json", ".lock", "checkpoint", "models", "report",

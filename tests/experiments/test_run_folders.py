@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from kept_runs import RUN, checkpoint, files, refused, rounds, running, same  # noqa: F401 — a fixture
+from run_folders import RUN, checkpoint, files, refused, rounds, running, same  # noqa: F401 — a fixture
 
 
 def test_the_same_again_is_shown_and_nothing_is_trained(run, call):

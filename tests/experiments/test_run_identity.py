@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedlap.experiment import Experiment
-from kept_runs import RUN, files, refused, running, same  # noqa: F401 — a fixture
+from run_folders import RUN, files, refused, running, same  # noqa: F401 — a fixture
 
 CHANGES = [
     "data.rows=9", "data.noise=2.0", "data.scale=client", "scarce=true", "scarce.keep=0.5", "model=mlp",

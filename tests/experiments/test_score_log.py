@@ -6,11 +6,11 @@ import shutil
 
 import pytest
 
+from child_processes import ended, started
 from fedlap import keeping
 from fedlap.errors import DivergedError
 from fedlap.keeping import Interval, Plan, Watch
-from kept_runs import rounds
-from test_torture import ended, started
+from run_folders import rounds
 from tiny_plans import finish, tiny, train
 
 

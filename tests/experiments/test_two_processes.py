@@ -11,7 +11,7 @@ import fedlap as fl
 from fedlap import keeping
 from fedlap.keeping import Interval, Plan, Watch
 from fedlap.locks import lock_folders
-from kept_runs import TINY, files, rounds
+from run_folders import TINY, files, rounds
 from tiny_plans import finish, tiny, train
 
 

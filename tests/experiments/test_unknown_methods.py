@@ -10,7 +10,7 @@ from fedlap.algorithms import ALGORITHMS, FedU, Local
 from fedlap.cli.report import page_of
 from fedlap.report.page import DrawingSection
 from fedlap.report.page.kept import kept
-from kept_runs import RUN, TINY, files, refused, rounds
+from run_folders import RUN, TINY, files, refused, rounds
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,6 @@ class Mine(Local):
 @dataclass(frozen=True)
 class Linked(FedU):
     """A method that uses a graph."""
-
-
-@pytest.fixture
-def unpictured(monkeypatch):
-    """Pages without pictures beside them, which take a second each."""
-    monkeypatch.setattr("fedlap.report.page.pictures.pictures", lambda section, places: {})
 
 
 @pytest.fixture(params=["mine", "linked"])

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import fedlap as fl
-from conftest import random_arrays
 from fedlap.graph import (
     Graph,
     blocks,
@@ -21,18 +20,12 @@ from fedlap.graph import (
     watts_strogatz,
     weighted,
 )
+from graphs import edges_of, matrix_of
+from random_inputs import random_arrays
 
 
 def names(number):
     return [f"client {k}" for k in range(number)]
-
-
-def matrix_of(graph):
-    return graph.weights.matrix().toarray()
-
-
-def edges_of(graph):
-    return {(int(k), int(o)) for k, o in np.argwhere(np.triu(matrix_of(graph)))}
 
 
 # Shapes

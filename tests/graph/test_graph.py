@@ -5,33 +5,19 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import coo_array, csc_matrix, csr_array
 
 import fedlap as fl
-from conftest import random_weights
 from fedlap.graph import SERVER
 from fedlap.graph.weights import SparseWeights
+from graphs import matrices, matrix_of, names
+from property_settings import law
+from random_inputs import random_weights
 
-law = settings(max_examples=50, deadline=None, derandomize=True)
 Graph = fl.Graph
 ABC = ("a", "b", "c")
-
-matrices = st.builds(
-    lambda n, seed, density: random_weights(range(n), seed, density),
-    st.integers(1, 9),
-    st.integers(0, 10_000),
-    st.sampled_from([0.0, 0.2, 0.5, 1.0]),
-)
-
-
-def matrix_of(graph):
-    return graph.weights.matrix().toarray()
-
-
-def names(number):
-    return [str(k) for k in range(number)]
 
 
 def test_builders_join_the_right_clients():

@@ -10,10 +10,11 @@ from scipy.sparse import coo_array
 from sklearn.metrics import average_precision_score
 
 import fedlap as fl
-from conftest import random_weights
 from fedlap.errors import InputError
 from fedlap.graph.description import GraphDescription, Speed, component, smallest_positive, to_halve
 from fedlap.graph.fit import ORDERS, Fit, average_precision, pairs
+from graphs import laplacian
+from random_inputs import random_weights
 
 
 def names(number):
@@ -24,11 +25,6 @@ def three_parts():
     """A ring of five, a path of three and one alone, with their clients mixed up."""
     ring = [("a", "d"), ("d", "f"), ("f", "b"), ("b", "h"), ("h", "a")]
     return fl.Graph.from_edges([*ring, ("c", "i"), ("i", "e")], "abcdefghi")
-
-
-def laplacian(graph):
-    a = graph.weights.matrix().toarray()
-    return np.diag(a.sum(1)) - a
 
 
 @pytest.mark.parametrize("size", [3, 8, 31])

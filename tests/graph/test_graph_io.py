@@ -4,17 +4,18 @@ import networkx
 import numpy as np
 import pytest
 import scipy.io
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import coo_array, csc_array, csr_array, save_npz
 
 import fedlap as fl
-from conftest import random_weights
 from fedlap.graph import Graph, from_file, from_networkx, to_file, to_networkx
 from fedlap.graph.weights import SparseWeights
+from graphs import matrix_of
+from property_settings import short_law as law
+from random_inputs import random_weights
 
 ABC = ("a", "b", "c")
-law = settings(max_examples=40, deadline=None, derandomize=True)
 kinds = pytest.mark.parametrize("kind", ["csv", "npz", "mtx"])
 # Names of all sorts, but for blanks around them, which .csv files do not keep.
 clients = st.lists(
@@ -25,10 +26,6 @@ clients = st.lists(
     max_size=8,
     unique=True,
 )
-
-
-def matrix_of(graph):
-    return graph.weights.matrix().toarray()
 
 
 def test_edges_from_a_file(tmp_path):

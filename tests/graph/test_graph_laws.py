@@ -5,17 +5,18 @@ import inspect
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 import fedlap as fl
-from conftest import random_arrays, random_weights
 from fedlap.graph import GIVEN, GRAPHS, Graph, built, to_file
 from fedlap.graph.spectrum import laplacian
 from fedlap.graph.weights import DENSE_UP_TO, CompleteWeights, DenseWeights, SparseWeights
-
-law = settings(max_examples=60, deadline=None, derandomize=True)
+from graphs import matrix_of
+from graphs import plain_laplacian as plain
+from property_settings import long_law as law
+from random_inputs import random_arrays, random_weights
 
 weights = st.builds(
     lambda n, seed, density, scale: scale * random_weights(range(n), seed, density),
@@ -41,10 +42,6 @@ def forms(a):
 
 def stack(rows, seed=0, params=4):
     return torch.from_numpy(np.random.default_rng(seed).normal(size=(rows, params)))
-
-
-def plain(a):
-    return np.diag(a.sum(1)) - a
 
 
 @law
@@ -168,10 +165,6 @@ SETTINGS = {
 }
 MADE = [(name, given) for name in GRAPHS for given in SETTINGS.get(name, [{}])]
 every_maker = pytest.mark.parametrize(("name", "given"), MADE, ids=[f"{n}-{g}" for n, g in MADE])
-
-
-def matrix_of(graph):
-    return graph.weights.matrix().toarray()
 
 
 @pytest.fixture

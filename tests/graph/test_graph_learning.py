@@ -7,6 +7,7 @@ import torch
 import fedlap as fl
 from fedlap.graph import learning
 from fedlap.graph.learning import LEARNERS, learned, log_degrees, squared_distances
+from graphs import matrix_of as matrix
 
 every_learner = pytest.mark.parametrize("method", LEARNERS)
 N, NEAR = 24, 4
@@ -17,10 +18,6 @@ def models(clients=N, clusters=4, spread=0.5, seed=0):
     group = torch.arange(clients) % clusters
     centre = torch.randn(clusters, 15, generator=g)
     return centre[group] + spread * torch.randn(clients, 15, generator=g), group
-
-
-def matrix(graph):
-    return graph.weights.matrix().toarray()
 
 
 def average_precision(true, found):

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import fedlap as fl
-from conftest import random_arrays
 from fedlap.experiment import Experiment
 from fedlap.graph import kernel, nearest, similar, weighted
 from fedlap.graph.vectors import feature_means, label_shares, metadata, vectors
-from test_builders import edges_of, matrix_of
+from graphs import edges_of, matrix_of
+from random_inputs import random_arrays
 
 
 def owning(*labels, rows=12, classes=4):

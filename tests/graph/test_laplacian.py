@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
+from fedlap.graph import Graph
 from fedlap.graph.spectrum import laplacian
 from fedlap.graph.weights import DENSE_UP_TO, CompleteWeights, DenseWeights, SparseWeights
-from test_graph import Graph, law, matrices, matrix_of, names
+from graphs import matrices, matrix_of, names, plain_laplacian
+from property_settings import law
 
 FORMS = {
     "dense": lambda a: Graph(None, DenseWeights(torch.from_numpy(a))),
@@ -21,10 +23,6 @@ FORMS = {
 
 def stack(rows, seed=0, params=3):
     return torch.from_numpy(np.random.default_rng(seed).normal(size=(rows, params)))
-
-
-def plain_laplacian(a):
-    return np.diag(a.sum(1)) - a
 
 
 def plain_pull(a, ids, w, elsewhere):

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import fedlap as fl
-from conftest import random_arrays
 from fedlap.graph import neighbours, related
+from random_inputs import random_arrays
 
 NEAR = 5
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import fedlap as fl
+from cnn_kernels import METHODS, WORK, close, every_image, middle_error, problem, run
 from fedlap.models import convolutional
 from fedlap.models.kernels import Kernels
-from test_convolution_kernels import METHODS, WORK, close, every_image, middle_error, problem, run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 

@@ -10,6 +10,7 @@ import pytest
 from fedlap.engines import building
 
 HERE = Path(__file__).parent
+SUPPORT = HERE.parent / "support"
 FLAGS = "-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -D_GLIBCXX_ASSERTIONS"
 PROBE = "int main(int n, char **) { int a[2] = {}; return a[n - 1]; }"
 
@@ -60,22 +61,24 @@ def run(environment, *words):
 
 def test_sanitizers_are_on(sanitized):
     """A write behind a model is found: without this the other tests could not fail."""
-    script = HERE / "out_of_bounds.py"
+    script = SUPPORT / "out_of_bounds.py"
     done = subprocess.run([sys.executable, script], env=sanitized, capture_output=True, text=True)
     assert done.returncode != 0
     assert "heap-buffer-overflow" in done.stderr, done.stdout + done.stderr
 
 
 def test_random_valid_fits_are_clean(sanitized):
-    printed = run(sanitized, HERE / "random_fits.py", "500")
+    printed = run(sanitized, SUPPORT / "random_fits.py", "500")
     assert int(printed.split("rounds by the kernel:")[1]) > 700
 
 
 def test_the_kernel_s_own_tests_are_clean(sanitized):
     words = ("-p", "no:cacheprovider", "-m", "not slow", "-k", "not once and not without and not memory")
-    printed = run(sanitized, "-m", "pytest", HERE / "test_host.py", HERE / "test_boundary.py", *words)
+    printed = run(
+        sanitized, "-m", "pytest", HERE / "test_cpp_library.py", HERE / "test_cpp_checks.py", *words
+    )
     assert "skipped" not in printed
 
 
 def test_invalid_fits_are_clean(sanitized):
-    run(sanitized, HERE / "invalid_fits.py", "2")
+    run(sanitized, SUPPORT / "invalid_fits.py", "2")

@@ -10,8 +10,8 @@ from torch.nn import functional
 
 import fedlap as fl
 import reference
-from conftest import random_arrays
-from test_models import LABELS, Conv, seeded, sequential
+from networks import LABELS, Conv, seeded, sequential
+from random_inputs import random_arrays
 
 COUNTS, SEED, LR, BATCH = [7, 23, 8, 12, 42, 10], 11, 0.1, 5
 EITHER_ENGINE = pytest.mark.parametrize("engine", ["stacked", "one_by_one"])

@@ -8,6 +8,7 @@ from fedlap.models import convolution, convolutional
 from fedlap.models.convolution import Batched, Direct, Tiled, Windows
 from fedlap.models.convolutional import ConvolutionalNetwork
 from fedlap.models.layout import views
+from networks import close
 
 CLIENTS, BATCH, LABELS = 2, 3, 4
 IMAGES = [(1, 28, 28), (3, 32, 32), (1, 9, 11), (2, 7, 5), (1, 30, 6), (3, 4, 4)]
@@ -42,11 +43,6 @@ def by_modules(network, W, x, slope):
     scores.backward(slope(scores.detach().mT).mT)
     rows = [torch.cat([p.grad.flatten() for p in module.parameters()]) for module in modules]
     return scores.detach(), torch.stack(rows)
-
-
-def close(one, other, bound=1e-10):
-    assert one.shape == other.shape
-    assert (one - other).abs().max() < bound
 
 
 @every_image

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 import fedlap as fl
 from fedlap.models import Batch, CrossEntropy, Model
-from test_models import CLIENTS, LABELS, Conv, batch_for, close, every_network, problem, seeded, sequential
+from networks import CLIENTS, LABELS, Conv, batch_for, close, every_network, problem, seeded, sequential
 
 
 @every_network

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import fedlap as fl
-from conftest import random_arrays
 from fedlap.personal import Personal, Personals
+from random_inputs import random_arrays
 
 SCALES = ("none", "pooled", "client")
 

@@ -10,26 +10,10 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from fedlap.errors import DivergedError
+from example_scores import BLANK, UNTESTED, WRONG, run
 from fedlap.report import Comparison, draw_curves
-from fedlap.scores import Score
 
-BLANK = Score(0, *[0.0] * 8, 1.0, 0.0, None, 0, 0, 0.0)
-UNTESTED = dict.fromkeys(
-    name for name in BLANK.as_dict() if name.startswith(("accuracy", "loss"))
-)  # no test rows: no test scores
 REAL = {name: None for name in UNTESTED if name.startswith("accuracy")}
-
-
-def run(*accuracies, **fields):
-    """Scores of a run, round after round."""
-    last = len(accuracies)
-    return [
-        replace(BLANK, round=t, accuracy=a, accuracy_mean=a - 0.1, accuracy_worst=a - 0.2,
-                accuracy_std=a / 10, bytes_up=1500 * t, bytes_down=3000 * t, seconds=0.002 * t,
-                train_loss=1.0 / t, **(fields if t == last else {}))
-        for t, a in enumerate(accuracies, 1)
-    ]  # fmt: skip
 
 
 @pytest.fixture
@@ -216,9 +200,6 @@ def test_the_table_is_whole_at_any_width(comparison, width, left_out):
 def test_bytes(number, text):
     runs = {"one": [[replace(BLANK, round=5, bytes_up=number)]]}
     assert Comparison("made up", [0], runs).rows()[0][-3] == text
-
-
-WRONG = DivergedError("training diverged: by round 2; lower lr")
 
 
 @pytest.fixture

@@ -10,10 +10,9 @@ import pytest
 from fedlap.report.page import Cell, Page, Panel, Series, TableSection, TextSection, html
 from fedlap.report.page.scale import short
 from fedlap.report.page.sections import BarsSection, DrawingSection, FigureSection, HeatSection
-from pages import NASTY, PAGE
+from pages import NASTY, PAGE, TABLE
 
 VOID = {"meta", "link", "br"}
-TABLE = next(section for section in PAGE.sections if isinstance(section, TableSection))
 
 
 class Read(HTMLParser):

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from example_scores import run, told
 from fedlap.cli.graph_subject import loaded
 from fedlap.cli.personal import models
 from fedlap.errors import DivergedError
@@ -20,9 +21,7 @@ from fedlap.report.page.kept import kept
 from fedlap.report.page.results import score_records
 from fedlap.report.reproduced import page as reproduced
 from fedlap.report.sweep import Sweep
-from test_report import run
-from test_report_command import page, unpictured  # noqa: F401 — a fixture
-from test_tuning_table import told
+from pages import page
 
 NAMES = {"algorithm", "method", "client", "data_and_model", "reading", "against", "verdict", "setting"}
 
@@ -145,7 +144,7 @@ def test_settings_missing_scores_and_diverged_runs_are_plain_too():
 
 @pytest.mark.parametrize("name", ["table-full-sampled", "figure-strengths"])
 def test_the_tables_of_recipes_are_plain_too(name):
-    recipe, findings = read_recipe(name), Findings(Path(__file__).parent.parent / "results")
+    recipe, findings = read_recipe(name), Findings(Path(__file__).parents[2] / "results")
     tables = [s for s in reproduced.made(recipe, findings, "").sections if isinstance(s, TableSection)]
     frames = {table.name: read(comma_separated(table.records)) for table in tables}
     assert len(frames) >= 3

@@ -10,8 +10,7 @@ import pytest
 from fedlap.errors import InputError
 from fedlap.report.page import Page, Records, TableSection, html, latex, markdown, write
 from fedlap.report.page import comma_separated as as_csv
-from pages import NASTY, PAGE
-from test_page import TABLE
+from pages import NASTY, PAGE, TABLE
 
 
 @pytest.mark.parametrize("form", [lambda t: html(PAGE), markdown, latex], ids=["html", "md", "tex"])

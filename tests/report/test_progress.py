@@ -6,8 +6,8 @@ import re
 import pytest
 from rich.console import Console
 
+from example_scores import run
 from fedlap.report.progress import progress
-from test_report import run
 
 
 def told(console, names, rounds):

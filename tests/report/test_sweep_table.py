@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from example_scores import BLANK, UNTESTED, WRONG, run
 from fedlap.report import Sweep, draw_sweep, shown
-from test_report import BLANK, UNTESTED, WRONG, run
 
 
 def swept(fields, accuracies):

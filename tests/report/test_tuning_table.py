@@ -1,26 +1,7 @@
 """What is said of candidates: the best, noise, the edges of a grid, and what diverged."""
 
+from example_scores import told
 from fedlap.errors import DivergedError
-from fedlap.report.tuning import Tuning
-from fedlap.scores import Score
-
-
-def score(accuracy, round=5):
-    return Score(round, accuracy, *[accuracy] * 3, *[1 - accuracy] * 4, 0.1, 0.1, None, 0, 0, 0.1)
-
-
-def told(rows, refused=(), names=("lr",)):
-    """A table of candidates with these accuracies, fold by fold."""
-    runs = {
-        str(values): scores if isinstance(scores, DivergedError) else [[score(s)] for s in scores]
-        for values, scores in rows.items()
-    }
-    runs = {row: [made, made] if isinstance(made, DivergedError) else made for row, made in runs.items()}
-    folds = max(map(len, runs.values()))
-    return Tuning(
-        "made up", [0] * folds, runs, "", names, {str(values): values for values in rows}, ("fedu",),
-        folds, tuple((values, "why") for values in refused),
-    )  # fmt: skip
 
 
 def test_the_first_among_equals_is_chosen():

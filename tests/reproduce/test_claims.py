@@ -9,7 +9,7 @@ from fedlap.report.page import Cell
 from fedlap.report.paired import paired
 from fedlap.report.reproduced import claims, scores
 from fedlap.report.reproduced.results import apart, missing, results
-from test_recipe import small
+from small_recipes import small
 
 
 def row(accuracy, seeds=None, **more):

@@ -16,7 +16,7 @@ from fedlap.outcomes import accuracies
 from fedlap.recipe import Unit
 from fedlap.reproduction import Reproducer, Told, weight
 from fedlap.sweeps import Loader
-from test_recipe import small
+from small_recipes import small
 
 SEEDS = [0, 3]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 
 # The folder is mounted over itself, so that it stays writable when all that surrounds it no longer is.
 MOUNTED = 'mount --bind "$0" "$0" && mount -o remount,bind,ro / && exec "$@"'
@@ -17,7 +17,7 @@ MOUNTED = 'mount --bind "$0" "$0" && mount -o remount,bind,ro / && exec "$@"'
 def run_inside(folder, *words, env=None):
     """Run a program that can write into this folder alone."""
     command = ["unshare", "--mount", "sh", "-c", MOUNTED, str(folder), *words]
-    return subprocess.run(command, capture_output=True, text=True, cwd=HERE.parent, env=env)
+    return subprocess.run(command, capture_output=True, text=True, cwd=TESTS.parent, env=env)
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,6 @@ def test_nothing_is_written_outside(folder, subject):
     """The same tests, all of them, pass."""
     own = {"TMPDIR": str(folder), "HOME": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--basetemp={folder}/{subject}.d")
-    words = (sys.executable, "-m", "pytest", *options, str(HERE / subject))
+    words = (sys.executable, "-m", "pytest", *options, str(TESTS / subject))
     done = run_inside(folder, *words, env=os.environ | own)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]

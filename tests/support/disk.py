@@ -10,6 +10,8 @@ import pytest
 import fedlap as fl
 from fedlap.data.storage import cache_folder
 
+TOO_LONG = "n" * 300  # no system has folders of such names: asking for one is an error other than "not there"
+
 
 @contextmanager
 def refused(*words):

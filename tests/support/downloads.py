@@ -12,6 +12,7 @@ import pytest
 from fedlap.data.storage import Original, official, sha256
 
 CONTENT = np.random.default_rng(0).bytes(100_003)
+OTHER = np.random.default_rng(1).bytes(100_003)
 HTML = b"<!DOCTYPE html>\n<html><body>Please log in.</body></html>\n"
 
 

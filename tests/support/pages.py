@@ -1,6 +1,9 @@
 """A page with every kind of section, and texts that try to be more than text."""
 
 import math
+from pathlib import Path
+from urllib.parse import urlparse
+from urllib.request import url2pathname
 
 from fedlap.report.page import (
     BarsSection,
@@ -92,3 +95,11 @@ PAGE = Page(
     ],
     "fedlap compare --data digits && fedlap report RUN",
 )
+TABLE = next(section for section in PAGE.sections if isinstance(section, TableSection))
+
+
+def page(out):
+    """The file behind the printed address."""
+    (line,) = out.split()
+    assert line.startswith("file:///")
+    return Path(url2pathname(urlparse(line).path))

@@ -6,7 +6,7 @@ import torch
 
 import fedlap as fl
 import reference
-from conftest import random_arrays, random_weights
+from random_inputs import random_arrays, random_weights
 
 LABELS, FEATURES, HIDDEN, L2, LR, SEED, ROUNDS = 3, 4, 3, 0.02, 0.05, 11, 10
 

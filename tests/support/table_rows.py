@@ -5,11 +5,9 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from hypothesis import settings
 
 import fedlap as fl
 
-law = settings(max_examples=50, deadline=None, derandomize=True)
 from_table, from_arrays = fl.Federation.from_table, partial(fl.Federation.from_arrays, scale="none")
 
 
@@ -35,3 +33,7 @@ PIXELS = np.random.default_rng(0).integers(0, 256, (9, 5, 6, 3), dtype=np.uint8)
 REALS = np.random.default_rng(1).normal(size=(9, 4))
 LABELS = np.arange(9) % 3
 FIRST = np.ascontiguousarray(PIXELS.transpose(0, 3, 1, 2))
+
+
+def of(part, federation, name):
+    return part.client(federation.clients.index(name))

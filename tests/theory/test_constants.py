@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import fedlap as fl
-from conftest import random_arrays, random_weights
 from fedlap import theory
 from fedlap.schedule import Schedule
 from fedlap.theory import Problem
 from fedlap.trials import Trial
+from random_inputs import random_arrays, random_weights
 
 COUNTS = [6, 5, 9, 7]
 

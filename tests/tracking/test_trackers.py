@@ -190,7 +190,7 @@ def test_tensorboard_hides_a_run_that_is_repeated(tmp_path):
 
 def test_the_readme_s_tracker_runs(tmp_path, monkeypatch, federation):
     monkeypatch.chdir(tmp_path)
-    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
     (block,) = (b for b in re.findall(r"```python\n(.*?)```", readme, re.S) if "fedlap.tracking" in b)
     exec(block, {"fl": fl, "federation": federation})
     scalars, _ = events(tmp_path / "runs" / "mine")

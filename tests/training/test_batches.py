@@ -3,15 +3,15 @@ from itertools import chain, combinations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import fedlap as fl
 from fedlap.randomness import Draws, digests, draws, keys_of
 from fedlap.work import CHOOSE_UP_TO, Cohort, Work, chosen, drawn, in_order, shuffled
+from property_settings import short_law as law
 
 STREAM = draws(1, "batches", 1)
-law = settings(max_examples=40, deadline=None, derandomize=True)
 
 falling = st.lists(st.integers(1, 30), min_size=1, max_size=6).map(lambda c: sorted(c, reverse=True))
 wide = st.lists(st.integers(1, 150), min_size=1, max_size=4).map(lambda c: sorted(c, reverse=True))

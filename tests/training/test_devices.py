@@ -11,9 +11,9 @@ from fedlap.rounds import Runs
 from fedlap.schedule import Schedule
 from fedlap.training import fit_all
 from fedlap.trials import Trial
+from fit_results import same
 from laws import METHODS, WORK
-from test_resume import same
-from test_stack import STEADY, trials
+from stacked_jobs import STEADY, trials
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 

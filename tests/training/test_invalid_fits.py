@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).with_name("invalid_fits.py")
+SCRIPT = Path(__file__).parents[1] / "support" / "invalid_fits.py"
 
 
 @pytest.mark.parametrize(

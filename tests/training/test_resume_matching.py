@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import fedlap as fl
-from conftest import random_arrays
 from laws import METHODS
+from random_inputs import random_arrays
 
 ORDER = ("d", "a", "f", "b", "e", "c")
 MODEL = fl.models.linear(l2=0.01)

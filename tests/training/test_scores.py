@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedlap as fl
-from conftest import random_arrays, random_weights
 from fedlap.errors import InputError
 from fedlap.scores import Score, Tally, score
+from random_inputs import random_arrays, random_weights
 
 L2, ETA = 0.1, 0.2
 

@@ -7,7 +7,7 @@ import torch
 
 import fedlap as fl
 import reference
-from fedlap.algorithms import Own, Steady
+from fedlap.algorithms import Own
 from fedlap.algorithms.column import Column
 from fedlap.engines.pool import Places, Pool
 from fedlap.engines.state import leaves
@@ -16,44 +16,9 @@ from fedlap.rounds import Runs, played
 from fedlap.schedule import Schedule
 from fedlap.training import fit_all
 from fedlap.trials import Trial, kind
+from fit_results import same
 from laws import METHODS, WORK
-from test_resume import same
-
-STEADY = [name for name in METHODS if isinstance(METHODS[name].make(fl.Graph.complete("abcdef")), Steady)]
-FLOATS = ("lr", "strength", "proximal", "regularisation", "inner_lr", "server_mix", "server_lr", "mixture",
-          "mixture_lr", "smoothing", "alpha", "beta", "adapt_lr", "aggregation", "drop",
-          "least_work")  # fmt: skip
-
-
-def varied(algorithm, factor):
-    """The same method with every real-valued setting scaled."""
-    for name in FLOATS:
-        if isinstance(getattr(algorithm, name, None), float):
-            algorithm = changed(algorithm, name, getattr(algorithm, name) * factor)
-    return algorithm
-
-
-def changed(algorithm, name, value):
-    made = object.__new__(type(algorithm))
-    made.__dict__.update(vars(algorithm))
-    made.__dict__[name] = value
-    return made
-
-
-def trials(name, work, federation, graph):
-    """Three seeds and settings, on two federations of which one has other rows and one client less."""
-    method = METHODS[name]
-    arrays = {c: federation.train.client(k) for k, c in enumerate(federation.clients[:-1])}
-    other = fl.Federation.from_arrays(
-        {c: (x[1:], y[1:]) for c, (x, y) in arrays.items()}, labels=3, scale="none"
-    )
-    smaller = fl.Graph.path(other.clients)
-    made = [
-        Trial(method.make(graph, **work), federation, method.model, 5),
-        Trial(varied(method.make(graph, **work), 0.9), federation, method.model, 6),
-        Trial(varied(method.make(smaller, **work), 0.5), other, method.model, 5),
-    ]
-    return made[:2] if name == "global" else made  # the steps of one that owns all rows go with its clients
+from stacked_jobs import STEADY, trials
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import fedlap as fl
-from conftest import random_arrays, random_weights
 from fedlap import memory, tuning
 from fedlap.errors import DivergedError
 from fedlap.memory import Sized
@@ -15,6 +14,7 @@ from fedlap.schedule import Schedule
 from fedlap.scores import Score
 from fedlap.trials import Trial, suited
 from fedlap.tuning import grid
+from random_inputs import random_arrays, random_weights
 
 LINEAR = fl.models.linear()
 

@@ -45,7 +45,7 @@ class AFL:
 
     def __post_init__(self) -> None:
         check_work("afl", self.lr, self.local_steps, self.local_epochs)
-        real("afl: mixture_lr", self.mixture_lr, zero=True)
+        real("mixture_lr", self.mixture_lr, zero=True, scope="afl")
 
     def begin(self, start: Stack) -> tuple[Kept, None]:
         """One model and a uniform mixture."""

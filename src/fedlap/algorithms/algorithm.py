@@ -223,5 +223,5 @@ class Certified(Protocol):
 
 def check_work(name: str, lr: float, local_steps: int | None, local_epochs: int | None) -> None:
     """Refuse a step length that is not a positive number, and work that is none."""
-    real(f"{name}: lr", lr, zero=False)
+    real("lr", lr, zero=False, scope=name)
     Work.of(local_steps, local_epochs)

@@ -49,8 +49,10 @@ class APFL:
 
     def __post_init__(self) -> None:
         check_work("apfl", self.lr, self.local_steps, self.local_epochs)
-        if real("apfl: mixture", self.mixture, zero=True) > 1:
-            raise InputError(f"apfl: mixture = {self.mixture:g}; it is a share, from 0 to 1")
+        if real("mixture", self.mixture, zero=True, scope="apfl") > 1:
+            raise InputError(
+                f"mixture = {self.mixture:g}; it is a share, from 0 to 1", field="mixture", scope="apfl"
+            )
 
     def begin(self, start: Stack) -> tuple[One, Own]:
         """One model, the mean of the starts; each client's own begins at its own start."""

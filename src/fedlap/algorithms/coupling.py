@@ -54,16 +54,22 @@ class Coupling:
 
     def check(self, name: str, allow_unstable: bool) -> None:
         """Refuse a negative strength, and one past the limit of stability unless that is wanted."""
-        real(f"{name}: strength", self.eta, zero=True)
+        real("strength", self.eta, zero=True, scope=name)
         if self.mixing not in get_args(Mixing):
-            raise InputError(f"{name}: mixing = {self.mixing!r}; it must be {' or '.join(get_args(Mixing))}")
+            raise InputError(
+                f"mixing = {self.mixing!r}; it must be {' or '.join(get_args(Mixing))}",
+                field="mixing",
+                scope=name,
+            )
         if not self.stable and not allow_unstable:
             other = "mixing = implicit or " if self.smoothing == 1 else ""
             raise InputError(
-                f"{name}: strength = {self.eta:g} is too large: {self.formula} = {self.lr:g}·{self.repeats}·"
+                f"strength = {self.eta:g} is too large: {self.formula} = {self.lr:g}·{self.repeats}·"
                 f"{self.eta:g}·{self.graph.rho:g}{'' if self.smoothing == 1 else f'/{self.smoothing:g}'} = "
                 f"{self.product:.4g} > 2 and mixing would not settle; take a strength of at most "
-                f"{2 / self.unit:.4g}, or set {other}allow_unstable"
+                f"{2 / self.unit:.4g}, or set {other}allow_unstable",
+                field="strength",
+                scope=name,
             )
 
     def check_sampling(self, name: str, degree: float, sampled: int, clients: int) -> None:
@@ -71,10 +77,12 @@ class Coupling:
         lost = self.step * degree * (1 - sampled / clients)
         if self.mixing == "explicit" and lost >= 1:
             raise InputError(
-                f"{name}: strength = {self.eta:g} is too large for {sampled} of {clients} clients a "
+                f"strength = {self.eta:g} is too large for {sampled} of {clients} clients a "
                 f"round: lr·R·strength·degree·(1 − S/N) = {lost:.4g}, and from 1 on mixing takes back more "
                 f"than local steps gain; take a strength well below {self.eta / lost:.4g}, sample "
-                "more clients, use mixing = implicit or neighbours = sampled, or set allow_unstable"
+                "more clients, use mixing = implicit or neighbours = sampled, or set allow_unstable",
+                field="strength",
+                scope=name,
             )
 
 

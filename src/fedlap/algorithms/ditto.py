@@ -45,7 +45,7 @@ class Ditto:
 
     def __post_init__(self) -> None:
         check_work("ditto", self.lr, self.local_steps, self.local_epochs)
-        real("ditto: proximal", self.proximal, zero=True)
+        real("proximal", self.proximal, zero=True, scope="ditto")
 
     def begin(self, start: Stack) -> tuple[One, Stack]:
         """One model, the mean of the starts; each client's personal model begins at its own start."""

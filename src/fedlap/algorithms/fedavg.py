@@ -96,7 +96,7 @@ class FedProx:
 
     def __post_init__(self) -> None:
         check_work("fedprox", self.lr, self.local_steps, self.local_epochs)
-        real("fedprox: proximal", self.proximal, zero=True)
+        real("proximal", self.proximal, zero=True, scope="fedprox")
 
     def begin(self, start: Stack) -> tuple[One, None]:
         """One model; where clients would start apart, their mean."""

@@ -55,7 +55,7 @@ class FedPer:
 
     def __post_init__(self) -> None:
         check_work("fedper", self.lr, self.local_steps, self.local_epochs)
-        whole("fedper: personal_layers", self.personal_layers, 0)
+        whole("personal_layers", self.personal_layers, 0, scope="fedper")
 
     def suited(self, federation: Federation, model: Model) -> Algorithm:
         """The same method for the layers of this model."""
@@ -63,8 +63,10 @@ class FedPer:
         shared = len(sizes) - self.personal_layers
         if shared < 0:
             raise UnsuitedError(
-                f"fedper: personal_layers = {self.personal_layers}, and the model has {len(sizes)} in all; "
-                f"take at most {len(sizes)}"
+                f"personal_layers = {self.personal_layers}, and the model has {len(sizes)} in all; "
+                f"take at most {len(sizes)}",
+                field="personal_layers",
+                scope="fedper",
             )
         if shared == 0:
             return Local(self.lr, self.local_steps, self.local_epochs)

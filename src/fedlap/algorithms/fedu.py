@@ -65,7 +65,11 @@ class FedU:
 
     def __post_init__(self) -> None:
         if self.neighbours not in ("all", "sampled"):
-            raise InputError(f"fedu: neighbours = {self.neighbours!r}; it must be 'all' or 'sampled'")
+            raise InputError(
+                f"neighbours = {self.neighbours!r}; it must be 'all' or 'sampled'",
+                field="neighbours",
+                scope="fedu",
+            )
         check_work("fedu", self.lr, self.local_steps, self.local_epochs)
         self.coupling.check("fedu", self.allow_unstable)
 
@@ -157,10 +161,12 @@ class DFedU:
 
     def __post_init__(self) -> None:
         if self.graph.server:
-            raise InputError("dfedu: the graph has a server vertex and dFedU has no server; use fedu")
-        if whole("dfedu: exchanges", self.exchanges, 1) > 1 and self.mixing == "explicit":
+            raise InputError("the graph has a server vertex and dFedU has no server; use fedu", scope="dfedu")
+        if whole("exchanges", self.exchanges, 1, scope="dfedu") > 1 and self.mixing == "explicit":
             raise InputError(
-                f"dfedu: exchanges = {self.exchanges}; Algorithm 2 has one a round, set mixing = implicit"
+                f"exchanges = {self.exchanges}; Algorithm 2 has one a round, set mixing = implicit",
+                field="exchanges",
+                scope="dfedu",
             )
         check_work("dfedu", self.lr, self.local_steps, self.local_epochs)
         self.coupling.check("dfedu", self.allow_unstable)

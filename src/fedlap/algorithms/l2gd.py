@@ -60,15 +60,21 @@ class L2GD:
 
     def __post_init__(self) -> None:
         check_work("l2gd", self.lr, self.local_steps, self.local_epochs)
-        real("l2gd: strength", self.strength, zero=True)
-        whole("l2gd: coin_seed", self.coin_seed)
-        if real("l2gd: probability", self.probability, zero=False) >= 1:
-            raise InputError(f"l2gd: probability = {self.probability:g}; at 1 nobody would train; take less")
+        real("strength", self.strength, zero=True, scope="l2gd")
+        whole("coin_seed", self.coin_seed, scope="l2gd")
+        if real("probability", self.probability, zero=False, scope="l2gd") >= 1:
+            raise InputError(
+                f"probability = {self.probability:g}; at 1 nobody would train; take less",
+                field="probability",
+                scope="l2gd",
+            )
         if self.step > 2 * (1 + 1e-12):
             raise InputError(
-                f"l2gd: strength = {self.strength:g} is too large: lr·R·(1 − p)·strength/p = {self.step:.4g} "
+                f"strength = {self.strength:g} is too large: lr·R·(1 − p)·strength/p = {self.step:.4g} "
                 f"> 2, with p = {self.probability:g} the probability, and averaging would diverge; take a "
-                f"strength of at most {2 * self.strength / self.step:.4g}"
+                f"strength of at most {2 * self.strength / self.step:.4g}",
+                field="strength",
+                scope="l2gd",
             )
 
     @property

@@ -63,7 +63,7 @@ class NetworkLasso:
 
     def __post_init__(self) -> None:
         check_work("lasso", self.lr, self.local_steps, self.local_epochs)
-        real("lasso: smoothing", self.smoothing, zero=False)
+        real("smoothing", self.smoothing, zero=False, scope="lasso")
         self.coupling.check("lasso", self.allow_unstable)
 
     def suited(self, federation: Federation, model: Model) -> "NetworkLasso":

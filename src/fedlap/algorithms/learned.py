@@ -69,10 +69,12 @@ class FedULearned:
 
     def __post_init__(self) -> None:
         if self.graph.server:
-            raise InputError("fedu-learned: the graph has a server vertex, whose edges none learns; use fedu")
-        whole("fedu-learned: nearest", self.nearest, 1)
-        whole("fedu-learned: warmup", self.warmup, 1)
-        whole("fedu-learned: every", self.every, 0)
+            raise InputError(
+                "the graph has a server vertex, whose edges none learns; use fedu", scope="fedu-learned"
+            )
+        whole("nearest", self.nearest, 1, scope="fedu-learned")
+        whole("warmup", self.warmup, 1, scope="fedu-learned")
+        whole("every", self.every, 0, scope="fedu-learned")
         check_work("fedu-learned", self.lr, self.local_steps, self.local_epochs)
         self.coupling.check("fedu-learned", self.allow_unstable)
 

@@ -115,18 +115,20 @@ class Mocha:
     def __post_init__(self) -> None:
         Work.of(self.local_steps, self.local_epochs)
         if self.loss not in ("auto", *CONJUGATES):
-            raise unknown("loss of mocha", self.loss, ("auto", *CONJUGATES))
-        real("mocha: strength", self.strength, zero=True)
+            raise unknown("loss of mocha", self.loss, ("auto", *CONJUGATES), field="loss")
+        real("strength", self.strength, zero=True, scope="mocha")
         for name in ("shrinkage", "safety"):
             if (value := getattr(self, name)) is not None:
-                real(f"mocha: {name}", value, zero=False)
+                real(name, value, zero=False, scope="mocha")
         for name, zero in (("aggregation", False), ("least_work", True)):
-            if real(f"mocha: {name}", value := getattr(self, name), zero=zero) > 1:
-                raise InputError(f"mocha: {name} = {value}; it must be at most 1")
-        if real("mocha: drop", self.drop, zero=True) >= 1:
-            raise InputError(f"mocha: drop = {self.drop}; it must be below 1, or nobody ever works")
-        whole("mocha: work_seed", self.work_seed)
-        whole("mocha: learn_every", self.learn_every, 0)
+            if real(name, value := getattr(self, name), zero=zero, scope="mocha") > 1:
+                raise InputError(f"{name} = {value}; it must be at most 1", field=name, scope="mocha")
+        if real("drop", self.drop, zero=True, scope="mocha") >= 1:
+            raise InputError(
+                f"drop = {self.drop}; it must be below 1, or nobody ever works", field="drop", scope="mocha"
+            )
+        whole("work_seed", self.work_seed, scope="mocha")
+        whole("learn_every", self.learn_every, 0, scope="mocha")
 
     @property
     def lr(self) -> Any:
@@ -137,11 +139,17 @@ class Mocha:
         """The same method for linear models on these clients, its graph in their order."""
         network, classes = model.network, federation.labels is not None
         if not isinstance(network, DenseNetwork) or len(network.widths) != 2:
-            raise UnsuitedError("mocha: only linear models have its dual; use the model 'linear'")
+            raise UnsuitedError("only linear models have its dual; use the model 'linear'", scope="mocha")
         if self.graph.server:
-            raise UnsuitedError("mocha: the graph has a server vertex, which has no dual; use one of clients")
+            raise UnsuitedError(
+                "the graph has a server vertex, which has no dual; use one of clients", scope="mocha"
+            )
         if not classes and self.loss not in ("auto", "squared"):
-            raise UnsuitedError(f"mocha: loss = {self.loss!r} is for classes; use 'squared' for real targets")
+            raise UnsuitedError(
+                f"loss = {self.loss!r} is for classes; use 'squared' for real targets",
+                field="loss",
+                scope="mocha",
+            )
         loss = CONJUGATES[("logistic" if classes else "squared") if self.loss == "auto" else self.loss]
         shrinkage = (model.l2 / 2 or SHRINKAGE) if self.shrinkage is None else self.shrinkage
         rows = int(federation.train.count.max())

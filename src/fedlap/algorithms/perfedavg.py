@@ -49,9 +49,13 @@ class PerFedAvg:
 
     def __post_init__(self) -> None:
         if self.form not in ("first-order", "hessian"):
-            raise InputError(f"perfedavg: form = {self.form!r}; it must be 'first-order' or 'hessian'")
+            raise InputError(
+                f"form = {self.form!r}; it must be 'first-order' or 'hessian'",
+                field="form",
+                scope="perfedavg",
+            )
         check_work("perfedavg", self.lr, self.local_steps, self.local_epochs)
-        real("perfedavg: adapt_lr", self.adapt_lr, zero=True)
+        real("adapt_lr", self.adapt_lr, zero=True, scope="perfedavg")
 
     @property
     def batches_per_step(self) -> int:

@@ -56,15 +56,16 @@ class PFedMe:
 
     def __post_init__(self) -> None:
         check_work("pfedme", self.lr, self.local_steps, self.local_epochs)
-        real("pfedme: regularisation", self.regularisation, zero=False)
-        whole("pfedme: inner_steps", self.inner_steps, 1)
-        real("pfedme: inner_lr", self.inner_lr, zero=False)
-        real("pfedme: server_mix", self.server_mix, zero=False)
+        real("regularisation", self.regularisation, zero=False, scope="pfedme")
+        whole("inner_steps", self.inner_steps, 1, scope="pfedme")
+        real("inner_lr", self.inner_lr, zero=False, scope="pfedme")
+        real("server_mix", self.server_mix, zero=False, scope="pfedme")
         if self.inner_lr * self.regularisation >= 2:
             raise InputError(
-                f"pfedme: inner_lr·regularisation = {self.inner_lr:g}·{self.regularisation:g} = "
+                f"inner_lr·regularisation = {self.inner_lr:g}·{self.regularisation:g} = "
                 f"{self.inner_lr * self.regularisation:.4g}, and the inner solver is stable only below 2; "
-                f"take an inner_lr below {2 / self.regularisation:.4g}"
+                f"take an inner_lr below {2 / self.regularisation:.4g}",
+                scope="pfedme",
             )
 
     def begin(self, start: Stack) -> tuple[One, Stack]:

@@ -45,7 +45,7 @@ class Scaffold:
 
     def __post_init__(self) -> None:
         check_work("scaffold", self.lr, self.local_steps, self.local_epochs)
-        real("scaffold: server_lr", self.server_lr, zero=False)
+        real("server_lr", self.server_lr, zero=False, scope="scaffold")
 
     def begin(self, start: Stack) -> tuple[Kept, Stack]:
         """The server keeps w, c and the number of clients; each client keeps c_k."""

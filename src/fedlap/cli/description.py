@@ -82,7 +82,7 @@ def put(description: dict[str, Any], path: str, value: Any, given: str) -> None:
     """Put one field into a description; `given` is how it was typed."""
     section, dot, field = path.partition(".")
     if section not in Experiment.model_fields:
-        raise unknown("field of an experiment", section, Experiment.model_fields)
+        raise unknown("field of an experiment", section, Experiment.model_fields, field=section)
     if path == "scarce":
         if not isinstance(value, bool):
             raise InputError(f"{given}: write scarce=true or scarce=false, or one of its fields")
@@ -117,7 +117,7 @@ def shared_settings(names: list[str], settings: dict[str, Any]) -> dict[str, dic
     for field, value in settings.items():
         takers = [name for name in names if field in taken[name]]
         if not takers:
-            raise unknown(f"setting of {', '.join(names)}", field, set().union(*taken.values()))
+            raise unknown(f"setting of {', '.join(names)}", field, set().union(*taken.values()), field=field)
         for name in takers:
             shared[name][field] = value
     return shared

@@ -17,7 +17,7 @@ from fedlap.federation import Federation
 from fedlap.graph import Graph, from_file
 from fedlap.personal import Personals
 from fedlap.runs import Run
-from fedlap.sections import located
+from fedlap.sections import locate_errors
 from fedlap.work import Work
 
 FIELDS = ("graph", "data", "partition", "scarce", "seed")  # of an experiment, which its graph depends on
@@ -57,7 +57,9 @@ def subject(what: Path | None, of_models: Path | None, given: dict[str, Any]) ->
             f"--data {given['data']} --graph FILE"
         )
     if what is None and given["data"] is None:
-        raise InputError("graph: name a file with a graph, the folder of a run, or --data with --graph")
+        raise InputError(
+            "name a file with a graph, the folder of a run, or --data with --graph", scope="graph"
+        )
     beside = None if of_models is None else opened(of_models)
     if what is None:
         made = of_experiment(typed(given))
@@ -91,7 +93,7 @@ def loaded(experiment: Experiment) -> tuple[Federation, Graph | None]:
 def of_experiment(experiment: Experiment) -> Subject:
     """The graph that an experiment would use."""
     federation, known = loaded(experiment)
-    with located(graph=experiment.graph):
+    with locate_errors(graph=experiment.graph):
         graph = experiment.built_graph(federation, known).aligned(federation.clients)
     kind = experiment.graph
     name = Path(kind["path"]).name if "path" in kind and kind["name"] == "file" else kind["name"]
@@ -160,7 +162,7 @@ def coupling_of(graph: Graph, settings: dict[str, Any], given: dict[str, Any]) -
     lr, (steps, epochs) = FedU.lr if lr is None else lr, (work.get(key) for key in WORK)
     check_work("graph", lr, steps, epochs)
     if strength is not None:
-        real("graph: strength", strength, zero=True)
+        real("strength", strength, zero=True, scope="graph")
     done = Work.of(steps, epochs)
     kind = ("epoch" if done.epochs else "step") + ("" if done.repeats == 1 else "s")
     return Coupling(graph, strength, lr, done.repeats), f"lr = {lr:g}, R = {done.repeats} local {kind}"

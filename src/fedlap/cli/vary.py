@@ -68,7 +68,7 @@ class Combination:
 
     def refused(self, error: InputError) -> InputError:
         """The same mistake, with the values that it was made with."""
-        return InputError(f"with {self.label}: {error}")
+        return InputError(f"with {self.label}: {error}", field=error.field)
 
 
 def combinations(texts: Sequence[str], algorithm: str) -> list[Combination]:
@@ -108,9 +108,10 @@ def path_of(key: str, text: str, algorithm: str) -> str:
     if section in Experiment.model_fields:
         return key.removesuffix(".name")
     if dot:
-        raise unknown("field of an experiment", section, Experiment.model_fields)
+        raise unknown("field of an experiment", section, Experiment.model_fields, field=section)
     if key not in settings:
-        raise unknown("field to vary", key, {*Experiment.model_fields, *settings} - {"seed", "data"})
+        known = {*Experiment.model_fields, *settings} - {"seed", "data"}
+        raise unknown("field to vary", key, known, field=key)
     return f"algorithm.{key}"
 
 

@@ -137,12 +137,12 @@ def load_with_graph(
     `scarce` are the settings of `Federation.scarce`; None leaves all rows.
     """
     if name not in SOURCES:
-        raise unknown("data set", name, SOURCES)
+        raise unknown("data set", name, SOURCES, field="name")
     source = SOURCES[name]
     known = [name for name in inspect.signature(source.make).parameters if name != "seed"]
     for setting in settings:
         if setting not in known:
-            raise unknown(f"setting of data {name!r}", setting, known)
+            raise unknown(f"setting of data {name!r}", setting, known, field=setting)
     if source.tabular:
         table = source.make(**settings)
         assert isinstance(table, Table)
@@ -154,12 +154,13 @@ def load_with_graph(
         federation, graph = made.federation, made.graph
     else:
         raise InputError(
-            f"data {name!r} comes with its own clients and test rows; leave partition and test_share"
+            f"data {name!r} comes with its own clients and test rows; leave partition and test_share",
+            field="data",
         )
     if scarce is not None:
         for setting in scarce:
             if setting not in (fields := ("share_of_clients", "keep", "cut_test")):
-                raise unknown("setting of scarce", setting, fields)
+                raise unknown("setting of scarce", setting, fields, field=setting)
         federation = federation.scarce(**scarce, seed=seed)
     return federation.scaled(source.scale if scale is None else scale), graph
 

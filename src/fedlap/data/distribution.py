@@ -56,5 +56,6 @@ class Distribution:
             folders = ", ".join(dict.fromkeys(str(path.parent) for path in paths.values()))
             raise InputError(
                 f"data {self.name!r} in {folders}: {error}; "
-                f"delete the file and run `fedlap data get {self.name}`"
+                f"delete the file and run `fedlap data get {self.name}`",
+                field="data",
             ) from None

@@ -39,16 +39,20 @@ def file(
     sha256, test_sha256: refuse other content than this; by default that of the file when first asked for.
     """
     if label is None and Path(path).suffix.lower() != ".npz":
-        raise InputError(f"data: {path!r} needs the name of the column to predict; give it with --label")
+        raise InputError(
+            f"{path!r} needs the name of the column to predict; give it with --label", scope="data"
+        )
     if test is not None and Path(test).suffix.lower() != Path(path).suffix.lower():
-        raise InputError(f"data: {path!r} and {test!r} are of different kinds; give two of one kind")
+        raise InputError(f"{path!r} and {test!r} are of different kinds; give two of one kind", scope="data")
     kind = Path(path).suffix.lower()
     if kind not in FILES:
-        raise InputError(f"data: {path!r} is none of {', '.join(FILES)}; save it as one of these")
+        raise InputError(f"{path!r} is none of {', '.join(FILES)}; save it as one of these", scope="data")
     chosen = None if features is None else tuple(features)
     if kind == ".npz":
         if drop:
-            raise InputError(f"data: {path!r} has arrays, not columns to drop; choose one with features")
+            raise InputError(
+                f"{path!r} has arrays, not columns to drop; choose one with features", scope="data"
+            )
         return of_npz(path, client, label, test, chosen, task, sha256, test_sha256)
     contents = [checked_digest("data", path, sha256)]
     if test is not None:
@@ -113,15 +117,17 @@ def frame_of(path: str, client: str | None, label: str, sha256: str = "") -> Fra
             **exact_options(pandas.__version__),
         )
     except ImportError as error:
-        raise InputError("data: reading Parquet needs pyarrow; run pip install 'fedlap[parquet]'") from error
+        raise InputError(
+            "reading Parquet needs pyarrow; run pip install 'fedlap[parquet]'", scope="data"
+        ) from error
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RuntimeError, MemoryError) as error:
-        raise InputError(f"data: {path!r} cannot be read ({reason(error)})") from error
+        raise InputError(f"{path!r} cannot be read ({reason(error)})", scope="data") from error
     for place in (place for place, name in enumerate(names, 1) if not name.strip()):
         raise InputError(f"{path}: column {place} has no name; name it, or save the file without an index")
     for name in repeated(names):
         raise InputError(f"{path}: column {name!r} appears twice; give every column its own name")
     if not isinstance(frame.index, pandas.RangeIndex):
-        raise InputError(f"data: {path!r} has lines with more values than its header has names")
+        raise InputError(f"{path!r} has lines with more values than its header has names", scope="data")
     if text:
         # Words for missing numbers are names here. pandas can be told so per column, which takes long where
         # there are many columns; a second reading of two does not.

@@ -33,7 +33,7 @@ def of_npz(
 ) -> Table:
     """Features, labels and, where there is one, an array of clients, from files of this content."""
     if features is not None and len(features) != 1:
-        raise InputError(f"data: {path!r} needs one array of features; give features = ['x']")
+        raise InputError(f"{path!r} needs one array of features; give features = ['x']", scope="data")
     where = [each for each in (path, test) if each is not None]
     given = [arrays_of(each, wanted) for each, wanted in zip(where, (sha256, test_sha256), strict=False)]
     names = {"x": "x" if features is None else features[0], "y": label or "y"}
@@ -77,7 +77,7 @@ def arrays_of(path: str, sha256: str = "") -> Arrays:
         raise
     except DAMAGED as error:
         raise InputError(
-            f"data: {path!r} cannot be read as arrays of numbers or text ({reason(error)})"
+            f"{path!r} cannot be read as arrays of numbers or text ({reason(error)})", scope="data"
         ) from error
     for name in (path, *list(_last)[:-1]):
         _last.pop(name, None)
@@ -121,7 +121,7 @@ def as_text(array: Array, path: str) -> Array:
         return np.char.decode(array) if array.dtype.kind == "S" else array
     except UnicodeDecodeError as error:
         raise InputError(
-            f"data: {path!r} holds bytes that are no text ({error}); save them as text"
+            f"{path!r} holds bytes that are no text ({error}); save them as text", scope="data"
         ) from error
 
 

@@ -101,7 +101,8 @@ def _writable(folders: list[Path]) -> Path:
         except OSError as error:
             reasons.append(f"{folder}: {error.strerror}")
     raise InputError(
-        f"data: no folder to download to ({'; '.join(reasons)}); set FEDLAP_DATA to one that can be written"
+        f"no folder to download to ({'; '.join(reasons)}); set FEDLAP_DATA to one that can be written",
+        scope="data",
     )
 
 
@@ -123,12 +124,13 @@ def _downloaded(original: Original, target: Path) -> Path:
             failures.append(f"{address} does not give the official file: {error}")
         except OSError as error:
             raise InputError(
-                f"data: {str(part)!r} cannot be written ({error.strerror}); "
-                "free some space, or set FEDLAP_DATA to another folder"
+                f"{str(part)!r} cannot be written ({error.strerror}); "
+                "free some space, or set FEDLAP_DATA to another folder",
+                scope="data",
             ) from error
     raise InputError(
-        f"data: {original.name!r} could not be downloaded ({'; '.join(failures)}); "
-        f"or put it into {target.parent}"
+        f"{original.name!r} could not be downloaded ({'; '.join(failures)}); or put it into {target.parent}",
+        scope="data",
     )
 
 

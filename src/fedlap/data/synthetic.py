@@ -61,7 +61,7 @@ def synthetic(
     seed: of everything.
     """
     if task not in ("classification", "regression"):
-        raise unknown("task of synthetic data", task, ("classification", "regression"))
+        raise unknown("task of synthetic data", task, ("classification", "regression"), field="task")
     least = {"clients": 1, "features": 1, "rows": 1, "test_rows": 0, "labels": 2}
     counts = {
         "clients": clients,
@@ -71,11 +71,15 @@ def synthetic(
         "labels": labels,
     }
     for name, value in counts.items():
-        whole(f"synthetic: {name}", value, least[name])
+        whole(name, value, least[name], scope="synthetic")
     for name, amount in {"smoothness": smoothness, "size": size, "noise": noise}.items():
-        real(f"synthetic: {name}", amount, zero=True)
-    if not 0 <= whole("synthetic: clusters", clusters, 0) <= clients:
-        raise InputError(f"synthetic: clusters = {clusters}; there are {clients} clients, take no more")
+        real(name, amount, zero=True, scope="synthetic")
+    if not 0 <= whole("clusters", clusters, 0, scope="synthetic") <= clients:
+        raise InputError(
+            f"clusters = {clusters}; there are {clients} clients, take no more",
+            field="clusters",
+            scope="synthetic",
+        )
     names = tuple(str(k) for k in range(clients))
     member = torch.arange(clients) * clusters // clients
     graph = _joined(names, member) if clusters else Graph.ring(names)

@@ -76,7 +76,7 @@ def unseen(
     """
     kind = Path(path).suffix.lower()
     if kind not in FILES:
-        raise InputError(f"data: {path!r} is none of {', '.join(FILES)}; save it as one of these")
+        raise InputError(f"{path!r} is none of {', '.join(FILES)}; save it as one of these", scope="data")
     if kind == ".npz":
         return _of_arrays(path, inputs, client, label, target or "y")
     frame = frame_of(path, client, label or target or "").rename(columns=str)

@@ -210,7 +210,7 @@ class StackTask:
         """All steps of the round, in place, each with a step towards other models."""
         self._check("w", w)
         self._check("to", to)
-        whole("pulled: times", times, 1)
+        whole("times", times, 1, scope="pulled")
         if to.is_contiguous() and self._fused(w, lr, times, Pulled(to, by, drag)):
             return w
         for batch in self.batches():

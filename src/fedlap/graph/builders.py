@@ -80,10 +80,12 @@ def watts_strogatz(
     `rewire`, gets another one for its other end, such that no pair is joined twice.
     """
     names = checked_names(clients)
-    size, near = len(names), whole("graph: neighbours", neighbours, 0)
+    size, near = len(names), whole("neighbours", neighbours, 0, scope="graph")
     if near % 2 or near >= size:
         raise InputError(
-            f"graph: neighbours = {near}; on a ring of {size} clients it must be even, and below {size}"
+            f"neighbours = {near}; on a ring of {size} clients it must be even, and below {size}",
+            field="neighbours",
+            scope="graph",
         )
     check_edges("watts-strogatz", size * near / 2)
     begin = np.tile(np.arange(size), near // 2)
@@ -106,9 +108,11 @@ def blocks(
     Every two clients of a cluster are joined with probability `inside`, those of two with `between`.
     """
     names = checked_names(clients)
-    size, number = len(names), whole("graph: clusters", clusters, 1)
+    size, number = len(names), whole("clusters", clusters, 1, scope="graph")
     if number > size:
-        raise InputError(f"graph: clusters = {number}; there are only {size} clients")
+        raise InputError(
+            f"clusters = {number}; there are only {size} clients", field="clusters", scope="graph"
+        )
     near, far = checked_probability("inside", inside), checked_probability("between", between)
     first = -(-np.arange(number + 1) * size // number)  # where each cluster begins
     own = np.diff(first)
@@ -153,15 +157,16 @@ def check_edges(kind: str, edges: float) -> None:
     """Refuse a graph with more edges than are held at ease."""
     if edges > MOST_EDGES:
         raise InputError(
-            f"graph: {kind} joins about {edges:.2g} pairs of clients, and {MOST_EDGES:.0e} are the most; "
-            "take a sparser graph, as nearest is"
+            f"{kind} joins about {edges:.2g} pairs of clients, and {MOST_EDGES:.0e} are the most; "
+            "take a sparser graph, as nearest is",
+            scope="graph",
         )
 
 
 def checked_probability(name: str, value: float) -> float:
     """A number in [0, 1]."""
     if not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise InputError(f"graph: {name} = {value!r}; it must be in [0, 1]")
+        raise InputError(f"{name} = {value!r}; it must be in [0, 1]", field=name, scope="graph")
     return float(value)
 
 

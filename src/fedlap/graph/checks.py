@@ -23,15 +23,19 @@ Edge = tuple[str, str] | tuple[str, str, float]
 def checked_names(clients: Iterable[str]) -> tuple[str, ...]:
     """Clients' names, each once."""
     if not isinstance(clients, Iterable):
-        raise InputError(f"graph: clients = {clients!r}; give their names, as in federation.clients")
+        raise InputError(
+            f"clients = {clients!r}; give their names, as in federation.clients",
+            field="clients",
+            scope="graph",
+        )
     names = tuple(str(name) for name in clients)
     if not names:
-        raise InputError("graph: it has no clients; give their names")
+        raise InputError("it has no clients; give their names", scope="graph")
     if len(set(names)) < len(names):
         seen: set[str] = set()
         for name in names:
             if name in seen:
-                raise InputError(f"graph: client {name!r} is named twice")
+                raise InputError(f"client {name!r} is named twice", scope="graph")
             seen.add(name)
     return names
 
@@ -39,16 +43,19 @@ def checked_names(clients: Iterable[str]) -> tuple[str, ...]:
 def checked_edge(edge: Edge) -> tuple[str, str, float]:
     """Two clients and the weight between them, 1 where none is given."""
     if not isinstance(edge, Sequence) or isinstance(edge, str) or len(edge) not in (2, 3):
-        raise InputError(f"graph: the edge {edge!r} is not (client, client) or (client, client, weight)")
+        raise InputError(
+            f"the edge {edge!r} is not (client, client) or (client, client, weight)", scope="graph"
+        )
     try:
         weight = float(edge[2]) if len(edge) == 3 else 1.0
     except (TypeError, ValueError) as error:
-        raise InputError(f"graph: the edge {edge!r} has a weight that is not a number") from error
+        raise InputError(f"the edge {edge!r} has a weight that is not a number", scope="graph") from error
     if not 0 <= weight <= MOST_WEIGHT:
         ends = f"between {edge[0]!r} and {edge[1]!r}"
         raise InputError(
-            f"graph: the edge {ends} has weight {weight}; weights must be finite and not negative"
-            f"{_bound(weight)}"
+            f"the edge {ends} has weight {weight}; weights must be finite and not negative{_bound(weight)}",
+            field="weight",
+            scope="graph",
         )
     return str(edge[0]), str(edge[1]), weight
 
@@ -79,10 +86,12 @@ def _check_edges(edges: Sequence[tuple[str, str, float]], at: Mapping[str, int])
             if name not in at:
                 raise unknown("client in graph's edges", name, at)
         if a == b:
-            raise InputError(f"graph: client {a!r} is joined to itself; leave such edges out")
+            raise InputError(f"client {a!r} is joined to itself; leave such edges out", scope="graph")
         pair = (min(a, b), max(a, b))
         if pair in seen:
-            raise InputError(f"graph: the edge between {a!r} and {b!r} is given twice; give each pair once")
+            raise InputError(
+                f"the edge between {a!r} and {b!r} is given twice; give each pair once", scope="graph"
+            )
         seen.add(pair)
 
 
@@ -96,11 +105,11 @@ def checked_square(matrix: Any) -> csr_array:
             raise TypeError("they are complex")
         array = csr_array(matrix.astype(float))
     except (TypeError, ValueError) as error:
-        raise InputError(f"graph: the weights are not a matrix of numbers: {error}") from error
+        raise InputError(f"the weights are not a matrix of numbers: {error}", scope="graph") from error
     array.eliminate_zeros()
     if array.ndim != 2 or array.shape[0] != array.shape[1] or array.shape[0] == 0:
         raise InputError(
-            f"graph: the weight matrix has shape {array.shape}; it must be square, one row a client"
+            f"the weight matrix has shape {array.shape}; it must be square, one row a client", scope="graph"
         )
     return array
 
@@ -116,7 +125,11 @@ def _of_tensor(matrix: Tensor) -> Any:
 def checked_weight(value: float) -> float:
     """A weight for all edges."""
     if not isinstance(value, int | float) or not 0 <= value <= MOST_WEIGHT:
-        raise InputError(f"graph: weight {value!r}; weights must be finite and not negative{_bound(value)}")
+        raise InputError(
+            f"weight {value!r}; weights must be finite and not negative{_bound(value)}",
+            field="weight",
+            scope="graph",
+        )
     return float(value)
 
 
@@ -129,23 +142,30 @@ def check_entries(a: csr_array, names: tuple[str, ...] | None) -> None:
         return f"({names[k]!r}, {names[l]!r})" if names else f"({k}, {l})"
 
     if (bad := ~(np.isfinite(a.data))).any():
-        raise InputError(f"graph: the weight at {entry(bad, a)} is NaN or infinite; weights must be finite")
+        raise InputError(
+            f"the weight at {entry(bad, a)} is NaN or infinite; weights must be finite", scope="graph"
+        )
     if (bad := a.data > MOST_WEIGHT).any():
         raise InputError(
-            f"graph: the weight at {entry(bad, a)} is {a.data[bad][0]:g}; weights must be at most "
-            f"{MOST_WEIGHT:g}, divide all of them by one number"
+            f"the weight at {entry(bad, a)} is {a.data[bad][0]:g}; weights must be at most "
+            f"{MOST_WEIGHT:g}, divide all of them by one number",
+            scope="graph",
         )
     if (bad := a.data < 0).any():
         raise InputError(
-            f"graph: the weight at {entry(bad, a)} is {a.data[bad][0]:g}; weights must not be negative"
+            f"the weight at {entry(bad, a)} is {a.data[bad][0]:g}; weights must not be negative",
+            scope="graph",
         )
     if (diagonal := a.diagonal()).any():
         k = int(np.flatnonzero(diagonal)[0])
-        raise InputError(f"graph: entry ({k}, {k}) on the diagonal is {diagonal[k]:g}; it must be zero")
+        raise InputError(
+            f"entry ({k}, {k}) on the diagonal is {diagonal[k]:g}; it must be zero", scope="graph"
+        )
     difference = csr_array(abs(a - a.T))
     if (bad := difference.data > ROUNDING * a.data.max(initial=0.0)).any():
         at = entry(bad, difference)
         raise InputError(
-            f"graph: the weights at {at} and its mirror differ by {difference.data[bad][0]:g}; "
-            "make the matrix symmetric"
+            f"the weights at {at} and its mirror differ by {difference.data[bad][0]:g}; "
+            "make the matrix symmetric",
+            scope="graph",
         )

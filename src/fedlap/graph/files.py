@@ -39,14 +39,14 @@ def from_file(clients: Sequence[str] | None, path: str, sha256: str = "") -> Gra
     names. With `sha256`, only from a file with that content.
     """
     if not Path(path).exists() or Path(path).is_dir():
-        raise InputError(f"graph: there is no file {path!r}")
+        raise InputError(f"there is no file {path!r}", scope="graph")
     content = read_checked("graph", path, sha256)
     try:
         return _read(Path(path).suffix.lower(), content, clients)
     except InputError as error:
-        raise InputError(f"{error} (in {path})") from error
+        raise error.reword(f"{error.message} (in {path})", field=error.field, scope=error.scope) from error
     except (*DAMAGED, IndexError, csv.Error) as error:
-        raise InputError(f"graph: {path!r} cannot be read: {reason(error)}") from error
+        raise InputError(f"{path!r} cannot be read: {reason(error)}", scope="graph") from error
 
 
 def to_file(graph: Graph, path: str | Path) -> None:
@@ -58,7 +58,9 @@ def to_file(graph: Graph, path: str | Path) -> None:
     """
     file = Path(path)
     if graph.server:
-        raise InputError("graph: a server's vertex cannot be kept in a file; make a star with server = true")
+        raise InputError(
+            "a server's vertex cannot be kept in a file; make a star with server = true", scope="graph"
+        )
     check_edges("it", graph.edges)
     matrix = coo_array(graph.weights.matrix())
     content = io.BytesIO()
@@ -72,7 +74,7 @@ def to_file(graph: Graph, path: str | Path) -> None:
     elif file.suffix.lower() == ".mtx":
         mmwrite(content, matrix, symmetry="symmetric")
     else:
-        raise InputError(f"graph: it cannot be written to {str(path)!r}, but to {', '.join(WRITTEN)}")
+        raise InputError(f"it cannot be written to {str(path)!r}, but to {', '.join(WRITTEN)}", scope="graph")
     write_file(file, content.getvalue())
 
 
@@ -84,7 +86,7 @@ def _read(kind: str, content: bytes, clients: Sequence[str] | None) -> Graph:
         return Graph.from_matrix(mmread(io.BytesIO(content), spmatrix=False), clients)
     if kind not in READ:
         raise InputError(
-            "graph: it is neither a .csv file of edges nor a .npz, .mtx or .npy file of a matrix"
+            "it is neither a .csv file of edges nor a .npz, .mtx or .npy file of a matrix", scope="graph"
         )
     if kind == ".npy":
         return Graph.from_matrix(array_in(content), clients)
@@ -125,14 +127,14 @@ def _columns(content: bytes) -> Columns:
                 continue
             if len(cells) not in (2, 3):
                 raise InputError(
-                    f"graph: line {number} has {len(cells)} columns; "
-                    "write client,client or client,client,weight"
+                    f"line {number} has {len(cells)} columns; write client,client or client,client,weight",
+                    scope="graph",
                 )
             try:
                 weight.append(float(cells[2]) if len(cells) == 3 else 1.0)
             except ValueError as error:
                 raise InputError(
-                    f"graph: line {number} has the weight {cells[2].strip()!r}; it must be a number"
+                    f"line {number} has the weight {cells[2].strip()!r}; it must be a number", scope="graph"
                 ) from error
             begin.append(cells[0].strip())
             end.append(cells[1].strip())
@@ -162,7 +164,8 @@ def _lines(graph: Graph, matrix: coo_array) -> str:
     for name in names:
         if name != name.strip():
             raise InputError(
-                f"graph: client {name!r} begins or ends with a blank, which a .csv file loses; use .npz"
+                f"client {name!r} begins or ends with a blank, which a .csv file loses; use .npz",
+                scope="graph",
             )
     upper = matrix.row < matrix.col
     alone = np.setdiff1d(np.arange(graph.size), matrix.row) if graph.size > 1 else np.array([], dtype=int)

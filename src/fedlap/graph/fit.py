@@ -33,7 +33,9 @@ class Fit:
     def of(graph: Graph, models: Float[Tensor, "client param"]) -> "Fit":
         """Of models in the order of the graph's clients."""
         if graph.server:
-            raise InputError("graph: the server's vertex has no model that is kept, so the fit is not known")
+            raise InputError(
+                "the server's vertex has no model that is kept, so the fit is not known", scope="graph"
+            )
         clients = len(models)
         weight = float(graph.weights.degrees(torch.zeros(1, dtype=torch.float64)).sum()) / 2
         # The mean squared distance of two clients is twice the variance.
@@ -103,7 +105,7 @@ def average_precision(learned: Graph, truth: Graph) -> float:
     Pairs of the same weight are taken together; those without an edge come last.
     """
     if not truth.edges:
-        raise InputError("graph: the true graph has no edges to be found")
+        raise InputError("the true graph has no edges to be found", scope="graph")
     (begin, end), weight = pairs(learned)
     true_begin, true_end = pairs(truth)[0]
     order = np.argsort(-weight, kind="stable")

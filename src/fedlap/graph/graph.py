@@ -80,7 +80,7 @@ class Graph:
             return cls._joined(names, 0 * each[1:], each[1:], weight)
         if SERVER in names:
             raise InputError(
-                f"graph: a client is called {SERVER!r}, the name of the server's vertex; rename it"
+                f"a client is called {SERVER!r}, the name of the server's vertex; rename it", scope="graph"
             )
         whole = cls._joined((*names, SERVER), len(names) + 0 * each, each, weight)
         return cls(names, whole.weights, server=True)
@@ -126,7 +126,8 @@ class Graph:
         names = None if clients is None else checked_names(clients)
         if names is not None and len(names) != a.shape[0]:
             raise InputError(
-                f"graph: a {a.shape[0]}×{a.shape[0]} matrix for {len(names)} clients; sizes must agree"
+                f"a {a.shape[0]}×{a.shape[0]} matrix for {len(names)} clients; sizes must agree",
+                scope="graph",
             )
         check_entries(a, names)
         return cls(names, weights(csr_array((a + a.T) / 2)))
@@ -202,17 +203,20 @@ class Graph:
         if self.clients is None:
             if self.size != len(wanted):
                 raise InputError(
-                    f"graph: it has {self.size} vertices, the data {len(wanted)} clients; sizes must agree"
+                    f"it has {self.size} vertices, the data {len(wanted)} clients; sizes must agree",
+                    scope="graph",
                 )
             return Graph(wanted, self.weights, self.server)._with_rho(self.rho)
         if self.clients == wanted:
             return self
         for missing in sorted(set(wanted) - set(self.clients)):
             raise InputError(
-                f"graph: client {missing!r} of the data is not in the graph; both need the same names"
+                f"client {missing!r} of the data is not in the graph; both need the same names", scope="graph"
             )
         for extra in sorted(set(self.clients) - set(wanted)):
-            raise InputError(f"graph: {extra!r} is not a client of the data; both need the same names")
+            raise InputError(
+                f"{extra!r} is not a client of the data; both need the same names", scope="graph"
+            )
         if isinstance(self.weights, CompleteWeights):
             return Graph(wanted, self.weights, self.server)
         at = {name: place for place, name in enumerate((*self.clients, SERVER))}

@@ -59,9 +59,9 @@ def learned_weights(
     So neither ties nor rounding depend on the order in which clients are given.
     """
     if method not in LEARNERS:
-        raise unknown("way to learn a graph", method, LEARNERS)
+        raise unknown("way to learn a graph", method, LEARNERS, field="method")
     check_size(len(models))
-    near = min(whole("learned graph: neighbours", neighbours, 1), len(models) - 1)
+    near = min(whole("neighbours", neighbours, 1, scope="learned graph"), len(models) - 1)
     if not bool(models.isfinite().all()):
         raise InputError("learned graph: some models are not finite; training has diverged")
     if near == 0:

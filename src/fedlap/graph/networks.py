@@ -14,13 +14,15 @@ def from_networkx(network: Any, clients: Sequence[str] | None = None) -> Graph:
     `clients` says their order, and names those without edges.
     """
     if network.is_directed():
-        raise InputError("graph: the network is directed; weights are symmetric, so give it undirected")
+        raise InputError(
+            "the network is directed; weights are symmetric, so give it undirected", scope="graph"
+        )
     nodes = [str(node) for node in network]
     names = nodes if clients is None else [str(name) for name in clients]
     for stranger in sorted(set(nodes) - set(names)):
         raise unknown("client in the network", stranger, names)
     if len(set(nodes)) < len(nodes):
-        raise InputError("graph: two nodes of the network have the same name as text; rename one")
+        raise InputError("two nodes of the network have the same name as text; rename one", scope="graph")
     edges = ((str(a), str(b), weight) for a, b, weight in network.edges(data="weight", default=1.0))
     return Graph.from_edges(edges, names)
 

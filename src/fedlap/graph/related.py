@@ -28,7 +28,7 @@ def weighted(federation: Federation, little: float = 0.5) -> Graph:
     """
     check_federation("weighted", federation)
     rows = federation.train.count.double()
-    least = real("graph: little", little, zero=True) * torch.quantile(rows, MUCH)
+    least = real("little", little, zero=True, scope="graph") * torch.quantile(rows, MUCH)
     much = (rows >= least).double().numpy()
     if much.all():
         return Graph.complete(federation.clients)
@@ -43,7 +43,9 @@ def similar(federation: Federation) -> Graph:
     """
     check_federation("similar", federation)
     if federation.labels is None:
-        raise InputError("graph: the data's targets are numbers, so clients share no labels; use nearest")
+        raise InputError(
+            "the data's targets are numbers, so clients share no labels; use nearest", scope="graph"
+        )
     seen = torch.zeros(len(federation.clients), len(federation.labels))
     seen[federation.train.owner(), federation.train.y] = 1
     having = seen.sum(0).double()
@@ -83,9 +85,9 @@ def nearest(
     check_federation("nearest", federation)
     points = vectors(federation, by, path, sha256, noise, seed)
     size = len(points)
-    near = min(whole("graph: neighbours", neighbours, 1), size - 1)
+    near = min(whole("neighbours", neighbours, 1, scope="graph"), size - 1)
     if weights not in ("one", "gaussian"):
-        raise InputError(f"graph: weights = {weights!r}; it must be one or gaussian")
+        raise InputError(f"weights = {weights!r}; it must be one or gaussian", field="weights", scope="graph")
     check_edges("nearest", near * size)
     found = _nearest(points, federation.clients, near)
     begin, end = np.repeat(np.arange(size), near), found.ravel()
@@ -161,4 +163,4 @@ def _gaussian(
 
 def _checked_bandwidth(bandwidth: float | None, usual: float) -> float:
     """σ; where all distances are zero any will do."""
-    return (usual or 1.0) if bandwidth is None else real("graph: bandwidth", bandwidth, zero=False)
+    return (usual or 1.0) if bandwidth is None else real("bandwidth", bandwidth, zero=False, scope="graph")

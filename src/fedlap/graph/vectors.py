@@ -25,8 +25,8 @@ def check_federation(graph: str, given: object) -> None:
     """Refuse anything but a federation."""
     if not isinstance(given, Federation):
         raise InputError(
-            f"graph: {graph} got a {type(given).__name__}; give a federation, as from "
-            "fl.Federation.from_dataframe"
+            f"{graph} got a {type(given).__name__}; give a federation, as from fl.Federation.from_dataframe",
+            scope="graph",
         )
 
 
@@ -35,9 +35,15 @@ def vectors(
 ) -> Vectors:
     """What clients are compared by, with Gaussian noise of this standard deviation on every number."""
     if not isinstance(by, str):
-        raise InputError(f"graph: by is a {type(by).__name__}; it must be labels, means or metadata")
+        raise InputError(
+            f"by is a {type(by).__name__}; it must be labels, means or metadata", field="by", scope="graph"
+        )
     if by != "metadata" and path:
-        raise InputError(f"graph: path = {path!r} is for by = 'metadata', and by = {by!r}; leave one out")
+        raise InputError(
+            f"path = {path!r} is for by = 'metadata', and by = {by!r}; leave one out",
+            field="path",
+            scope="graph",
+        )
     if by == "labels":
         made = label_shares(federation)
     elif by == "means":
@@ -45,8 +51,8 @@ def vectors(
     elif by == "metadata":
         made = metadata(federation.clients, path, sha256)
     else:
-        raise InputError(f"graph: by = {by!r}; it must be labels, means or metadata")
-    deviation = real("graph: noise", noise, zero=True)
+        raise InputError(f"by = {by!r}; it must be labels, means or metadata", field="by", scope="graph")
+    deviation = real("noise", noise, zero=True, scope="graph")
     if deviation:
         made = made + deviation * stream(seed).normals(federation.digests, 1, made.shape[1]).numpy()
     return made
@@ -55,7 +61,9 @@ def vectors(
 def label_shares(federation: Federation) -> Vectors:
     """The share of each label among a client's training rows."""
     if federation.labels is None:
-        raise InputError("graph: the data's targets are numbers, so clients have no labels; use by = 'means'")
+        raise InputError(
+            "the data's targets are numbers, so clients have no labels; use by = 'means'", scope="graph"
+        )
     classes, clients = len(federation.labels), len(federation.clients)
     place = federation.train.owner() * classes + federation.train.y
     times = torch.bincount(place, minlength=clients * classes).view(clients, classes)
@@ -80,18 +88,23 @@ def metadata(clients: tuple[str, ...], path: str, sha256: str = "") -> Vectors:
     The first line names the columns. Lines of others than `clients` do not count.
     """
     if not path:
-        raise InputError("graph: path is missing; by = 'metadata' needs a .csv file of clients and numbers")
+        raise InputError(
+            "path is missing; by = 'metadata' needs a .csv file of clients and numbers", scope="graph"
+        )
     if not Path(path).exists() or Path(path).is_dir():
-        raise InputError(f"graph: there is no file {path!r}")
+        raise InputError(f"there is no file {path!r}", scope="graph")
     content = read_checked("graph", path, sha256)
     try:
         lines = _lines(content)
+    except InputError as error:
+        raise error.reword(f"{error.message} (in {path})", field=error.field, scope=error.scope) from error
     except (OSError, ValueError, csv.Error) as error:
-        told = error if isinstance(error, InputError) else f"graph: it cannot be read: {error}"
-        raise InputError(f"{told} (in {path})") from error
+        raise InputError(f"it cannot be read: {error} (in {path})", scope="graph") from error
     for client in clients:
         if client not in lines:
-            raise InputError(f"graph: client {client!r} has no line in {path}; every client needs one")
+            raise InputError(
+                f"client {client!r} has no line in {path}; every client needs one", scope="graph"
+            )
     table = np.array([lines[client] for client in clients])
     deviation = table.std(0)
     return np.asarray((table - table.mean(0)) / np.where(deviation > 0, deviation, 1.0))
@@ -104,19 +117,23 @@ def _lines(content: bytes) -> dict[str, list[float]]:
         reader = csv.reader(file)
         header = [cell.strip() for cell in next(reader, [])]
         if len(header) < 2 or any(_is_number(cell) for cell in header[1:]):
-            raise InputError("graph: line 1 must name the columns, as in client,latitude,longitude")
+            raise InputError("line 1 must name the columns, as in client,latitude,longitude", scope="graph")
         for line in reader:
             if not any(line):
                 continue
-            where = f"graph: line {reader.line_num}"
+            where = f"line {reader.line_num}"
             name, *cells = (cell.strip() for cell in line)
             if len(line) != len(header):
-                raise InputError(f"{where} has {len(line)} columns, line 1 has {len(header)}")
+                raise InputError(f"{where} has {len(line)} columns, line 1 has {len(header)}", scope="graph")
             if name in found:
-                raise InputError(f"{where}: client {name!r} has a line already; give each client one")
+                raise InputError(
+                    f"{where}: client {name!r} has a line already; give each client one", scope="graph"
+                )
             for column, cell in zip(header[1:], cells, strict=True):
                 if not _is_number(cell):
-                    raise InputError(f"{where}: {column} = {cell!r}; it must be a finite number")
+                    raise InputError(
+                        f"{where}: {column} = {cell!r}; it must be a finite number", scope="graph"
+                    )
             found[name] = [float(cell) for cell in cells]
     return found
 

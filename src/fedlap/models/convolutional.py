@@ -135,8 +135,9 @@ class Convolutional:
         image = (1, *inputs) if len(inputs) == 2 else inputs
         if len(image) != 3 or min(image[1:]) < 4:
             raise InputError(
-                f"cnn: features have shape {inputs}; it needs images (channel, height, width) of at least "
-                "4×4 pixels — use model linear or mlp for plain features"
+                f"features have shape {inputs}; it needs images (channel, height, width) of at least "
+                "4×4 pixels — use model linear or mlp for plain features",
+                scope="cnn",
             )
         return ConvolutionalNetwork((image[0], image[1], image[2]), outputs)
 

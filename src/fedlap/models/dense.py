@@ -248,7 +248,7 @@ class Dense:
     def __post_init__(self) -> None:
         check_l2(self.l2)
         for width in self.hidden:
-            whole("mlp: width of a hidden layer", width, 1)
+            whole("width of a hidden layer", width, 1, scope="mlp", field="hidden")
 
     def build(self, inputs: tuple[int, ...], outputs: int) -> DenseNetwork:
         """The network for features of shape `inputs`, flattened."""

@@ -62,4 +62,4 @@ def assembled(layers: Iterable[nn.Module], row: Float[Tensor, "param"]) -> nn.Se
 
 def check_l2(l2: float) -> None:
     """Refuse a weight of the L2 term that is negative or not finite."""
-    real("model: l2", l2, zero=True)
+    real("l2", l2, zero=True, scope="model")

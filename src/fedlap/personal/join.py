@@ -37,13 +37,13 @@ def joined(
     name: str,
 ) -> Personal:
     """The model of a new client; `Result.join` says how it is made."""
-    whole("join: rounds", rounds, 0)
-    whole("join: seed", seed)
+    whole("rounds", rounds, 0, scope="join")
+    whole("seed", seed, scope="join")
     if batch != "all":
-        whole("join: batch", batch, 1)
+        whole("batch", batch, 1, scope="join")
     if str(name) in trained.clients:
         raise InputError(f"join: a client {str(name)!r} is there already; give the new one another name")
-    length = _length(algorithm) if lr is None else real("join: lr", lr, zero=False)
+    length = _length(algorithm) if lr is None else real("lr", lr, zero=False, scope="join")
     near, weights = _heard(trained, neighbours)
     federation = _alone(trained, str(name), _rows(given, trained.about))
     device, dtype = near.device, near.dtype
@@ -86,7 +86,9 @@ def _heard(
         place = trained.place(str(name))
         if place in weight_of:
             raise InputError(f"join: neighbour {str(name)!r} is named twice; name it once")
-        weight_of[place] = real(f"join: weight of neighbour {str(name)!r}", value, zero=False)
+        weight_of[place] = real(
+            f"weight of neighbour {str(name)!r}", value, zero=False, scope="join", field="neighbours"
+        )
     places = sorted(weight_of)
     near = trained.models[places]
     return near, torch.tensor([[weight_of[place]] for place in places], dtype=near.dtype, device=near.device)

@@ -1,0 +1,16 @@
+"""Comparison of two results of training, bit for bit."""
+
+import torch
+
+from fedlap.engines.state import leaves
+
+
+def same(one, other):
+    """All but the times of two results."""
+    for a, b in ((one.models, other.models), (one.server, other.server), (one.private, other.private)):
+        assert [t.shape for t in leaves(a)] == [t.shape for t in leaves(b)]
+        assert all(torch.equal(x, y) for x, y in zip(leaves(a), leaves(b), strict=True))
+    assert one.progress.round == other.progress.round
+    assert one.progress.sent == other.progress.sent
+    untimed = [[{**score.as_dict(), "seconds": 0} for score in each.scores] for each in (one, other)]
+    assert untimed[0] == untimed[1]

@@ -1,0 +1,170 @@
+"""Benchmarks and examples import, run nothing on import, and use only names that fedlap has.
+
+`make test` does not run benchmarks, so a name of fedlap that was moved or renamed would break them unseen.
+"""
+
+import ast
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("benchmarks", "examples")
+FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+
+# Packages of other systems, which have environments of their own (benchmarks/alternatives/environments.py).
+OTHER_SYSTEMS = {"fedjax", "flwr", "jax", "pfl"}
+
+# Top-level statements of a module that runs nothing, beside its guard.
+DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
+
+# Imports each module in a process of its own, forked after the slow third-party packages are loaded.
+IMPORTER = """
+import importlib.util, json, os, sys, traceback
+import matplotlib, numpy, pandas, pydantic, rich.console, scipy.sparse.linalg, torch
+
+for line in sys.stdin:
+    name, path = json.loads(line)
+    read, write = os.pipe()
+    if os.fork() == 0:
+        os.dup2(2, 1)  # prints do not mix with answers
+        answer = {}
+        try:
+            if name.startswith("benchmarks.alternatives."):
+                sys.path.insert(0, os.path.dirname(path))  # they are run as scripts
+            if name.startswith("examples."):
+                spec = importlib.util.spec_from_file_location(name, path)
+                spec.loader.exec_module(importlib.util.module_from_spec(spec))
+            else:
+                importlib.import_module(name)
+        except BaseException as error:
+            answer = {"error": traceback.format_exc(), "absent": None}
+            if isinstance(error, ModuleNotFoundError):
+                answer["absent"] = error.name
+        os.write(write, json.dumps(answer).encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as answers:
+        print(json.dumps([name, json.loads(answers.read())]))
+    os.wait()
+"""
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+every_file = pytest.mark.parametrize("path", FILES, ids=module_name)
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def imported() -> dict[str, dict[str, Any]]:
+    """Errors of importing each module, by its name; empty where it was imported."""
+    asked = "".join(json.dumps([module_name(path), str(path)]) + "\n" for path in FILES)
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTER], input=asked, capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr, f"importing printed: {done.stderr}"
+    return dict(map(json.loads, done.stdout.splitlines()))
+
+
+@every_file
+def test_modules_import(path, imported):
+    answer = imported[module_name(path)]
+    if answer and (answer["absent"] or "").partition(".")[0] in OTHER_SYSTEMS:
+        pytest.skip(f"the package {answer['absent']} is not installed")
+    assert not answer, answer["error"]
+
+
+@every_file
+def test_modules_run_nothing_when_imported(path):
+    guarded = [each for each in tree(path).body if is_guard(each)]
+    rest = [each for each in tree(path).body if not is_guard(each) and not is_docstring(each)]
+    assert [ast.unparse(each) for each in rest if not isinstance(each, DEFINITIONS)] == []
+    starts = any(isinstance(each, ast.FunctionDef) and each.name == "main" for each in rest)
+    if starts or path.is_relative_to(ROOT / "examples"):
+        assert guarded, 'end with `if __name__ == "__main__":`'
+
+
+def is_guard(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
+
+
+def is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+@every_file
+def test_names_of_fedlap_exist(path):
+    """Also those that functions use or import, and those in scripts that are written as strings."""
+    missing = [name for part in parts(tree(path)) for name in names(part) if not exists(name)]
+    assert missing == []
+
+
+def parts(module: ast.Module) -> Iterator[ast.Module]:
+    """A module, and each string in it that is Python code which imports fedlap."""
+    yield module
+    for node in ast.walk(module):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "import fedlap" in node.value:
+            try:
+                yield ast.parse(node.value)
+            except SyntaxError:  # text about code
+                continue
+
+
+def names(module: ast.Module) -> set[str]:
+    """Full names of everything in fedlap that a module imports or reaches through what it imports."""
+    local: dict[str, str] = {}  # names in the module and what they stand for
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            for each in node.names:
+                if each.name.partition(".")[0] == "fedlap":
+                    local[each.asname or "fedlap"] = each.name if each.asname else "fedlap"
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "fedlap":
+            local |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
+    reached = {
+        ".".join([local[chain[0]], *chain[1:]])
+        for node in ast.walk(module)
+        if isinstance(node, ast.Attribute) and (chain := attributes(node)) and chain[0] in local
+    }
+    return reached | set(local.values())
+
+
+def attributes(node: ast.expr) -> list[str]:
+    """The names of `a.b.c`; none where it begins with anything but a name."""
+    if isinstance(node, ast.Name):
+        return [node.id]
+    before = attributes(node.value) if isinstance(node, ast.Attribute) else []
+    return [*before, node.attr] if before else []
+
+
+def exists(name: str) -> bool:
+    """Whether a name can be reached; attributes of anything but modules and classes are not followed."""
+    words = name.split(".")
+    found: Any = importlib.import_module(words[0])
+    for word in words[1:]:
+        if not isinstance(found, ModuleType | type):
+            return True
+        if not hasattr(found, word) and hasattr(found, "__path__"):  # a module of a package, not loaded yet
+            inside = f"{found.__name__}.{word}"
+            if importlib.util.find_spec(inside) is not None:
+                importlib.import_module(inside)
+        if not hasattr(found, word):
+            return False
+        found = getattr(found, word)
+    return True
