@@ -63,7 +63,7 @@ format: $(READY)
 
 # RESULTS.md and the values stored with recipes, from the files that `fedlap reproduce --out results` left.
 results: $(READY)
-	$(BIN)/fedlap results results --to RESULTS.md --tuned src/fedlap/recipes/tuned
+	$(BIN)/fedlap results results --to RESULTS.md --tuned src/fedlap/reproduce/recipes/tuned
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks --results benchmarks/RESULTS.md

@@ -29,10 +29,10 @@ sys.modules["fedlap"].__path__ = [str(Path(__file__).resolve().parent.parent / "
 
 from fedlap.models import Batch, CrossEntropy, Memory, Model, autograd  # noqa: E402
 from fedlap.models import convolutional as cnn  # noqa: E402
+from fedlap.models.cnn_layers import Body, InPieces, full  # noqa: E402
 from fedlap.models.convolution import Batched, Direct, Tiled, Way, Windows  # noqa: E402
-from fedlap.models.layout import views  # noqa: E402
 from fedlap.models.model import InPlace, Slope  # noqa: E402
-from fedlap.models.pieces import Body, InPieces, full  # noqa: E402
+from fedlap.models.parameters import views  # noqa: E402
 
 LABELS, LR, STEPS = 10, 0.001, 5
 EVALUATED = 100  # rows of each client that are scored

@@ -20,9 +20,9 @@ import torch
 import fedlap as fl
 from benchmarks import scale
 from benchmarks.results import write_section
-from fedlap.schedule import Schedule
-from fedlap.training import fit_all
-from fedlap.trials import Trial
+from fedlap.training.fit import fit_all
+from fedlap.training.jobs import Trial
+from fedlap.training.schedule import Schedule
 
 BATCH, LR = 20, 0.03
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import fedlap as fl
-from fedlap.schedule import Schedule
-from fedlap.training import fit_all
-from fedlap.trials import Trial
+from fedlap.training.fit import fit_all
+from fedlap.training.jobs import Trial
+from fedlap.training.schedule import Schedule
 
 Run = tuple[Any, fl.Federation, Any, int]  # method, federation, model, seed
 

@@ -26,7 +26,7 @@ import fedlap as fl
 from benchmarks.results import write_section
 from benchmarks.scale import federation
 from fedlap.graph import erdos_renyi, from_file, nearest, to_file, watts_strogatz
-from fedlap.graph.mixing import implicit
+from fedlap.graph.implicit import implicit
 from fedlap.graph.spectrum import largest
 
 CLIENTS, NEIGHBOURS, PARAMS, EDGES = 100_000, 10, 1_000, 1_000_000

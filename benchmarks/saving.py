@@ -17,10 +17,10 @@ from pathlib import Path
 
 import torch
 
-from fedlap.experiment import Experiment
-from fedlap.keeping import Plan, Watch
-from fedlap.runs import Run
-from fedlap.sweeps import Prepared, prepared
+from fedlap.experiments.experiment import Experiment
+from fedlap.experiments.prepare import Prepared, prepared
+from fedlap.experiments.run_folder import Run
+from fedlap.experiments.session import Plan, Watch
 
 MUST = 0.05
 CLIENTS, HIDDEN = 1_000, 100

@@ -17,10 +17,10 @@ import torch
 from scipy.sparse import coo_array
 
 import fedlap as fl
-from fedlap.parts import Part
-from fedlap.rounds import Runs, played
-from fedlap.schedule import Schedule
-from fedlap.trials import Trial
+from fedlap.data.client_rows import Part
+from fedlap.training.jobs import Trial
+from fedlap.training.loop import Runs, played
+from fedlap.training.schedule import Schedule
 
 FEW, MANY, SAMPLED = 1_000, 100_000, 1_000
 STORED, FEATURES, LABELS, ROWS = 20_000, 784, 10, 20

@@ -12,9 +12,9 @@ import torch
 import fedlap as fl
 from benchmarks.limits import Least, least
 from benchmarks.ordinary import BATCH, LR, Ordinary
-from fedlap.rounds import Runs
-from fedlap.schedule import Schedule
-from fedlap.trials import Trial
+from fedlap.training.jobs import Trial
+from fedlap.training.loop import Runs
+from fedlap.training.schedule import Schedule
 
 EPOCHS, STEPS = 5, 5
 OUR_ROUNDS = 20  # of ours, a run that takes about as long as a round of another

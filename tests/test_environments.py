@@ -5,19 +5,19 @@ import json
 import pytest
 import torch
 
-from fedlap.engines import host
+from fedlap.kernels import cpp_library
 from run_folders import running  # noqa: F401 — a fixture
 
 REMARK = "last digits may differ from an unbroken run"
 
 
-@pytest.mark.skipif(host.compiled(torch.float32) is None, reason="no C++ compiler")
+@pytest.mark.skipif(cpp_library.compiled(torch.float32) is None, reason="no C++ compiler")
 @pytest.mark.parametrize("first", ["present", "missing"])
 def test_resume_says_that_the_compiler_is_missing_now_or_was_then(first, run, call, monkeypatch):
     def with_compiler(present, job, *words):
         with monkeypatch.context() as patched:
             if not present:
-                patched.setattr(host, "compiled", lambda dtype: None)
+                patched.setattr(cpp_library, "compiled", lambda dtype: None)
             return job(*words)
 
     folder, _ = with_compiler(first == "present", run, "--rounds", "2")

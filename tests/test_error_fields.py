@@ -11,13 +11,13 @@ import pytest
 
 import fedlap as fl
 from fedlap.data import SOURCES, load, load_with_graph
+from fedlap.data.partition import PARTITIONS
 from fedlap.errors import DivergedError, InputError, UnsuitedError, real, unknown, whole
-from fedlap.experiment import Experiment
+from fedlap.experiments.experiment import Experiment
+from fedlap.experiments.prepare import Loader
+from fedlap.experiments.settings import locate_errors
 from fedlap.graph import GIVEN, GRAPHS, built
 from fedlap.models import MODELS
-from fedlap.partition import PARTITIONS
-from fedlap.sections import locate_errors
-from fedlap.sweeps import Loader
 
 WRONG = {float: (math.inf,), int: (-1, True)}  # at least one of these is refused by every such setting
 FOLD = {"number": 2, "held_out": 0}

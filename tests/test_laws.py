@@ -7,11 +7,11 @@ import torch
 
 import fedlap as fl
 from fedlap.algorithms import Pooling, ServerAlgorithm, Suited
-from fedlap.engines import Clients
-from fedlap.engines.state import read, rows
-from fedlap.engines.task import StackTask
 from fedlap.models import Model
-from fedlap.trials import work_of
+from fedlap.training.jobs import work_of
+from fedlap.training.placement import Clients
+from fedlap.training.state import read, rows
+from fedlap.training.task import StackTask
 from laws import LINEAR, LR, METHODS, WORK
 
 

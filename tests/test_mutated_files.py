@@ -18,21 +18,21 @@ from scipy.sparse import coo_array, save_npz
 
 import fedlap as fl
 from disk import tree
-from fedlap import files
-from fedlap.data.unseen import unseen
-from fedlap.experiment import Experiment
-from fedlap.findings import Findings, cells_of
-from fedlap.keeping import Interval, Plan, Watch
-from fedlap.ledger import Ledger
+from fedlap.data.prediction_rows import unseen
+from fedlap.experiments.experiment import Experiment
+from fedlap.experiments.prepare import prepared
+from fedlap.experiments.run_folder import Run, read_experiment
+from fedlap.experiments.session import Interval, Plan, Watch
 from fedlap.personal import Personals
 from fedlap.personal.models import Personal
-from fedlap.recipe import FOLDER, Recipe
 from fedlap.report.comparison import Comparison
-from fedlap.report.page.kept import kept
-from fedlap.report.page.results import result_sections, settings
-from fedlap.report.reproduced.results import results as results_of
-from fedlap.runs import Run, read_experiment
-from fedlap.sweeps import prepared
+from fedlap.report.page.result_folders import kept
+from fedlap.report.page.result_sections import result_sections, settings
+from fedlap.reproduce.cell_results import Findings, cells_of
+from fedlap.reproduce.ledger import Ledger
+from fedlap.reproduce.recipe import FOLDER, Recipe
+from fedlap.reproduce.results_pages import results as results_of
+from fedlap.storage import files
 from random_inputs import random_weights
 from user_tables import ROWS, arrays, write
 

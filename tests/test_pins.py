@@ -33,12 +33,12 @@ from safetensors import safe_open
 
 import fedlap as fl
 from fedlap.data import SOURCES
-from fedlap.experiment import Experiment
+from fedlap.data.partition import PARTITIONS
+from fedlap.experiments.experiment import Experiment
 from fedlap.graph import GRAPHS
 from fedlap.models import MODELS
-from fedlap.partition import PARTITIONS
 from fedlap.randomness import Purpose, digests, draws
-from fedlap.recipe import known_recipes, recipe
+from fedlap.reproduce.recipe import known_recipes, recipe
 
 ROOT = Path(__file__).resolve().parents[1]
 PINS = Path(__file__).with_name("pins.json")

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 import fedlap as fl
-from fedlap.partition import Labels
-from fedlap.schedule import Schedule, check_makers, sample_size
+from fedlap.data.partition import Labels
+from fedlap.training.schedule import Schedule, check_makers, sample_size
 from random_inputs import random_arrays
 
 

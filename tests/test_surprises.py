@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap.data import fast
-from fedlap.experiment import Experiment
+from fedlap.data import cache
+from fedlap.experiments.experiment import Experiment
 
 
 def described(call, *words):
@@ -79,12 +79,12 @@ def test_columns_may_be_numbers():
 def test_a_fast_form_with_a_wrong_byte_is_made_again(byte, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     arrays = {"x": np.random.default_rng(0).normal(size=(500, 10))}
-    fast.kept("some", lambda: arrays)
-    path = fast.fast_form("some")
+    cache.kept("some", lambda: arrays)
+    path = cache.fast_form("some")
     content = bytearray(path.read_bytes())
     content[byte] ^= 1
     path.write_bytes(content)
-    assert np.array_equal(fast.kept("some", lambda: arrays)["x"], arrays["x"])
+    assert np.array_equal(cache.kept("some", lambda: arrays)["x"], arrays["x"])
     assert "made again" in capsys.readouterr().err
 
 
@@ -93,4 +93,4 @@ def test_an_array_is_as_long_as_it_says(tmp_path):
     content = (tmp_path / "a.npz").read_bytes().replace(b"'shape': (4,)", b"'shape': (9,)")
     (tmp_path / "b.npz").write_bytes(content)
     with pytest.raises((ValueError, OSError, fl.InputError)):
-        fast.map_arrays(tmp_path / "b.npz")
+        cache.map_arrays(tmp_path / "b.npz")

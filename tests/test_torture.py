@@ -18,9 +18,9 @@ import fedlap as fl
 from child_processes import ended, started
 from fedlap.algorithms import ALGORITHMS
 from fedlap.errors import DivergedError
-from fedlap.experiment import Experiment
-from fedlap.keeping import Interval, Plan, Watch
-from fedlap.sweeps import prepared
+from fedlap.experiments.experiment import Experiment
+from fedlap.experiments.prepare import prepared
+from fedlap.experiments.session import Interval, Plan, Watch
 
 KILLS = int(os.environ.get("FEDLAP_KILLS", "2"))
 SEEDS = {"alone": [3], "stack": [3, 4, 5]}

@@ -9,9 +9,9 @@ import torch
 from protocol import BATCH, EPOCHS, LABELS, LR
 
 import fedlap as fl
-from fedlap.rounds import Runs, played
-from fedlap.schedule import Schedule
-from fedlap.trials import Trial
+from fedlap.training.jobs import Trial
+from fedlap.training.loop import Runs, played
+from fedlap.training.schedule import Schedule
 
 
 @torch.no_grad()

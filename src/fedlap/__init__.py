@@ -1,6 +1,6 @@
 """fedlap: federated multi-task learning with Laplacian regularisation."""
 
-from fedlap import data, models, partition
+from fedlap import data, models
 from fedlap.algorithms import (
     AFL,
     ALGORITHMS,
@@ -21,13 +21,14 @@ from fedlap.algorithms import (
     PFedMe,
     Scaffold,
 )
+from fedlap.data import partition
+from fedlap.data.federation import Federation
 from fedlap.errors import DataWarning, DivergedError, InputError
-from fedlap.federation import Federation
 from fedlap.graph import Graph
-from fedlap.result import Result
-from fedlap.scores import Score
-from fedlap.training import fit
-from fedlap.tuning import tune
+from fedlap.training.fit import fit
+from fedlap.training.result import Result
+from fedlap.training.scores import Score
+from fedlap.training.tuning import tune
 
 __version__ = "0.1.0"
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap.schedule import Schedule
-from fedlap.training import fit_all
-from fedlap.trials import Trial
+from fedlap.training.fit import fit_all
+from fedlap.training.jobs import Trial
+from fedlap.training.schedule import Schedule
 from laws import METHODS, WORK
 
 

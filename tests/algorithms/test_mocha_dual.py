@@ -6,12 +6,12 @@ import torch
 
 import fedlap as fl
 from conjugate_losses import LOSSES, conjugate, value
+from fedlap.algorithms.local_work import Work
 from fedlap.algorithms.mocha import EPSILON
-from fedlap.engines import Clients
-from fedlap.engines.task import StackTask
 from fedlap.models import Model
-from fedlap.trials import suited
-from fedlap.work import Work
+from fedlap.training.jobs import suited
+from fedlap.training.placement import Clients
+from fedlap.training.task import StackTask
 from mocha_problems import ETA, L2, OUTPUTS, SEED, flat, problem, trained
 
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap.experiment import Experiment
-from fedlap.sweeps import prepared
+from fedlap.experiments.experiment import Experiment
+from fedlap.experiments.prepare import prepared
 from related_methods import (
     LR,
     a_start,

@@ -10,10 +10,10 @@ from torch.nn.functional import cross_entropy
 
 import fedlap as fl
 import reference
-from fedlap.engines import Clients
-from fedlap.engines.task import StackTask
+from fedlap.algorithms.local_work import Work
 from fedlap.models import Model
-from fedlap.work import Work
+from fedlap.training.placement import Clients
+from fedlap.training.task import StackTask
 from linear_fits import L2, LABELS, LR, SEED, distance, either_sample, every_batch, fields, trained
 from random_inputs import random_arrays
 

@@ -8,7 +8,7 @@ import pytest
 from safetensors import safe_open
 
 import fedlap as fl
-from fedlap.experiment import Experiment
+from fedlap.experiments.experiment import Experiment
 
 SHORT = ("--rounds", "3")
 

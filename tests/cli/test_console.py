@@ -167,7 +167,7 @@ def test_out_of_memory_is_one_line(call, monkeypatch, error):
     def fail(*given):
         raise error
 
-    monkeypatch.setattr("fedlap.cli.training.run_one", fail)
+    monkeypatch.setattr("fedlap.cli.run.run_one", fail)
     code, out, err = call("run", "--rounds", "1")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("error: out of memory (")
@@ -177,7 +177,7 @@ def test_a_bug_is_one_line_and_an_exit_code_of_its_own(call, monkeypatch):
     def fail(*given):
         raise KeyError("a\nb")
 
-    monkeypatch.setattr("fedlap.cli.training.run_one", fail)
+    monkeypatch.setattr("fedlap.cli.run.run_one", fail)
     code, out, err = call("run", "--rounds", "1")
     assert (code, out, err.count("\n")) == (70, "", 1)
     assert err.startswith("error: internal error: KeyError: ")
@@ -192,7 +192,7 @@ def test_a_warning_is_one_line(call, monkeypatch):
     def warn(*given):
         warnings.warn(f"odd\n{EVIL}", RuntimeWarning, stacklevel=1)
 
-    monkeypatch.setattr("fedlap.cli.training.run_one", warn)
+    monkeypatch.setattr("fedlap.cli.run.run_one", warn)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         code, _, err = call("run", "--rounds", "1")

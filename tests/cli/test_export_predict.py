@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap.experiment import Experiment
+from fedlap.experiments.experiment import Experiment
 from fedlap.personal import Personals
 
 SITES = ("north", "south", "7")

@@ -7,9 +7,9 @@ import pytest
 from scipy.spatial.distance import pdist
 
 import fedlap as fl
-from fedlap.graph.files import from_file
+from fedlap.experiments.run_folder import Run
+from fedlap.graph.io import from_file
 from fedlap.graph.learning import learned
-from fedlap.runs import Run
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -17,8 +17,8 @@ PNG = b"\x89PNG\r\n\x1a\n"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Runs: two finished ones, one that has just begun, one of real targets; and files."""
-    from fedlap.cli.training import run_one
-    from fedlap.experiment import Experiment
+    from fedlap.cli.run import run_one
+    from fedlap.experiments.experiment import Experiment
 
     folder = tmp_path_factory.mktemp("graphs")
     given = {

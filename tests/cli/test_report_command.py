@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedlap.cli.graph_subject import loaded
-from fedlap.cli.personal import models
-from fedlap.report.page.clients import scored
-from fedlap.report.page.kept import kept
-from fedlap.report.page.results import supported
-from fedlap.runs import Run, runs_in
+from fedlap.cli.graph_source import loaded
+from fedlap.cli.predict import models
+from fedlap.experiments.run_folder import Run, runs_in
+from fedlap.report.page.client_gains import scored
+from fedlap.report.page.result_folders import kept
+from fedlap.report.page.result_sections import supported
 from pages import page
 
 COMPARED = ("compare", "--algorithms", "fedu,local,fedavg", "--seeds", "0-2", "--rounds", "4")

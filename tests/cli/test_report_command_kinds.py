@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from fedlap.cli.graph_subject import loaded
-from fedlap.cli.personal import models
-from fedlap.report.page.clients import scored
-from fedlap.report.page.kept import kept
-from fedlap.runs import runs_in
+from fedlap.cli.graph_source import loaded
+from fedlap.cli.predict import models
+from fedlap.experiments.run_folder import runs_in
+from fedlap.report.page.client_gains import scored
+from fedlap.report.page.result_folders import kept
 from pages import page
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from fedlap import recipe as recipes
 from fedlap.cli.workers import side_by_side
-from fedlap.findings import Findings, stored
-from fedlap.recipe import known_recipes, recipe
-from fedlap.report.remaining import Remaining, duration
-from fedlap.report.reproduced.results import apart, results
+from fedlap.report.eta import Remaining, duration
+from fedlap.reproduce import recipe as recipes
+from fedlap.reproduce.cell_results import Findings, stored
+from fedlap.reproduce.recipe import known_recipes, recipe
+from fedlap.reproduce.results_pages import apart, results
 from small_recipes import SMALL
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +47,9 @@ SMALLEST = [pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else nam
 @pytest.mark.parametrize("name", SMALLEST)
 def test_every_recipe_runs_in_its_smallest_form(call, monkeypatch, name, tmp_path):
     made = smallest(recipe(name))
-    monkeypatch.setattr("fedlap.report.page.pictures.pictures", lambda section, places: {})  # a second each
+    monkeypatch.setattr(
+        "fedlap.report.page.matplotlib_figures.pictures", lambda section, places: {}
+    )  # a second each
     monkeypatch.setattr(sys.modules["fedlap.cli.reproduce"], "recipe", lambda name: made)
     code, out, err = call("reproduce", name, "--quick")
     assert code == 0, err
@@ -61,7 +63,7 @@ def test_every_recipe_runs_in_its_smallest_form(call, monkeypatch, name, tmp_pat
 
 
 def test_a_recipe_of_ones_own_goes_on_where_it_was(call, own, monkeypatch, tmp_path):
-    monkeypatch.setattr("fedlap.report.page.pictures.pictures", lambda section, places: {})
+    monkeypatch.setattr("fedlap.report.page.matplotlib_figures.pictures", lambda section, places: {})
     code, out, err = call("reproduce", own, "--seeds", "0,3")
     assert code == 0, err
     assert "paper 90.00 ± 1.00" in out
@@ -120,7 +122,7 @@ def test_results_are_written_from_what_was_found(call, own, monkeypatch, tmp_pat
     assert "Digits" in to.read_text()
     kept = json.loads((tuned / "digits-table.json").read_text())
     assert set(kept) == {f"digits-table/digits-convex-steps/{row}" for row in ("local", "fedu")}
-    monkeypatch.setattr("fedlap.findings.TUNED", tuned)
+    monkeypatch.setattr("fedlap.reproduce.cell_results.TUNED", tuned)
     _, _, err = call("reproduce", own, "--seeds", "0,3", "--out", str(tmp_path / "new"), out=False)
     assert "tuning" not in err
     assert "2 rows take the values that are stored with the recipe; --tune" in err
@@ -179,7 +181,7 @@ def test_recipes_are_found_beside_the_readme_too():
 
 def test_workers_make_the_same(call, own, monkeypatch, tmp_path):
     """Cells are made by processes of their own; what they say is passed on, and one ledger has all runs."""
-    monkeypatch.setattr("fedlap.report.page.pictures.pictures", lambda section, places: {})
+    monkeypatch.setattr("fedlap.report.page.matplotlib_figures.pictures", lambda section, places: {})
     other = 'title = "other"\ndata = { name = "digits" }\nmodel = { name = "mlp", hidden = [4] }\n'
     Path(own).write_text(f"{SMALL}\n[cells.other]\n{other}")
     code, out, err = call("reproduce", own, "--seeds", "0,3", "--workers", "2", "--no-page")
@@ -199,7 +201,7 @@ def test_workers_make_the_same(call, own, monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_workers_share_the_rows_of_a_cell(call, own, monkeypatch, tmp_path):
     """A row and what follows it by one process, others beside them; none is lost of the file they share."""
-    monkeypatch.setattr("fedlap.report.page.pictures.pictures", lambda section, places: {})
+    monkeypatch.setattr("fedlap.report.page.matplotlib_figures.pictures", lambda section, places: {})
     more = """
 [rows.fedavg]
 title = "FedAvg"

@@ -10,7 +10,7 @@ from safetensors import safe_open
 
 from fedlap.cli.vary import combinations, split
 from fedlap.errors import InputError
-from fedlap.experiment import Experiment
+from fedlap.experiments.experiment import Experiment
 
 SMALL = ("--data", "synthetic", "--set", "data.clients=5", "--set", "data.rows=16", "--set", "dtype=float64")
 UNEQUAL = ("--set", "partition.clients=10", "--set", "dtype=float64")

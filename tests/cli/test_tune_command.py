@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import fedlap as fl
-from fedlap.experiment import Experiment
-from fedlap.runs import read_experiment
+from fedlap.experiments.experiment import Experiment
+from fedlap.experiments.run_folder import read_experiment
 
 SMALL = ("--data", "synthetic", "--set", "data.clients=5", "--set", "data.rows=16", "--set", "dtype=float64")
 

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap import checkpoints, files
-from fedlap.checkpoints import Owner
-from fedlap.data.unseen import unseen
+from fedlap.data.prediction_rows import unseen
+from fedlap.experiments import checkpoints
+from fedlap.experiments.checkpoints import Owner
 from fedlap.personal import Personals
-from fedlap.result import Progress
+from fedlap.storage import files
+from fedlap.training.result import Progress
 from user_tables import FILES, ROWS, arrays, write
 
 NAMES = {"client": "hospital", "label": "outcome"}

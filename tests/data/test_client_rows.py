@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedlap as fl
-from fedlap import parts
-from fedlap.partition import Dirichlet, Iid
-from fedlap.parts import Part, Scale
-from fedlap.tables import Table
+from fedlap.data import client_rows
+from fedlap.data.client_rows import Part, Scale
+from fedlap.data.partition import Dirichlet, Iid
+from fedlap.data.table import Table
 from property_settings import law
 from table_rows import from_table
 
@@ -165,7 +165,7 @@ def test_scale_is_numpys_mean_and_deviation_in_blocks_of_any_size(shape, dtype, 
     assert np.allclose(1 / scale.factor, std, rtol=1e-10, atol=0)
     seen = federation.scaled(kind).resident(CPU, torch.float64)
     for block in (1, 7, 100):
-        monkeypatch.setattr(parts, "BLOCK", block)
+        monkeypatch.setattr(client_rows, "BLOCK", block)
         again = Scale.of(kind, federation.train)
         assert np.allclose(again.shift, scale.shift, rtol=1e-12, atol=0)
         assert np.allclose(again.factor, scale.factor, rtol=1e-12, atol=0)
@@ -178,7 +178,7 @@ def test_scale_is_numpys_mean_and_deviation_in_blocks_of_any_size(shape, dtype, 
 @pytest.mark.parametrize("kind", ["pooled", "client"])
 @pytest.mark.parametrize("block", [1, 4_000_000])
 def test_what_never_changes_is_only_shifted(shape, dtype, axes, kind, block, monkeypatch):
-    monkeypatch.setattr(parts, "BLOCK", block)
+    monkeypatch.setattr(client_rows, "BLOCK", block)
     store = (federation := unequal(shape, dtype)).train.store
     at = (...,) if axes == (0, 1, 2) else (slice(None), 0)  # the only channel, the first one, or features
     store[at] = 77 if dtype == "uint8" else 0.1

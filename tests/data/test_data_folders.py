@@ -6,8 +6,9 @@ import pytest
 
 from disk import TOO_LONG, refused, tree
 from downloads import CONTENT, asked_for, closing, names_in, naming, put, serving  # noqa: F401 — fixtures
-from fedlap.data import storage
-from fedlap.data.storage import cache_folder, located, obtained
+from fedlap.data import download
+from fedlap.data.download import located, obtained
+from fedlap.storage.cache_folder import cache_folder
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -16,7 +17,7 @@ def test_folders_are_searched_in_order_and_the_cache_last(folders, closed):
     named = folders("a", "b")
     os.environ["FEDLAP_DATA"] += os.pathsep * 2  # an empty name is none
     places = [*named, cache_folder()]
-    assert storage.data_folders() == places
+    assert download.data_folders() == places
     (places[0] / "set" / "file.bin").mkdir(parents=True)  # not a file
     for place in reversed(places[1:]):
         put(place)
@@ -29,7 +30,7 @@ def test_folders_are_searched_in_order_and_the_cache_last(folders, closed):
 def test_a_home_folder_is_understood(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("FEDLAP_DATA", "~/data")
-    assert storage.data_folders()[0] == tmp_path / "data"
+    assert download.data_folders()[0] == tmp_path / "data"
 
 
 def test_downloads_go_to_the_first_folder_that_can_be_written(folders, serve, tmp_path):

@@ -7,7 +7,7 @@ import torch
 from sklearn.datasets import load_digits
 
 import fedlap as fl
-from fedlap.partition import Labels
+from fedlap.data.partition import Labels
 from partitions import each_kind, everything
 
 

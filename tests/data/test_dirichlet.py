@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 import torch
 
-from fedlap.partition import Dirichlet
+from fedlap.data.partition import Dirichlet
 from fedlap.randomness import draws
 from partitions import labelled, sizes_of
 

@@ -13,8 +13,9 @@ import pytest
 
 from disk import folder_of, refused
 from downloads import CONTENT, HTML, OTHER, asked_for, closing, names_in, serving  # noqa: F401 — fixtures
-from fedlap.data import fast, storage
-from fedlap.data.storage import cache_folder, located, obtained, sha256
+from fedlap.data import cache, download
+from fedlap.data.download import located, obtained, sha256
+from fedlap.storage.cache_folder import cache_folder
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -53,7 +54,7 @@ def test_a_truncated_download_goes_on(serve):
 
 
 def test_a_stalled_download_goes_on(serve, monkeypatch):
-    monkeypatch.setattr(storage, "TIMEOUT", 0.5)
+    monkeypatch.setattr(download, "TIMEOUT", 0.5)
     server = serve(CONTENT, [30_000], stalls=True)
     assert_whole(obtained("set", asked_for(server.address)))
     assert server.asked == [None, "bytes=30000-"]
@@ -125,7 +126,7 @@ def test_when_all_addresses_fail_each_is_named(serve, closed):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_said_in_a_line(serve, monkeypatch):
-    monkeypatch.setattr(storage, "appending", lambda path, anew: FileIO("/dev/full", "w"))
+    monkeypatch.setattr(download, "appending", lambda path, anew: FileIO("/dev/full", "w"))
     server = serve(CONTENT)
     with refused("file.bin.part", "No space left on device", "FEDLAP_DATA"):
         obtained("set", asked_for(server.address, server.address))
@@ -155,7 +156,7 @@ sys.exit(sum(child.exitcode != 0 for child in children))
 
 OBTAINING = """
 import sys
-from fedlap.data.storage import Original, obtained, official, sha256
+from fedlap.data.download import Original, obtained, official, sha256
 
 address, digest = sys.argv[1:]
 
@@ -167,7 +168,7 @@ def work():
 MAKING = """
 import time
 import numpy as np
-from fedlap.data.fast import kept
+from fedlap.data.cache import kept
 
 def make():
     time.sleep(0.1)
@@ -203,4 +204,4 @@ def test_processes_that_want_the_same_file_download_it_once(serve):
 def test_processes_that_make_the_same_fast_form_do_not_disturb_each_other():
     assert at_once(MAKING) == ""
     assert names_in(cache_folder() / "fast") == {"made.npz"}
-    assert np.array_equal(fast.map_arrays(fast.fast_form("made"))["x"], np.arange(300_000))
+    assert np.array_equal(cache.map_arrays(cache.fast_form("made"))["x"], np.arange(300_000))

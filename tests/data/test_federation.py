@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedlap as fl
+from fedlap.data.client_rows import Part
 from fedlap.models import CrossEntropy, SquaredError
-from fedlap.parts import Part
 from property_settings import short_law as law
 from random_inputs import random_arrays
 from table_rows import from_arrays, of

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedlap as fl
-from fedlap.contents import content_of
-from fedlap.experiment import Experiment
-from fedlap.sweeps import prepared
+from fedlap.experiments.content_digest import content_of
+from fedlap.experiments.experiment import Experiment
+from fedlap.experiments.prepare import prepared
 from random_inputs import random_arrays
 
 COUNTS = [9, 23, 2, 12, 40, 1]

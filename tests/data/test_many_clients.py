@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from scipy.sparse import coo_array, csr_array
 
 import fedlap as fl
-from fedlap import partition
-from fedlap.arrays import held_out
-from fedlap.graph import sparse
+from fedlap.data import partition
+from fedlap.data.client_rows import Part, Scale, grouped, spans
+from fedlap.data.partition import Dirichlet, Iid, Labels, Quantity
+from fedlap.data.table import Table
+from fedlap.data.validate import held_out
+from fedlap.graph import sparse_weights
 from fedlap.graph.spectrum import TOLERANCE, _lanczos, _start, laplacian, largest
 from fedlap.graph.weights import CompleteWeights, SparseWeights
-from fedlap.partition import Dirichlet, Iid, Labels, Quantity
-from fedlap.parts import Part, Scale, grouped, spans
 from fedlap.randomness import digests, draws
-from fedlap.tables import Table
 from property_settings import law
 
 counts_of = st.lists(st.integers(0, 70), max_size=12)
@@ -170,7 +170,7 @@ def hubs(size, seed=0):
 @pytest.mark.parametrize("piece", [1, 3, 128])
 @pytest.mark.parametrize("chosen", [1, 2, 40, 399, 400])
 def test_sums_over_long_and_short_lists_of_neighbours(chosen, piece, monkeypatch):
-    monkeypatch.setattr(sparse, "PIECE", piece)
+    monkeypatch.setattr(sparse_weights, "PIECE", piece)
     a, rng = hubs(400), np.random.default_rng(chosen)
     graph = fl.Graph(None, SparseWeights(a))
     W, ids = torch.from_numpy(rng.normal(size=(400, 3))), torch.from_numpy(rng.permutation(400)[:chosen])

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap.data.files import file
-from fedlap.frames import FRAME, numbers, repeated
-from fedlap.report import Description, clients, draw_clients
+from fedlap.data.frames import FRAME, numbers, repeated
+from fedlap.data.user_files import file
+from fedlap.report import Description, data_summary, draw_clients
 from random_inputs import random_arrays
 
 CLIENTS = 60
@@ -107,7 +107,7 @@ def test_pictures_are_bytes_or_not_by_client():
 @pytest.mark.parametrize(("number", "together"), [(7, 1), (2_000, 1), (4_500, 3)])
 def test_a_picture_of_many_clients_shows_means_and_says_so(monkeypatch, number, together):
     figures = []
-    monkeypatch.setattr(clients, "png", lambda figure: figures.append(figure) or b"")
+    monkeypatch.setattr(data_summary, "png", lambda figure: figures.append(figure) or b"")
     random = torch.Generator().manual_seed(0)
     train, test = torch.randint(1, 9, (2, number), generator=random)
     held = torch.stack([train, test], 1)

@@ -12,7 +12,8 @@ import pytest
 from disk import refused, tarred, tree, zipped
 from downloads import HTML, closing, naming, put, serving  # noqa: F401 — fixtures
 from fedlap.data import SOURCES
-from fedlap.data.storage import cache_folder, sha256
+from fedlap.data.download import sha256
+from fedlap.storage.cache_folder import cache_folder
 
 pytestmark = pytest.mark.usefixtures("alone")
 

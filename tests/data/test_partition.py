@@ -9,9 +9,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import fedlap as fl
-from fedlap.partition import PARTITIONS, Dirichlet, Iid, Labels, Quantity
+from fedlap.data.partition import PARTITIONS, Dirichlet, Iid, Labels, Quantity
+from fedlap.data.table import Table
 from fedlap.randomness import draws
-from fedlap.tables import Table
 from partitions import each_kind, everything, labelled, sizes_of
 from property_settings import law
 from table_rows import refused

@@ -16,7 +16,7 @@ import torch
 
 import fedlap as fl
 from fedlap.data import SOURCES
-from fedlap.data.storage import data_folders
+from fedlap.data.download import data_folders
 
 GENUINE = data_folders()[:-1]  # those of $FEDLAP_DATA, without the cache folder
 

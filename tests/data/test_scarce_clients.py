@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedlap as fl
-from fedlap.experiment import Experiment
-from fedlap.tables import Table
+from fedlap.data.table import Table
+from fedlap.experiments.experiment import Experiment
 from property_settings import law
 from table_rows import refused
 

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlap.partition import Iid
-from fedlap.tables import Table, owners
+from fedlap.data.partition import Iid
+from fedlap.data.table import Table, owners
 from property_settings import law
 from random_inputs import random_arrays
 from table_rows import from_arrays, from_table, refused

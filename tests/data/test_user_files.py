@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap.array_files import arrays_in
-from fedlap.data import npz
-from fedlap.experiment import Experiment
+from fedlap.data import user_npz
+from fedlap.experiments.experiment import Experiment
+from fedlap.storage.array_files import arrays_in
 from user_tables import FILES, OWN, QUICK, REAL, ROWS, arrays, loaded, metadata, models, write, zipped
 
 # The same rows are the same rows.
@@ -128,7 +128,7 @@ def test_pictures_stay_bytes(model, call, tmp_path):
 def test_features_are_held_in_memory_once(save, kind, tmp_path, monkeypatch):
     """Whatever the number of federations; where they are stored plainly, as a part of the file's content."""
     seen = {}
-    monkeypatch.setattr(npz, "arrays_in", lambda content: seen.setdefault("arrays", arrays_in(content)))
+    monkeypatch.setattr(user_npz, "arrays_in", lambda content: seen.setdefault("arrays", arrays_in(content)))
     x = np.arange(64).reshape(32, 2).astype(kind)
     path = write(tmp_path / "my.npz", zipped(save, x=x, y=np.arange(32) // 4 % 2, client=np.arange(32) % 4))
     store, other = (fl.data.load("file", path=path, seed=seed).train.store for seed in (0, 1))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedlap as fl
-from fedlap.experiment import Experiment
+from fedlap.experiments.experiment import Experiment
 from user_tables import OWN, QUICK, REAL, ROWS, metadata, models, write
 
 PNG = b"\x89PNG\r\n\x1a\n"

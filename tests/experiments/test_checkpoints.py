@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap import checkpoints
-from fedlap.checkpoints import DamagedError, Owner
-from fedlap.engines.state import leaves
-from fedlap.result import Progress
+from fedlap.experiments import checkpoints
+from fedlap.experiments.checkpoints import DamagedError, Owner
+from fedlap.training.result import Progress
+from fedlap.training.state import leaves
 
 OWNER = Owner("0123456789abcdef", ("0123456789abcdef", "fedcba9876543210"))
 

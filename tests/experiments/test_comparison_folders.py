@@ -68,7 +68,7 @@ def test_runs_of_a_comparison_are_those_of_run(run, call, tmp_path):
 )
 def test_together_interrupted_and_gone_on_with_is_as_unbroken(rounds, command, call, tmp_path, monkeypatch):
     """Asked to stop after so many rounds of all stacks, of four rounds each."""
-    from fedlap.cli import together
+    from fedlap.cli import train_runs
 
     words = (*command, "--rounds", "4")
     whole, _ = numbers(call(*words, "--out", str(tmp_path / "other"), out=False))
@@ -79,7 +79,7 @@ def test_together_interrupted_and_gone_on_with_is_as_unbroken(rounds, command, c
         yield lambda: seen.append(1) or len(seen) == rounds
 
     with monkeypatch.context() as patched:
-        patched.setattr(together, "stop_on_signal", stopping)
+        patched.setattr(train_runs, "stop_on_signal", stopping)
         code, out, err = call(*words)
     assert (code, out) == (130, "")
     assert f"stopped after round {(rounds - 1) % 4 + 1}, and saved; the same command goes on" in err

@@ -7,7 +7,7 @@ import shutil
 import pytest
 from filelock import FileLock
 
-from fedlap import checkpoints
+from fedlap.experiments import checkpoints
 from run_folders import COMPARE, RUN, checkpoint, files, refused, running, same  # noqa: F401 — a fixture
 
 

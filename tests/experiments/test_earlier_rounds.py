@@ -7,8 +7,8 @@ import pytest
 
 from fedlap.cli.report import page_of
 from fedlap.report.page import BarsSection, DrawingSection, TableSection
-from fedlap.report.page.kept import kept
-from fedlap.report.page.results import settings
+from fedlap.report.page.result_folders import kept
+from fedlap.report.page.result_sections import settings
 from run_folders import RUN, TINY, running  # noqa: F401 — a fixture
 
 

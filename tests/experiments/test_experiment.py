@@ -6,8 +6,8 @@ import sys
 import pytest
 
 import fedlap as fl
-from fedlap.experiment import Experiment
-from fedlap.sweeps import prepared
+from fedlap.experiments.experiment import Experiment
+from fedlap.experiments.prepare import prepared
 
 
 def test_a_description_makes_the_same_experiment_again():

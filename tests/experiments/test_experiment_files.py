@@ -10,9 +10,9 @@ import pytest
 import tomli_w
 
 import fedlap as fl
-from fedlap.experiment import Experiment
-from fedlap.runs import read_experiment
-from fedlap.sweeps import prepared, train_stack
+from fedlap.experiments.experiment import Experiment
+from fedlap.experiments.prepare import prepared, train_stack
+from fedlap.experiments.run_folder import read_experiment
 
 TINY = {"name": "synthetic", "clients": 4, "features": 3, "rows": 8, "test_rows": 4}
 DIGITS = {

@@ -5,7 +5,7 @@ import tomllib
 import numpy as np
 import pytest
 
-from fedlap.experiment import Experiment
+from fedlap.experiments.experiment import Experiment
 from run_folders import RUN, files, refused, running, same  # noqa: F401 — a fixture
 
 CHANGES = [

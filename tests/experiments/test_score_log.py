@@ -7,9 +7,9 @@ import shutil
 import pytest
 
 from child_processes import ended, started
-from fedlap import keeping
 from fedlap.errors import DivergedError
-from fedlap.keeping import Interval, Plan, Watch
+from fedlap.experiments import session
+from fedlap.experiments.session import Interval, Plan, Watch
 from run_folders import rounds
 from tiny_plans import finish, tiny, train
 
@@ -48,7 +48,7 @@ def append(path):
 @pytest.mark.parametrize("change", [remove, truncate, empty, replace, move, link, append])
 @pytest.mark.parametrize("most", [32, 1], ids=["at once", "later"])
 def test_scores_are_restored(change, most, tmp_path, monkeypatch):
-    monkeypatch.setattr(keeping, "MOST_OPEN", most)
+    monkeypatch.setattr(session, "MOST_OPEN", most)
     unbroken = train(tmp_path / "other", tiny(6, seeds=(0, 1)))
     plan, said = Plan.of(tmp_path / "runs", tiny(6, seeds=(0, 1))), []
     folders = [run.folder for run in plan.runs]
@@ -90,7 +90,7 @@ def test_a_run_whose_scores_are_lost_and_cannot_be_written_fails(tmp_path):
             path.unlink()
             path.mkdir()
 
-    with pytest.raises(keeping.InputError, match=r"rounds\.jsonl cannot be written"):
+    with pytest.raises(session.InputError, match=r"rounds\.jsonl cannot be written"):
         finish(plan, Watch(on_round=on_round))
 
 

@@ -8,9 +8,9 @@ import pytest
 from filelock import FileLock
 
 import fedlap as fl
-from fedlap import keeping
-from fedlap.keeping import Interval, Plan, Watch
-from fedlap.locks import lock_folders
+from fedlap.experiments import session
+from fedlap.experiments.session import Interval, Plan, Watch
+from fedlap.storage.locks import lock_folders
 from run_folders import TINY, files, rounds
 from tiny_plans import finish, tiny, train
 
@@ -77,7 +77,7 @@ def test_a_comparison_uses_a_run_that_another_process_finished(call, tmp_path, m
     words = ("--algorithms", "fedu,local", "--seeds", "0", "--rounds", "2", "--json")
     alone = json.loads(call("compare", *TINY, *words, "--out", str(tmp_path / "other"), out=False)[1])
     (folder,) = (tmp_path / "other").glob("*-local-*")
-    train_stack, kept = keeping.train_stack, []
+    train_stack, kept = session.train_stack, []
 
     def hooked(ready, *callbacks):
         made = train_stack(ready, *callbacks)
@@ -89,7 +89,7 @@ def test_a_comparison_uses_a_run_that_another_process_finished(call, tmp_path, m
             train(tmp_path / "runs", list(fl.sweeps.prepared([local])))
         return made
 
-    monkeypatch.setattr(keeping, "train_stack", hooked)
+    monkeypatch.setattr(session, "train_stack", hooked)
     code, out, err = call("compare", *TINY, *words)
     assert code == 0
     assert "note: this run was trained by another process in the meantime" in err

@@ -9,7 +9,7 @@ import pytest
 from fedlap.algorithms import ALGORITHMS, FedU, Local
 from fedlap.cli.report import page_of
 from fedlap.report.page import DrawingSection
-from fedlap.report.page.kept import kept
+from fedlap.report.page.result_folders import kept
 from run_folders import RUN, TINY, files, refused, rounds
 
 

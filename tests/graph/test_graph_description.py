@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score
 import fedlap as fl
 from fedlap.errors import InputError
 from fedlap.graph.description import GraphDescription, Speed, component, smallest_positive, to_halve
-from fedlap.graph.fit import ORDERS, Fit, average_precision, pairs
+from fedlap.graph.model_fit import ORDERS, Fit, average_precision, pairs
 from graphs import laplacian
 from random_inputs import random_weights
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap.experiment import Experiment
+from fedlap.experiments.experiment import Experiment
 from fedlap.graph import kernel, nearest, similar, weighted
-from fedlap.graph.vectors import feature_means, label_shares, metadata, vectors
+from fedlap.graph.client_vectors import feature_means, label_shares, metadata, vectors
 from graphs import edges_of, matrix_of
 from random_inputs import random_arrays
 

@@ -6,7 +6,7 @@ import torch
 
 import fedlap as fl
 from fedlap.graph import weights
-from fedlap.graph.mixing import chebyshev, enough, implicit, iterated
+from fedlap.graph.implicit import chebyshev, enough, implicit, iterated
 
 N, P = 9, 4
 FORMS = ["complete", "dense", "sparse", "star"]
@@ -220,7 +220,7 @@ def test_some_parameters_at_a_time_are_all_of_them(monkeypatch):
         implicit(graph, W[ids], 3.0, ids, W),
         implicit(graph, W[ids], 3.0, ids),
     )
-    monkeypatch.setattr("fedlap.graph.mixing.BLOCK", 1)
+    monkeypatch.setattr("fedlap.graph.implicit.BLOCK", 1)
     found = implicit(graph, W, 3.0), implicit(graph, W[ids], 3.0, ids, W), implicit(graph, W[ids], 3.0, ids)
     for one, other in zip(found, expected, strict=True):
         assert (one - other).abs().max() < 1e-13

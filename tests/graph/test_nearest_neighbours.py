@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap.graph import neighbours, related
+from fedlap.graph import nearest_neighbours, similarity
 from random_inputs import random_arrays
 
 NEAR = 5
@@ -14,11 +14,11 @@ NEAR = 5
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """Let few points take the way of many."""
-    monkeypatch.setattr(neighbours, "MANY_POINTS", 100)
-    monkeypatch.setattr(neighbours, "MANY_VALUES", 0)
-    monkeypatch.setattr(neighbours, "LEAF", 30)
-    monkeypatch.setattr(neighbours, "TRIED", 60)
-    monkeypatch.setattr(neighbours, "COLUMNS", 64)
+    monkeypatch.setattr(nearest_neighbours, "MANY_POINTS", 100)
+    monkeypatch.setattr(nearest_neighbours, "MANY_VALUES", 0)
+    monkeypatch.setattr(nearest_neighbours, "LEAF", 30)
+    monkeypatch.setattr(nearest_neighbours, "TRIED", 60)
+    monkeypatch.setattr(nearest_neighbours, "COLUMNS", 64)
 
 
 def plain(points, near):
@@ -34,7 +34,7 @@ def plain(points, near):
 def by_blocks(points, near):
     """What products find, and which points they leave to the tree."""
     found, rest = np.zeros((len(points), near), dtype=np.int64), np.ones(len(points), dtype=bool)
-    neighbours.Blocks.of(points).search(near, found, rest)
+    nearest_neighbours.Blocks.of(points).search(near, found, rest)
     return np.sort(found), rest
 
 
@@ -55,7 +55,7 @@ def test_products_find_what_a_plain_search_finds(kind, values):
     points = points_of(kind, values)
     found, rest = by_blocks(points, NEAR)
     assert (found[~rest] == plain(points, NEAR)[~rest]).all()
-    assert (np.sort(neighbours.find_nearest(points, NEAR)) == plain(points, NEAR)).all()
+    assert (np.sort(nearest_neighbours.find_nearest(points, NEAR)) == plain(points, NEAR)).all()
     if kind == "round":
         assert not rest.any()
 
@@ -82,12 +82,12 @@ def test_a_graph_is_the_same_by_products_and_by_the_tree(monkeypatch, threads):
     arrays |= {f"again {name}": arrays[name] for name in list(arrays)[:40]}
     federation = fl.Federation.from_arrays(arrays, test_share=0, labels=2)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    by_products = related.nearest(federation, "means")
-    monkeypatch.setattr(neighbours, "MANY_POINTS", 10_000)
-    by_tree = related.nearest(federation, "means")
+    by_products = similarity.nearest(federation, "means")
+    monkeypatch.setattr(nearest_neighbours, "MANY_POINTS", 10_000)
+    by_tree = similarity.nearest(federation, "means")
     assert (by_products.weights.matrix() != by_tree.weights.matrix()).nnz == 0
 
 
 def test_more_neighbours_than_are_tried_first():
     points = points_of("round", 9, 150)
-    assert (np.sort(neighbours.find_nearest(points, 149)) == plain(points, 149)).all()
+    assert (np.sort(nearest_neighbours.find_nearest(points, 149)) == plain(points, 149)).all()

@@ -5,8 +5,8 @@ import torch
 
 import fedlap as fl
 from cnn_kernels import METHODS, WORK, close, every_image, middle_error, problem, run
+from fedlap.kernels.cnn import Kernels
 from fedlap.models import convolutional
-from fedlap.models.kernels import Kernels
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 

@@ -17,12 +17,12 @@ from cnn_kernels import (
     middle_error,
     problem,
 )
-from fedlap.models import kernels
+from fedlap.kernels import cnn
 from fedlap.models.convolutional import FILTERS, HIDDEN, ConvolutionalNetwork
-from fedlap.models.layout import views
-from fedlap.schedule import Schedule
-from fedlap.training import fit_all
-from fedlap.trials import Trial
+from fedlap.models.parameters import views
+from fedlap.training.fit import fit_all
+from fedlap.training.jobs import Trial
+from fedlap.training.schedule import Schedule
 
 pytestmark = pytest.mark.skipif(emulation.COMPILER is None, reason="no C++ compiler")
 
@@ -139,7 +139,7 @@ def test_what_they_are_not_made_for_is_not_compiled(image):
 
 
 def test_where_nothing_can_be_compiled(monkeypatch):
-    monkeypatch.setattr(kernels.compiling, "shared_memory", lambda device: 0)
-    kernels.kernels_for.cache_clear()
-    assert kernels.kernels_for((3, 32, 32), FILTERS, HIDDEN, torch.device("cuda", 0)) is None
-    kernels.kernels_for.cache_clear()
+    monkeypatch.setattr(cnn.nvrtc, "shared_memory", lambda device: 0)
+    cnn.kernels_for.cache_clear()
+    assert cnn.kernels_for((3, 32, 32), FILTERS, HIDDEN, torch.device("cuda", 0)) is None
+    cnn.kernels_for.cache_clear()

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap.engines import host
-from fedlap.engines.clients import Clients
+from fedlap.algorithms.local_work import Work
+from fedlap.kernels import cpp_library
 from fedlap.models import CrossEntropy, Model
-from fedlap.work import Work
+from fedlap.training.placement import Clients
 
-pytestmark = pytest.mark.skipif(host.compiled(torch.float64) is None, reason="no C++ compiler")
+pytestmark = pytest.mark.skipif(cpp_library.compiled(torch.float64) is None, reason="no C++ compiler")
 
 WIDTHS = (6, 3)
 
@@ -48,7 +48,7 @@ def call():
         "clients": 3, "batches": 3, "times": 1, "row step": 12, "row client": 4, "weight step": 12,
         "weight client": 4, "kind": 0, "alphas": 0,
     }  # fmt: skip
-    library = host.compiled(torch.float64)
+    library = cpp_library.compiled(torch.float64)
 
     def run(ascent=0, **change):
         assert not set(change) - set(args)
@@ -159,18 +159,18 @@ def test_scores_of_rows_out_of_range_are_refused(name, value):
     getattr(clients.train, name)[0] = value
     none = torch.zeros(3, dtype=torch.float64)
     with pytest.raises(fl.InputError, match="place 0"):
-        host.tallied(torch.zeros(3, 21, dtype=torch.float64), clients.train, WIDTHS, none, none)
+        cpp_library.tallied(torch.zeros(3, 21, dtype=torch.float64), clients.train, WIDTHS, none, none)
 
 
 MEMORY = """
 import resource, torch
 import fedlap as fl
-from fedlap.engines import host
+from fedlap.kernels import cpp_library
 torch.set_num_threads({threads})
-host._parallel = (lambda found: lambda: found)({parallel})
+cpp_library._parallel = (lambda found: lambda: found)({parallel})
 rows = torch.ones(256, 1), torch.arange(256) % 2
 federation = fl.Federation.from_arrays({{"a": rows, "b": rows}}, labels=2, test_share=0)
-assert host.compiled(torch.float32)
+assert cpp_library.compiled(torch.float32)
 fl.fit(fl.Local(), federation, fl.models.mlp(2), rounds=1, batch=128)  # what is loaded when first used
 taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (taken + 500 * 2**20,) * 2)
@@ -185,8 +185,8 @@ except fl.InputError as error:
 @pytest.mark.parametrize(
     ("threads", "parallel"),
     [
-        (2, "host._parallel()"),
-        pytest.param(1, "host._parallel()", marks=pytest.mark.slow),
+        (2, "cpp_library._parallel()"),
+        pytest.param(1, "cpp_library._parallel()", marks=pytest.mark.slow),
         pytest.param(2, "None", marks=pytest.mark.slow),
     ],
     ids=["OpenMP", "one thread", "threads of its own"],

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedlap.engines import building, host
+from fedlap.kernels import cpp_compiler, cpp_library
 
 pytestmark = [
-    pytest.mark.skipif(building._compiler() is None, reason="no C++ compiler"),
+    pytest.mark.skipif(cpp_compiler._compiler() is None, reason="no C++ compiler"),
     pytest.mark.skipif(os.name != "posix", reason="owners and permissions as POSIX has them"),
 ]
 as_root = pytest.mark.skipif(os.name != "posix" or os.getuid() != 0, reason="only root can give files away")
@@ -31,14 +31,14 @@ def folder(alone, monkeypatch, tmp_path):
     """The folder of libraries, and a source that is compiled at once."""
     source = tmp_path / "steps.cpp"
     source.write_text(SOURCE)
-    monkeypatch.setattr(building, "FILES", [source])
-    monkeypatch.setattr(building, "FLAGS", ("-O0", "-shared", "-fPIC"))
-    monkeypatch.delenv(building.MORE_FLAGS, raising=False)
-    building._version.cache_clear()
-    host.compiled.cache_clear()
+    monkeypatch.setattr(cpp_compiler, "FILES", [source])
+    monkeypatch.setattr(cpp_compiler, "FLAGS", ("-O0", "-shared", "-fPIC"))
+    monkeypatch.delenv(cpp_compiler.MORE_FLAGS, raising=False)
+    cpp_compiler._version.cache_clear()
+    cpp_library.compiled.cache_clear()
     yield tmp_path / "cache" / "fedlap" / "kernels"
-    building._version.cache_clear()
-    host.compiled.cache_clear()
+    cpp_compiler._version.cache_clear()
+    cpp_library.compiled.cache_clear()
 
 
 def names(folder):
@@ -71,10 +71,10 @@ DAMAGE = {
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 def test_a_damaged_library_is_compiled_again(damage, folder):
-    first = building.build_library().path
+    first = cpp_compiler.build_library().path
     whole = first.read_bytes()
     damage(first)
-    again = building.build_library().path
+    again = cpp_compiler.build_library().path
     assert works(again)
     assert again.read_bytes() == whole
     assert stat.S_IMODE(again.lstat().st_mode) == 0o755
@@ -82,28 +82,28 @@ def test_a_damaged_library_is_compiled_again(damage, folder):
 
 
 def test_an_intact_library_is_loaded_as_it_is(folder, monkeypatch):
-    first = building.build_library().path
+    first = cpp_compiler.build_library().path
     monkeypatch.setattr(subprocess, "run", lambda *given, **more: pytest.fail("compiled again"))
-    assert building.build_library().path == first
-    assert building.sha256_of(first) in first.name
+    assert cpp_compiler.build_library().path == first
+    assert cpp_compiler.sha256_of(first) in first.name
 
 
 @as_root
 def test_a_library_of_another_user_is_compiled_again(folder):
-    first = building.build_library().path
+    first = cpp_compiler.build_library().path
     os.chown(first, STRANGER, STRANGER)
-    again = building.build_library().path
+    again = cpp_compiler.build_library().path
     assert again.stat().st_uid == 0
     assert works(again)
 
 
 @as_root
 def test_the_folder_of_another_user_is_not_used(folder):
-    building.build_library()
+    cpp_compiler.build_library()
     os.chown(folder, STRANGER, STRANGER)
     with pytest.warns(RuntimeWarning, match=r"is another user's.*without the compiled kernel; remove"):
-        assert host.compiled(torch.float32) is None
-    assert host.identify_kernel(torch.float32) is None  # and no second warning
+        assert cpp_library.compiled(torch.float32) is None
+    assert cpp_library.identify_kernel(torch.float32) is None  # and no second warning
 
 
 @pytest.mark.parametrize(
@@ -120,24 +120,24 @@ def test_the_folder_of_another_user_is_not_used(folder):
 )
 def test_only_this_user_and_root_may_write(owner, mode, safe):
     about = os.stat_result((mode, 0, 0, 1, owner, 0, 0, 0, 0, 0))
-    assert building._is_safe(about) == safe
+    assert cpp_compiler._is_safe(about) == safe
 
 
 def test_a_folder_of_one_s_own_is_closed_to_others(folder):
     folder.mkdir(parents=True)
     folder.chmod(0o777)
-    assert works(building.build_library().path)
+    assert works(cpp_compiler.build_library().path)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755
 
 
 def test_a_new_folder_is_for_its_owner_alone(folder):
-    building.build_library()
+    cpp_compiler.build_library()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 def test_another_version_of_the_compiler_compiles_again(folder, monkeypatch, tmp_path):
     compiler = tmp_path / "compiler"
-    real = shlex.join(building._compiler())
+    real = shlex.join(cpp_compiler._compiler())
     compiler.write_text(
         f'#!/bin/sh\ncase "$1" in --version) echo "$MADE_UP"; echo;; *) exec {real} "$@";; esac\n'
     )
@@ -146,8 +146,8 @@ def test_another_version_of_the_compiler_compiles_again(folder, monkeypatch, tmp
     made = {}
     for version in ("c++ 1.0", "c++ 2.0", "c++ 1.0"):
         monkeypatch.setenv("MADE_UP", version)
-        building._version.cache_clear()
-        built = building.build_library()
+        cpp_compiler._version.cache_clear()
+        built = cpp_compiler.build_library()
         assert built.compiler == version
         made.setdefault(version, built.path)
         assert made[version] == built.path
@@ -155,16 +155,16 @@ def test_another_version_of_the_compiler_compiles_again(folder, monkeypatch, tmp
 
 
 def test_other_flags_compile_again(folder, monkeypatch):
-    first = building.build_library()
-    assert building.build_library("-DMORE=1").path != first.path
-    monkeypatch.setenv(building.MORE_FLAGS, "-O1 -g")
-    assert building.build_library().path != first.path
+    first = cpp_compiler.build_library()
+    assert cpp_compiler.build_library("-DMORE=1").path != first.path
+    monkeypatch.setenv(cpp_compiler.MORE_FLAGS, "-O1 -g")
+    assert cpp_compiler.build_library().path != first.path
 
 
 def test_other_sources_compile_again(folder):
-    first = building.build_library()
-    building.FILES[0].write_text(SOURCE + "// more\n")
-    assert building.build_library().path != first.path
+    first = cpp_compiler.build_library()
+    cpp_compiler.FILES[0].write_text(SOURCE + "// more\n")
+    assert cpp_compiler.build_library().path != first.path
 
 
 def test_nothing_is_left_of_a_build(folder, monkeypatch):
@@ -174,12 +174,12 @@ def test_nothing_is_left_of_a_build(folder, monkeypatch):
     for each in (old, new):
         each.mkdir()
     os.utime(old, (1, 1))
-    first = building.build_library().path
+    first = cpp_compiler.build_library().path
     assert names(folder) == ["build-new", first.name]
-    building.FILES[0].write_text("not C++")
+    cpp_compiler.FILES[0].write_text("not C++")
     with pytest.raises(subprocess.CalledProcessError):
-        building.build_library()
-    assert host.compiled(torch.float32) is None
+        cpp_compiler.build_library()
+    assert cpp_library.compiled(torch.float32) is None
     assert names(folder) == ["build-new", first.name]
 
 
@@ -194,16 +194,16 @@ def test_the_place_of_a_build_cannot_be_foreseen(folder, monkeypatch):
 
     monkeypatch.setattr(subprocess, "run", watched)
     for _ in range(2):
-        building.build_library().path.unlink()
+        cpp_compiler.build_library().path.unlink()
     (one, mode), (other, _) = places
     assert one != other
     assert (one.parent, mode) == (folder, 0o700)
 
 
 def test_the_kernel_is_identified_by_its_compiler(folder, monkeypatch):
-    wanted = subprocess.run([*building._compiler(), "--version"], capture_output=True, text=True).stdout
-    assert host.identify_kernel(torch.float64) == wanted.splitlines()[0]
-    assert host.identify_kernel(torch.float16) is None
+    wanted = subprocess.run([*cpp_compiler._compiler(), "--version"], capture_output=True, text=True).stdout
+    assert cpp_library.identify_kernel(torch.float64) == wanted.splitlines()[0]
+    assert cpp_library.identify_kernel(torch.float16) is None
     monkeypatch.setenv("CXX", "")
-    host.compiled.cache_clear()
-    assert host.identify_kernel(torch.float64) is None
+    cpp_library.compiled.cache_clear()
+    assert cpp_library.identify_kernel(torch.float64) is None

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap.engines.fused import Fused
+from fedlap.kernels.dense import Fused
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 

@@ -6,14 +6,14 @@ import torch
 import emulation
 import fedlap as fl
 from fedlap.algorithms.conjugates import Squared
-from fedlap.compiling import no_toolkit
-from fedlap.engines.clients import Clients
-from fedlap.engines.fused import Ascent, Fused, room
+from fedlap.kernels.dense import Ascent, Fused, room
+from fedlap.kernels.nvrtc import no_toolkit
 from fedlap.models import CrossEntropy, DenseNetwork, Model
-from fedlap.schedule import Schedule
-from fedlap.training import fit_all
-from fedlap.trials import Trial
-from fedlap.work import Cohort, Plan
+from fedlap.training.batches import Cohort, Plan
+from fedlap.training.fit import fit_all
+from fedlap.training.jobs import Trial
+from fedlap.training.placement import Clients
+from fedlap.training.schedule import Schedule
 
 pytestmark = pytest.mark.skipif(emulation.COMPILER is None, reason="no C++ compiler")
 

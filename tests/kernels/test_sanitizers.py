@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedlap.engines import building
+from fedlap.kernels import cpp_compiler
 
 HERE = Path(__file__).parent
 SUPPORT = HERE.parent / "support"
@@ -27,7 +27,7 @@ def _find(compiler, name):
 @pytest.fixture(scope="module")
 def sanitized(tmp_path_factory):
     """The environment of a process whose library is compiled with sanitizers."""
-    folder, compiler = tmp_path_factory.mktemp("sanitized"), building._compiler()
+    folder, compiler = tmp_path_factory.mktemp("sanitized"), cpp_compiler._compiler()
     if compiler is None:
         pytest.skip("no C++ compiler")
     (folder / "probe.cpp").write_text(PROBE)
@@ -41,7 +41,7 @@ def sanitized(tmp_path_factory):
     return {
         **os.environ,
         "XDG_CACHE_HOME": str(folder),
-        building.MORE_FLAGS: FLAGS,
+        cpp_compiler.MORE_FLAGS: FLAGS,
         "LD_PRELOAD": ":".join(runtime),
         "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1",
         "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",

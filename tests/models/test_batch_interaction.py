@@ -144,7 +144,7 @@ def test_scores_do_not_depend_on_blocks(problem, monkeypatch):
         ]
 
     whole = scored()
-    monkeypatch.setattr("fedlap.engines.clients.BLOCK", 1)
+    monkeypatch.setattr("fedlap.training.placement.BLOCK", 1)
     assert scored().loss == pytest.approx(whole.loss, abs=1e-12)
     assert scored().train_loss == pytest.approx(whole.train_loss, abs=1e-12)
 

@@ -7,7 +7,7 @@ from torch.nn import functional
 from fedlap.models import convolution, convolutional
 from fedlap.models.convolution import Batched, Direct, Tiled, Windows
 from fedlap.models.convolutional import ConvolutionalNetwork
-from fedlap.models.layout import views
+from fedlap.models.parameters import views
 from networks import close
 
 CLIENTS, BATCH, LABELS = 2, 3, 4

@@ -248,7 +248,7 @@ def test_files_of_different_models_do_not_go_together(tmp_path):
 
 
 def test_a_newer_format_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedlap.personal.files.FORMAT", 2)
+    monkeypatch.setattr("fedlap.personal.model_files.FORMAT", 2)
     trained(named(), rounds=1).personals.save(tmp_path)
     monkeypatch.undo()
     with pytest.raises(fl.InputError, match="written by a newer version of fedlap"):
@@ -264,7 +264,7 @@ def test_what_cannot_be_written_leaves_what_was_there(tmp_path, monkeypatch):
     def full(facts):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fedlap.personal.files.signed", full)
+    monkeypatch.setattr("fedlap.personal.model_files.signed", full)
     with pytest.raises(fl.InputError, match=r"m\.safetensors cannot be written \(No space left on device\)"):
         result.personal("south").save(path)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before

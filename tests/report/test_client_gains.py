@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import fedlap as fl
-from fedlap.report.page.clients import Served, gains_of, over, sections
-from fedlap.report.page.pictured import Sides, drawing
+from fedlap.report.page.client_figures import Sides, drawing
+from fedlap.report.page.client_gains import Served, gains_of, over, sections
 from fedlap.report.page.sections import EVEN, UNKNOWN
 
 

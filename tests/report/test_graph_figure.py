@@ -8,8 +8,8 @@ import pytest
 from matplotlib import image
 
 import fedlap as fl
-from fedlap.report.graph_picture import CATEGORIES, Colours, draw_graph
-from fedlap.report.layout import layout
+from fedlap.report.graph_figure import CATEGORIES, Colours, draw_graph
+from fedlap.report.graph_layout import layout
 
 
 def numbered(size):

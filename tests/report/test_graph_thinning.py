@@ -9,11 +9,11 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 import fedlap as fl
-from fedlap.report import graph_picture
-from fedlap.report.graph_picture import draw_graph
-from fedlap.report.page.pictured import Sides, drawing
+from fedlap.report import graph_figure
+from fedlap.report.graph_figure import draw_graph
+from fedlap.report.graph_thinning import thin
+from fedlap.report.page.client_figures import Sides, drawing
 from fedlap.report.page.sections import EVEN
-from fedlap.report.thinning import thin
 
 
 def names_of(graph, drawn):
@@ -97,13 +97,13 @@ def test_the_server_is_among_those_drawn():
 
 def test_large_graphs_are_drawn_in_part_and_said_to_be(monkeypatch):
     laid_out, titles = [], []
-    layout = graph_picture.layout
+    layout = graph_figure.layout
     monkeypatch.setattr(
-        graph_picture, "layout", lambda matrix: (laid_out.append(matrix.shape[0]), layout(matrix))[1]
+        graph_figure, "layout", lambda matrix: (laid_out.append(matrix.shape[0]), layout(matrix))[1]
     )
-    monkeypatch.setattr(graph_picture, "MOST_VERTICES", 300)
+    monkeypatch.setattr(graph_figure, "MOST_VERTICES", 300)
     monkeypatch.setattr("matplotlib.axes.Axes.set_title", lambda self, text, **more: titles.append(text))
-    colours = graph_picture.Colours("rows", np.arange(20_000.0))
+    colours = graph_figure.Colours("rows", np.arange(20_000.0))
     drawn = draw_graph("any", fl.Graph.ring([str(k) for k in range(20_000)]), colours, np.arange(20_000))
     assert image.imread(io.BytesIO(drawn)).std() > 0
     assert laid_out == [300]

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from fedlap.report.page import Cell, Page, Panel, Series, TableSection, TextSection, html
-from fedlap.report.page.scale import short
+from fedlap.report.page.axis import short
 from fedlap.report.page.sections import BarsSection, DrawingSection, FigureSection, HeatSection
 from pages import NASTY, PAGE, TABLE
 

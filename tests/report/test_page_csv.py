@@ -9,18 +9,18 @@ import pandas as pd
 import pytest
 
 from example_scores import run, told
-from fedlap.cli.graph_subject import loaded
-from fedlap.cli.personal import models
+from fedlap.cli.graph_source import loaded
+from fedlap.cli.predict import models
 from fedlap.errors import DivergedError
-from fedlap.findings import Findings
 from fedlap.personal import Personals
-from fedlap.recipe import recipe as read_recipe
 from fedlap.report.page import TableSection, comma_separated
-from fedlap.report.page.clients import scored
-from fedlap.report.page.kept import kept
-from fedlap.report.page.results import score_records
-from fedlap.report.reproduced import page as reproduced
-from fedlap.report.sweep import Sweep
+from fedlap.report.page.client_gains import scored
+from fedlap.report.page.result_folders import kept
+from fedlap.report.page.result_sections import score_records
+from fedlap.report.sweep_table import Sweep
+from fedlap.reproduce import page as reproduced
+from fedlap.reproduce.cell_results import Findings
+from fedlap.reproduce.recipe import recipe as read_recipe
 from pages import page
 
 NAMES = {"algorithm", "method", "client", "data_and_model", "reading", "against", "verdict", "setting"}

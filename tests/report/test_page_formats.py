@@ -69,7 +69,7 @@ def test_latex_is_escaped():
     ],
 )
 def test_latex_of_signs(text, wanted):
-    from fedlap.report.page.tables import escaped
+    from fedlap.report.page.table_formats import escaped
 
     assert escaped(text) == wanted
 
@@ -98,7 +98,7 @@ def test_everything_is_written_and_the_same_again(tmp_path):
 
 def test_of_very_many_bars_some_are_drawn_and_all_are_kept(tmp_path):
     from fedlap.report.page import BarsSection
-    from fedlap.report.page.shapes import DRAWN_BARS, evenly, ordered
+    from fedlap.report.page.svg_shapes import DRAWN_BARS, evenly, ordered
 
     gains = [place - 1_000 for place in range(2_500)]
     names = [f"client {place}" for place in range(2_500)]

@@ -6,11 +6,11 @@ import re
 import pytest
 
 from fedlap.report.page import Panel, Series
-from fedlap.report.page.colours import DARK, LIGHT, MARKS, MATPLOTLIB_MARKS, places
-from fedlap.report.page.scale import Scale, linear_ticks, log_ticks, short, tick_text
+from fedlap.report.page.axis import Scale, linear_ticks, log_ticks, short, tick_text
 from fedlap.report.page.sections import BarsSection
-from fedlap.report.page.shapes import counted, fitted, ordered
-from fedlap.report.page.svg import curves
+from fedlap.report.page.styles import DARK, LIGHT, MARKS, MATPLOTLIB_MARKS, places
+from fedlap.report.page.svg_curves import curves
+from fedlap.report.page.svg_shapes import counted, fitted, ordered
 from pages import NASTY, PAGE
 
 

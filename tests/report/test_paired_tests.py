@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedlap.report.paired import LEVEL, Paired, holm, leads, paired, reach
+from fedlap.report.paired_tests import LEVEL, Paired, holm, leads, paired, reach
 
 shares = st.integers(0, 1000).map(lambda hits: hits / 1000)
 

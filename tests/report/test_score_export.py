@@ -8,8 +8,8 @@ import pandas
 import pytest
 
 import fedlap as fl
-from fedlap.data.files import exact_options
-from fedlap.report.score_file import write_scores
+from fedlap.data.user_files import exact_options
+from fedlap.report.score_export import write_scores
 from trackers import NAMES, SCORES, made
 
 read_exactly = partial(pandas.read_csv, **exact_options(pandas.__version__))

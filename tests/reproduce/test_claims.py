@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from fedlap.findings import Finding, Findings
-from fedlap.recipe import Unit
 from fedlap.report.page import Cell
-from fedlap.report.paired import paired
-from fedlap.report.reproduced import claims, scores
-from fedlap.report.reproduced.results import apart, missing, results
+from fedlap.report.paired_tests import paired
+from fedlap.reproduce import claims, score_table
+from fedlap.reproduce.cell_results import Finding, Findings
+from fedlap.reproduce.recipe import Unit
+from fedlap.reproduce.results_pages import apart, missing, results
 from small_recipes import small
 
 
@@ -110,17 +110,17 @@ def test_the_best_is_marked_only_where_a_test_supports_it(tmp_path):
     def rows(**given):
         return {name: Finding(row(values)) for name, values in given.items()}
 
-    assert scores.best(rows(a=[91.0, 92.1, 93.0], b=[90.0, 91.0, 92.0])) == "a"
-    assert scores.best(rows(a=[91.0, 90.0, 93.0], b=[90.0, 91.0, 92.0])) is None
-    assert scores.best(rows(a=[91.0], b=[90.0])) is None
-    assert scores.best(rows(a=[91.0, 92.0])) is None
+    assert score_table.best(rows(a=[91.0, 92.1, 93.0], b=[90.0, 91.0, 92.0])) == "a"
+    assert score_table.best(rows(a=[91.0, 90.0, 93.0], b=[90.0, 91.0, 92.0])) is None
+    assert score_table.best(rows(a=[91.0], b=[90.0])) is None
+    assert score_table.best(rows(a=[91.0, 92.0])) is None
     far = rows(a=[91.0, 92.1, 93.0], b=[90.0, 91.0, 92.0], c=[91.0, 92.0, 93.2])
-    assert scores.best(far) is None  # not better than c
+    assert score_table.best(far) is None  # not better than c
 
 
 def test_nothing_is_marked_in_a_column_that_is_not_whole(tmp_path):
     def marked(**rows):
-        table = scores.table(made, found(tmp_path, made, **rows), "steps")
+        table = score_table.table(made, found(tmp_path, made, **rows), "steps")
         return [line[1].best for line in table.rows]
 
     made = small(tmp_path, ("[[claims]]", OTHER))
@@ -137,12 +137,12 @@ def test_nothing_is_marked_in_a_column_that_is_not_whole(tmp_path):
 def test_the_table_has_ours_beside_the_papers(tmp_path):
     made = small(tmp_path)
     findings = found(tmp_path, made, fedu=row([90.0, 92.0]), local=row([70.0, 91.0]))
-    table = scores.table(made, findings, "steps")
+    table = score_table.table(made, findings, "steps")
     assert table.columns == ["method", "digits, convex"]
     assert table.about == "2 seeds."
     assert table.rows[1] == [Cell("FedU"), Cell(f"91.00 ± {np.sqrt(2):.2f}", "paper 90.00 ± 1.00")]
     assert table.rows[0][1].text == f"80.50 ± {21 * np.sqrt(0.5):.2f}"
-    assert scores.table(made, found(tmp_path, made), "steps") is None
+    assert score_table.table(made, found(tmp_path, made), "steps") is None
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_the_table_has_ours_beside_the_papers(tmp_path):
 def test_a_cell_without_a_score_says_why(tmp_path, values, said):
     made = small(tmp_path)
     findings = found(tmp_path, made, fedu=row([90.0, 92.0]) | values, local=row([80.0, 81.0]))
-    cell = scores.table(made, findings, "steps").rows[1][1]
+    cell = score_table.table(made, findings, "steps").rows[1][1]
     assert (cell.text, cell.muted, cell.best) == (said, True, False)
 
 

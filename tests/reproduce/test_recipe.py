@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fedlap.errors import InputError
-from fedlap.experiment import Experiment
-from fedlap.recipe import FOLDER, Unit, known_recipes, recipe
+from fedlap.experiments.experiment import Experiment
+from fedlap.reproduce.recipe import FOLDER, Unit, known_recipes, recipe
 from small_recipes import small
 
 every_recipe = pytest.mark.parametrize("name", known_recipes())

@@ -9,13 +9,13 @@ import torch
 
 import fedlap as fl
 from fedlap.errors import InputError
-from fedlap.findings import Finding, Findings
-from fedlap.keeping import StoppedError
-from fedlap.ledger import Ledger
-from fedlap.outcomes import accuracies
-from fedlap.recipe import Unit
-from fedlap.reproduction import Reproducer, Told, weight
-from fedlap.sweeps import Loader
+from fedlap.experiments.outcomes import accuracies
+from fedlap.experiments.prepare import Loader
+from fedlap.experiments.session import StoppedError
+from fedlap.reproduce.cell_results import Finding, Findings
+from fedlap.reproduce.ledger import Ledger
+from fedlap.reproduce.recipe import Unit
+from fedlap.reproduce.runner import Reproducer, Told, weight
 from small_recipes import small
 
 SEEDS = [0, 3]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlap.errors import InputError
-from fedlap.search import Search
+from fedlap.reproduce.search import Search
 
 LADDERS = {"lr": [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0], "strength": [1, 2, 5, 10, 20]}
 

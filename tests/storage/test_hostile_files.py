@@ -15,16 +15,17 @@ from scipy.sparse import coo_array, save_npz
 
 import fedlap as fl
 from disk import refused
-from fedlap import array_files, checkpoints, files
-from fedlap.checkpoints import DamagedError, Owner
-from fedlap.data.unseen import unseen
-from fedlap.findings import Findings
-from fedlap.ledger import Ledger
+from fedlap.data.prediction_rows import unseen
+from fedlap.experiments import checkpoints
+from fedlap.experiments.checkpoints import DamagedError, Owner
+from fedlap.experiments.run_folder import Run, read_experiment
 from fedlap.personal import Personals
 from fedlap.personal.models import Personal
-from fedlap.recipe import FOLDER, Recipe
-from fedlap.result import Progress
-from fedlap.runs import Run, read_experiment
+from fedlap.reproduce.cell_results import Findings
+from fedlap.reproduce.ledger import Ledger
+from fedlap.reproduce.recipe import FOLDER, Recipe
+from fedlap.storage import array_files, files
+from fedlap.training.result import Progress
 
 DEEP = "[" * 100_000 + "]" * 100_000
 WRONG = (None, 7, -1, 1.5, "x", [], {}, [[]], [None], True, 10**30, float("nan"))

@@ -8,7 +8,7 @@ import torch
 import emulation
 import fedlap as fl
 from fedlap.models.convolutional import FILTERS, HIDDEN, ConvolutionalNetwork
-from fedlap.models.layout import views
+from fedlap.models.parameters import views
 
 CLIENTS, LABELS = 3, 5
 IMAGES = [(3, 32, 32), (1, 28, 28), (2, 9, 11), (4, 6, 21)]

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import typer
 
-from fedlap.experiment import Experiment
+from fedlap.experiments.experiment import Experiment
 
 LIMIT = 60  # seconds for a line: all are made to need less than a few
 CODES = {0, 1, 2}  # done; a run diverged, or a part could not be done; a mistake

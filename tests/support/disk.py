@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 import fedlap as fl
-from fedlap.data.storage import cache_folder
+from fedlap.storage.cache_folder import cache_folder
 
 TOO_LONG = "n" * 300  # no system has folders of such names: asking for one is an error other than "not there"
 

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from fedlap.data.storage import Original, official, sha256
+from fedlap.data.download import Original, official, sha256
 
 CONTENT = np.random.default_rng(0).bytes(100_003)
 OTHER = np.random.default_rng(1).bytes(100_003)

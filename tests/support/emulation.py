@@ -11,8 +11,7 @@ from pathlib import Path
 
 import torch
 
-from fedlap.engines import fused
-from fedlap.models import kernels
+from fedlap.kernels import cnn, dense
 
 COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
 HEADER = Path(__file__).with_name("emulated.h")
@@ -102,7 +101,7 @@ def _call(launch, kinds, blocks, threads, shared, args):
 @functools.cache
 def kernel(widths, batch, as_bytes, ascent):
     """What `fused.compiled` would return on a GPU."""
-    text = fused.source(widths, batch, as_bytes, ascent, SHARED, THREADS)
+    text = dense.source(widths, batch, as_bytes, ascent, SHARED, THREADS)
     steps = _compiled(text, {"steps": STEPS})["steps"]
 
     def call(blocks, threads, args, shared):
@@ -129,9 +128,9 @@ def body(image, filters, hidden, shared=232_384):
 
     @functools.cache
     def full(batch):
-        if batch > kernels.LARGEST:
+        if batch > cnn.LARGEST:
             return None
-        return _launches(kernels.full_source(image, filters, hidden, batch), FULLS)
+        return _launches(cnn.full_source(image, filters, hidden, batch), FULLS)
 
-    convolution = _launches(kernels.convolution_source(image, filters, shared), CONVOLUTIONS)
-    return kernels.Kernels(image, filters, hidden, convolution, full)
+    convolution = _launches(cnn.convolution_source(image, filters, shared), CONVOLUTIONS)
+    return cnn.Kernels(image, filters, hidden, convolution, full)

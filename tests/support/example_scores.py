@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from fedlap.errors import DivergedError
-from fedlap.report.tuning import Tuning
-from fedlap.scores import Score
+from fedlap.report.tuning_table import Tuning
+from fedlap.training.scores import Score
 
 BLANK = Score(0, *[0.0] * 8, 1.0, 0.0, None, 0, 0, 0.0)
 UNTESTED = dict.fromkeys(

@@ -2,7 +2,7 @@
 
 import torch
 
-from fedlap.engines.state import leaves
+from fedlap.training.state import leaves
 
 
 def same(one, other):

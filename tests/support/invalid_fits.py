@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 import fedlap as fl
-from fedlap.algorithms.column import Column
 from fedlap.algorithms.conjugates import Squared
-from fedlap.partition import Owning
-from fedlap.parts import Part, Scale
+from fedlap.algorithms.per_run import Column
+from fedlap.data.client_rows import Part, Scale
+from fedlap.data.partition import Owning
 
 HUGE = 2**40
 SIZES = (9, 2, 13, 5, 21)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedlap.partition import PARTITIONS
+from fedlap.data.partition import PARTITIONS
 
 each_kind = pytest.mark.parametrize("kind", PARTITIONS.values(), ids=PARTITIONS)
 

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 import fedlap as fl
-from fedlap.engines import host
-from fedlap.engines.fused import Fused
+from fedlap.kernels import cpp_library
+from fedlap.kernels.dense import Fused
 
 METHODS = (
     lambda f, work: fl.FedAvg(lr=0.05, **work),
@@ -66,7 +66,7 @@ def fit_once(number):
 
 
 def main(fits):
-    assert all(host.compiled(dtype) for dtype in host.TYPES), "the library cannot be compiled"
+    assert all(cpp_library.compiled(dtype) for dtype in cpp_library.TYPES), "the library cannot be compiled"
     used, step = 0, Fused.__call__
 
     def counted(*given, **more):

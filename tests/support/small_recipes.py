@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedlap.recipe import Recipe
+from fedlap.reproduce.recipe import Recipe
 
 SMALL = """
 title = "Digits"

@@ -2,7 +2,7 @@
 
 import fedlap as fl
 from fedlap.algorithms import Steady
-from fedlap.trials import Trial
+from fedlap.training.jobs import Trial
 from laws import METHODS
 
 STEADY = [name for name in METHODS if isinstance(METHODS[name].make(fl.Graph.complete("abcdef")), Steady)]

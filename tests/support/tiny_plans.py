@@ -1,8 +1,8 @@
 """Tiny experiments that are planned and trained by the pieces that the command line uses."""
 
-from fedlap.experiment import Experiment
-from fedlap.keeping import Interval, Plan, Watch
-from fedlap.sweeps import prepared
+from fedlap.experiments.experiment import Experiment
+from fedlap.experiments.prepare import prepared
+from fedlap.experiments.session import Interval, Plan, Watch
 
 DATA = {"name": "synthetic", "clients": 4, "features": 3, "rows": 8, "test_rows": 4}
 

@@ -3,7 +3,7 @@
 from dataclasses import fields
 
 import fedlap as fl
-from fedlap.experiment import Experiment
+from fedlap.experiments.experiment import Experiment
 
 NAMES = [field.name for field in fields(fl.Score) if field.name != "round"]
 SETTINGS = Experiment.of({"model": {"name": "mlp", "hidden": [7]}, "rounds": 6}).described()

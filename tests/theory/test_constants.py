@@ -8,9 +8,9 @@ import torch
 
 import fedlap as fl
 from fedlap import theory
-from fedlap.schedule import Schedule
 from fedlap.theory import Problem
-from fedlap.trials import Trial
+from fedlap.training.jobs import Trial
+from fedlap.training.schedule import Schedule
 from random_inputs import random_arrays, random_weights
 
 COUNTS = [6, 5, 9, 7]

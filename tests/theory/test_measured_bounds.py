@@ -16,9 +16,9 @@ from scipy.optimize import brentq
 
 import fedlap as fl
 from fedlap import theory
-from fedlap.schedule import Schedule
-from fedlap.training import fit_all
-from fedlap.trials import Trial
+from fedlap.training.fit import fit_all
+from fedlap.training.jobs import Trial
+from fedlap.training.schedule import Schedule
 
 CORNERS = np.array(list(itertools.product([-1.0, 1.0], repeat=2)))
 PATH = np.diag(np.ones(3), 1) + np.diag(np.ones(3), -1)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fedlap.tracking import TRACKERS, tracker_for
-from fedlap.tracking.told import flat, values
+from fedlap.tracking.values import flat, values
 from trackers import SCORES, SETTINGS, told
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import fedlap as fl
 from fedlap.tracking import TRACKERS, Tracker, guarded, tracker_for
-from fedlap.tracking.told import flat, values
+from fedlap.tracking.values import flat, values
 from trackers import NAMES, SCORES, SETTINGS, made, told
 
 

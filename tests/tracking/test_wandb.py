@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from fedlap.tracking import TRACKERS
-from fedlap.tracking.told import values
+from fedlap.tracking.values import values
 from trackers import SCORES, SETTINGS, told
 
 

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedlap as fl
+from fedlap.algorithms.local_work import Work
 from fedlap.randomness import Draws, digests, draws, keys_of
-from fedlap.work import CHOOSE_UP_TO, Cohort, Work, chosen, drawn, in_order, shuffled
+from fedlap.training.batches import CHOOSE_UP_TO, Cohort, chosen, drawn, in_order, shuffled
 from property_settings import short_law as law
 
 STREAM = draws(1, "batches", 1)

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 import fedlap as fl
-from fedlap.rounds import Runs
-from fedlap.schedule import Schedule
-from fedlap.training import fit_all
-from fedlap.trials import Trial
+from fedlap.training.fit import fit_all
+from fedlap.training.jobs import Trial
+from fedlap.training.loop import Runs
+from fedlap.training.schedule import Schedule
 from fit_results import same
 from laws import METHODS, WORK
 from stacked_jobs import STEADY, trials

@@ -5,11 +5,11 @@ import torch
 
 import fedlap as fl
 from fedlap.algorithms import Overwriting
-from fedlap.engines.room import Room
-from fedlap.engines.state import leaves
-from fedlap.rounds import Runs, played
-from fedlap.schedule import Schedule
-from fedlap.trials import Trial
+from fedlap.training.buffers import Room
+from fedlap.training.jobs import Trial
+from fedlap.training.loop import Runs, played
+from fedlap.training.schedule import Schedule
+from fedlap.training.state import leaves
 from laws import METHODS, WORK
 
 OVERWRITING = [

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap.algorithms.lasso import NetworkLasso
+from fedlap.algorithms.network_lasso import NetworkLasso
 
 EDGES = {"b": 2.0, "d": 0.5, "e": 1.5}
 

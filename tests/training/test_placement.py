@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap.engines.clients import STEPS, Clients, Lent
 from fedlap.models import Batch, CrossEntropy, Model, widened
+from fedlap.training.placement import STEPS, Clients, Lent
 
 pytestmark = pytest.mark.usefixtures("no_compiler")
 
@@ -102,7 +102,7 @@ def test_rows_are_wide_where_they_are_read_often():
 
 
 def test_what_is_too_large_is_not_copied(monkeypatch):
-    monkeypatch.setattr("fedlap.engines.clients.WIDE", 94 * 32 - 1)
+    monkeypatch.setattr("fedlap.training.placement.WIDE", 94 * 32 - 1)
     assert clients(pictures(), fl.models.linear()).ready(STEPS).wide is None
     monkeypatch.setattr("fedlap.models.dense.TOGETHER", 4 * 24 - 1)
     network = fl.models.linear().build((7,), 3)

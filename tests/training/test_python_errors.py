@@ -9,7 +9,7 @@ import torch
 
 import fedlap as fl
 import fedlap.graph
-from fedlap.graph.vectors import vectors
+from fedlap.graph.client_vectors import vectors
 
 X = np.random.default_rng(0).normal(size=(8, 3))
 WORDS = np.array(["ill", "well"] * 4)

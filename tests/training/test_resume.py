@@ -5,9 +5,9 @@ import torch
 
 import fedlap as fl
 from fedlap.algorithms import Steady
-from fedlap.schedule import Schedule
-from fedlap.training import fit_all
-from fedlap.trials import Trial
+from fedlap.training.fit import fit_all
+from fedlap.training.jobs import Trial
+from fedlap.training.schedule import Schedule
 from fit_results import same
 from laws import METHODS, WORK
 

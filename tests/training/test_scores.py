@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import fedlap as fl
 from fedlap.errors import InputError
-from fedlap.scores import Score, Tally, score
+from fedlap.training.scores import Score, Tally, score
 from random_inputs import random_arrays, random_weights
 
 L2, ETA = 0.1, 0.2

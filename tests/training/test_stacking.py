@@ -8,14 +8,14 @@ import torch
 import fedlap as fl
 import reference
 from fedlap.algorithms import Own
-from fedlap.algorithms.column import Column
-from fedlap.engines.pool import Places, Pool
-from fedlap.engines.state import leaves
-from fedlap.members import Lots
-from fedlap.rounds import Runs, played
-from fedlap.schedule import Schedule
-from fedlap.training import fit_all
-from fedlap.trials import Trial, kind
+from fedlap.algorithms.per_run import Column
+from fedlap.training.client_sampling import Lots
+from fedlap.training.fit import fit_all
+from fedlap.training.jobs import Trial, kind
+from fedlap.training.loop import Runs, played
+from fedlap.training.run_tables import Places, Pool
+from fedlap.training.schedule import Schedule
+from fedlap.training.state import leaves
 from fit_results import same
 from laws import METHODS, WORK
 from stacked_jobs import STEADY, trials

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap.engines import in_store
-from fedlap.engines.clients import Clients
 from fedlap.models import CrossEntropy, Model, SquaredError
+from fedlap.training import stored_scores
+from fedlap.training.placement import Clients
 
 SIZES = (40, 3, 17, 33, 1)
 
@@ -30,14 +30,14 @@ def clients(data):
 @pytest.mark.parametrize("kind", ["labels", "real"])
 @pytest.mark.parametrize("block", [8_000_000, 400], ids=["one block", "several"])
 def test_scores_are_those_of_gathered_rows(kind, block, monkeypatch):
-    monkeypatch.setattr("fedlap.engines.clients.BLOCK", block)
+    monkeypatch.setattr("fedlap.training.placement.BLOCK", block)
     data = federation(kind).scaled("pooled")  # which lays the rows of a client together
     W = torch.randn(len(SIZES), clients(data).model.size, generator=torch.Generator().manual_seed(1)).double()
-    called, scores = [], in_store.scores
-    monkeypatch.setattr(in_store, "scores", lambda *given: called.append(1) or scores(*given))
+    called, scores = [], stored_scores.scores
+    monkeypatch.setattr(stored_scores, "scores", lambda *given: called.append(1) or scores(*given))
     every, tallies = torch.arange(len(SIZES)), []
     for alone in (10**9, 0):
-        monkeypatch.setattr(in_store, "ALONE", alone)
+        monkeypatch.setattr(stored_scores, "ALONE", alone)
         for part in ("train", "test"):
             own = clients(data)
             tallies.append(own.tally(W, getattr(own, part), every))
@@ -48,25 +48,25 @@ def test_scores_are_those_of_gathered_rows(kind, block, monkeypatch):
 
 
 def spans(network, rows, inside):
-    return in_store.spans(network, torch.tensor(rows).flatten(), torch.tensor(inside))
+    return stored_scores.spans(network, torch.tensor(rows).flatten(), torch.tensor(inside))
 
 
 def test_rows_are_read_in_the_store_only_where_they_lie_together(monkeypatch):
-    monkeypatch.setattr(in_store, "ALONE", 0)
+    monkeypatch.setattr(stored_scores, "ALONE", 0)
     network = fl.models.linear().build((8,), 3)
     together = [[5, 6, 7], [0, 1, 0]], [[True, True, True], [True, True, False]]
     assert spans(network, *together) == [(5, 3), (0, 2)]
     assert spans(network, [[5, 7, 6], [0, 1, 0]], together[1]) is None
     assert spans(fl.models.mlp(4).build((8,), 3), *together) is None
-    monkeypatch.setattr(in_store, "ALONE", 21)  # values of a client: 2.5 rows of 8
+    monkeypatch.setattr(stored_scores, "ALONE", 21)  # values of a client: 2.5 rows of 8
     assert spans(network, *together) is None
-    monkeypatch.setattr(in_store, "ALONE", 20)
+    monkeypatch.setattr(stored_scores, "ALONE", 20)
     assert spans(network, *together) is not None
 
 
 @pytest.mark.parametrize("scaled", ["none", "pooled"])
 def test_fit_on_scaled_and_plain_rows_is_scored_alike_by_both_engines(scaled, monkeypatch):
-    monkeypatch.setattr(in_store, "ALONE", 0)
+    monkeypatch.setattr(stored_scores, "ALONE", 0)
     data = federation("labels").scaled(scaled)
     here, apart = (
         fl.fit(fl.Local(), data, fl.models.linear(), rounds=2, engine=engine, dtype="float64")

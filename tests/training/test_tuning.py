@@ -7,13 +7,13 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap import memory, tuning
 from fedlap.errors import DivergedError
-from fedlap.memory import Sized
-from fedlap.schedule import Schedule
-from fedlap.scores import Score
-from fedlap.trials import Trial, suited
-from fedlap.tuning import grid
+from fedlap.training import packing, tuning
+from fedlap.training.jobs import Trial, suited
+from fedlap.training.packing import Sized
+from fedlap.training.schedule import Schedule
+from fedlap.training.scores import Score
+from fedlap.training.tuning import grid
 from random_inputs import random_arrays, random_weights
 
 LINEAR = fl.models.linear()
@@ -104,11 +104,11 @@ def test_rows_that_runs_share_are_counted_once(federation, graph, monkeypatch):
     shared = [Sized(Trial(fl.FedAvg(), wide, LINEAR), model, schedule) for _ in range(6)]
     apart = [replace(run, trial=replace(run.trial, federation=replace(wide))) for run in shared]
     room = shared[0].data() + 6 * shared[0].models()
-    monkeypatch.setattr(memory, "_free", lambda _: room / memory.USABLE)
-    assert memory.stacks(shared) == [[0, 1, 2, 3, 4, 5]]
-    assert len(memory.stacks(apart)) > 1
-    monkeypatch.setattr(memory, "_free", lambda _: 0)
-    assert len(memory.stacks(shared)) == 6
+    monkeypatch.setattr(packing, "_free", lambda _: room / packing.USABLE)
+    assert packing.stacks(shared) == [[0, 1, 2, 3, 4, 5]]
+    assert len(packing.stacks(apart)) > 1
+    monkeypatch.setattr(packing, "_free", lambda _: 0)
+    assert len(packing.stacks(shared)) == 6
 
 
 def test_models_at_work_fit_into_a_cpus_cache(federation, graph, monkeypatch):
@@ -119,11 +119,11 @@ def test_models_at_work_fit_into_a_cpus_cache(federation, graph, monkeypatch):
         ]
 
     threads = torch.get_num_threads()
-    monkeypatch.setattr(memory, "CACHED", 2 * runs(1.0)[0].working() // threads + 1)
-    assert memory.stacks(runs(1.0)) == [[0, 1], [2, 3], [4, 5]]
-    assert memory.stacks(runs(0.5)) == [[0, 1, 2], [3, 4, 5]]
-    monkeypatch.setattr(memory, "CACHED", 0)
-    assert len(memory.stacks(runs(0.5))) == 6
+    monkeypatch.setattr(packing, "CACHED", 2 * runs(1.0)[0].working() // threads + 1)
+    assert packing.stacks(runs(1.0)) == [[0, 1], [2, 3], [4, 5]]
+    assert packing.stacks(runs(0.5)) == [[0, 1, 2], [3, 4, 5]]
+    monkeypatch.setattr(packing, "CACHED", 0)
+    assert len(packing.stacks(runs(0.5))) == 6
 
 
 def test_graphs_and_anything_else_of_a_method_can_be_tried(federation, graph):

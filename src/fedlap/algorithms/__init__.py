@@ -3,7 +3,15 @@
 from typing import Final
 
 from fedlap.algorithms.afl import AFL
-from fedlap.algorithms.algorithm import (
+from fedlap.algorithms.apfl import APFL
+from fedlap.algorithms.coupling import Coupled
+from fedlap.algorithms.ditto import Ditto
+from fedlap.algorithms.fedavg import FedAvg, FedProx
+from fedlap.algorithms.fedper import FedPer
+from fedlap.algorithms.fedu import DFedU, FedU
+from fedlap.algorithms.fedu_learned import FedULearned
+from fedlap.algorithms.global_model import Global
+from fedlap.algorithms.interface import (
     Adapting,
     Algorithm,
     Certified,
@@ -20,18 +28,10 @@ from fedlap.algorithms.algorithm import (
     Steady,
     Suited,
 )
-from fedlap.algorithms.apfl import APFL
-from fedlap.algorithms.coupling import Coupled
-from fedlap.algorithms.ditto import Ditto
-from fedlap.algorithms.fedavg import FedAvg, FedProx
-from fedlap.algorithms.fedper import FedPer
-from fedlap.algorithms.fedu import DFedU, FedU
-from fedlap.algorithms.globally import Global
 from fedlap.algorithms.l2gd import L2GD
-from fedlap.algorithms.lasso import NetworkLasso
-from fedlap.algorithms.learned import FedULearned
 from fedlap.algorithms.local import Local
 from fedlap.algorithms.mocha import Mocha
+from fedlap.algorithms.network_lasso import NetworkLasso
 from fedlap.algorithms.perfedavg import PerFedAvg
 from fedlap.algorithms.pfedme import PFedMe
 from fedlap.algorithms.scaffold import Scaffold

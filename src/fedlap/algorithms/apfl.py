@@ -6,7 +6,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms.algorithm import Ids, Kind, One, Steadiness, check_work
+from fedlap.algorithms.interface import Ids, Kind, One, Steadiness, check_work
 from fedlap.algorithms.task import Stack, Task
 from fedlap.errors import InputError, real
 

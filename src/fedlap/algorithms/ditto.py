@@ -6,8 +6,8 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms.algorithm import Ids, Kind, One, Steadiness, check_work
 from fedlap.algorithms.fedavg import Counted, mean
+from fedlap.algorithms.interface import Ids, Kind, One, Steadiness, check_work
 from fedlap.algorithms.task import Stack, Task
 from fedlap.errors import real
 

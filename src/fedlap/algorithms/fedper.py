@@ -7,12 +7,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedlap.algorithms.algorithm import Algorithm, Ids, Kind, Steadiness, check_work
 from fedlap.algorithms.fedavg import mean
+from fedlap.algorithms.interface import Algorithm, Ids, Kind, Steadiness, check_work
 from fedlap.algorithms.local import Local
 from fedlap.algorithms.task import Stack, Task
+from fedlap.data.federation import Federation
 from fedlap.errors import UnsuitedError, whole
-from fedlap.federation import Federation
 from fedlap.models import Model
 
 One = Float[Tensor, "1 base"]

@@ -13,15 +13,15 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fedlap.algorithms.algorithm import Everyone, Ids, Kind, Own, Rows, Steadiness, check_work
 from fedlap.algorithms.coupling import Coupling, Mixing
+from fedlap.algorithms.interface import Everyone, Ids, Kind, Own, Rows, Steadiness, check_work
+from fedlap.algorithms.local_work import Work
 from fedlap.algorithms.task import Stack, Task
+from fedlap.data.federation import Federation
 from fedlap.errors import InputError, whole
-from fedlap.federation import Federation
 from fedlap.graph import Graph
-from fedlap.graph.mixing import advanced, chebyshev, implicit, iterated
+from fedlap.graph.implicit import advanced, chebyshev, implicit, iterated
 from fedlap.models import Model
-from fedlap.work import Work
 
 CITATION = (
     "C. T. Dinh, T. T. Vu, N. H. Tran, M. N. Dao and H. Zhang. A New Look and Convergence Rate of Federated "

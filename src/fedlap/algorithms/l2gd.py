@@ -7,11 +7,11 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from fedlap.algorithms.algorithm import Ids, Kind, One, check_work
+from fedlap.algorithms.interface import Ids, Kind, One, check_work
+from fedlap.algorithms.local_work import Work
 from fedlap.algorithms.task import Stack, Task
 from fedlap.errors import InputError, real, whole
 from fedlap.randomness import draws
-from fedlap.work import Work
 
 Kept = tuple[One, Int64[Tensor, ""]]  # the mean, and the number of rounds so far
 Told = tuple[Stack | None, Bool[Tensor, "client 2"]]  # the mean or nothing; this round's and the next coin

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from fedlap.algorithms.algorithm import Ids, Kind, Steadiness, check_work
+from fedlap.algorithms.interface import Ids, Kind, Steadiness, check_work
 from fedlap.algorithms.task import Stack, Task
 
 

@@ -9,18 +9,18 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedlap.algorithms.algorithm import Everyone, Ids, Kind, Rows, Steadiness
-from fedlap.algorithms.column import at_rows
 from fedlap.algorithms.conjugates import CONJUGATES, Conjugate
+from fedlap.algorithms.interface import Everyone, Ids, Kind, Rows, Steadiness
+from fedlap.algorithms.local_work import Work
+from fedlap.algorithms.per_run import at_rows
 from fedlap.algorithms.task import Stack, Task
+from fedlap.data.federation import Federation
 from fedlap.errors import InputError, UnsuitedError, real, unknown, whole
-from fedlap.federation import Federation
 from fedlap.graph import Graph
 from fedlap.models import Model
 from fedlap.models.dense import DenseNetwork
-from fedlap.models.layout import views
+from fedlap.models.parameters import views
 from fedlap.randomness import draws
-from fedlap.work import Work
 
 BLOCK = 32  # rows of a mini-batch whose inner products are taken at once
 SHRINKAGE = 1e-3  # λ₂ where the model's l2 is zero

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from fedlap.algorithms.algorithm import Ids, Kind, One, Steadiness, check_work
+from fedlap.algorithms.interface import Ids, Kind, One, Steadiness, check_work
 from fedlap.algorithms.task import Stack, Task
 from fedlap.errors import InputError, real
 

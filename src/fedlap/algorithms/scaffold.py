@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms.algorithm import Ids, Kind, One, Steadiness, check_work
+from fedlap.algorithms.interface import Ids, Kind, One, Steadiness, check_work
 from fedlap.algorithms.task import Stack, Task
 from fedlap.errors import real
 

@@ -6,8 +6,8 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fedlap.algorithms.column import Number
 from fedlap.algorithms.conjugates import Conjugate
+from fedlap.algorithms.per_run import Number
 from fedlap.models import Batch
 
 Stack = Float[Tensor, "client param"]  # the clients at hand, one row each

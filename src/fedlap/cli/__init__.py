@@ -10,23 +10,23 @@ import typer
 
 from fedlap import __version__
 from fedlap.cli import console
+from fedlap.cli.algorithms import algorithms, cite
 from fedlap.cli.data import describe, get, show
 from fedlap.cli.graph import describe as describe_graph
 from fedlap.cli.graph import draw, learn, make
-from fedlap.cli.kept import resume, runs
-from fedlap.cli.kept import show as show_run
-from fedlap.cli.methods import algorithms, cite
-from fedlap.cli.personal import export, predict
+from fedlap.cli.predict import export, predict
 from fedlap.cli.report import report
 from fedlap.cli.reproduce import reproduce
 from fedlap.cli.results import results
+from fedlap.cli.run import compare, run
+from fedlap.cli.runs import resume, runs
+from fedlap.cli.runs import show as show_run
 from fedlap.cli.streams import OutputError, checked_streams
 from fedlap.cli.sweep import sweep
 from fedlap.cli.theory import theory
-from fedlap.cli.training import compare, run
 from fedlap.cli.tune import tune
 from fedlap.errors import InputError, is_out_of_memory, shortened
-from fedlap.keeping import StoppedError
+from fedlap.experiments.session import StoppedError
 
 app = typer.Typer(
     help="Federated multi-task learning with Laplacian regularisation.",

@@ -7,17 +7,17 @@ import typer
 from rich.table import Table
 
 from fedlap.cli import console
-from fedlap.cli.description import assign, description
-from fedlap.cli.lists import first_line, settings
+from fedlap.cli.arguments import assign, description
 from fedlap.cli.options import CUT, RESULT, SEED, takes
-from fedlap.cli.outputs import check_output, files_of_experiment
+from fedlap.cli.output_files import check_output, files_of_experiment
+from fedlap.cli.settings_table import first_line, settings
 from fedlap.data import SOURCES
+from fedlap.data.partition import NATURAL, PARTITIONS
 from fedlap.errors import InputError, unknown
-from fedlap.experiment import Experiment
-from fedlap.files import write_file
-from fedlap.partition import NATURAL, PARTITIONS
+from fedlap.experiments.experiment import Experiment
+from fedlap.experiments.run_folder import prepare
 from fedlap.report import Description, draw_clients
-from fedlap.runs import prepare
+from fedlap.storage.files import write_file
 
 
 def show() -> None:

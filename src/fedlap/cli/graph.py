@@ -13,19 +13,27 @@ from rich.table import Table
 from fedlap.algorithms.coupling import Coupling
 from fedlap.cli import console
 from fedlap.cli.graph_colours import COLOURS, check_colour, colours
-from fedlap.cli.graph_subject import Subject, coupling_of, loaded, of_experiment, opened, subject, typed
+from fedlap.cli.graph_source import (
+    Subject,
+    coupling_of,
+    loaded,
+    of_experiment,
+    opened,
+    subject,
+    typed,
+)
 from fedlap.cli.options import CUT, DATA, RESULT, SEED, TRAINING, Options, takes
-from fedlap.cli.outputs import check_output, files_of_experiment, files_of_run
-from fedlap.cli.personal import models
+from fedlap.cli.output_files import check_output, files_of_experiment, files_of_run
+from fedlap.cli.predict import models
 from fedlap.cli.threads import use_threads
 from fedlap.data import SOURCES
 from fedlap.errors import InputError
-from fedlap.files import write_file
 from fedlap.graph.description import GraphDescription, Speed, to_halve
-from fedlap.graph.files import to_file
-from fedlap.graph.fit import Fit, average_precision
+from fedlap.graph.io import to_file
 from fedlap.graph.learning import LEARNERS, learned
-from fedlap.report.graph_picture import draw_graph
+from fedlap.graph.model_fit import Fit, average_precision
+from fedlap.report.graph_figure import draw_graph
+from fedlap.storage.files import write_file
 
 SHARES = (0.01, 0.03, 0.1, 0.3, 1.0)  # of the largest stable strength, which are shown
 

@@ -3,13 +3,13 @@
 import numpy as np
 import torch
 
+from fedlap.data.federation import Federation
 from fedlap.errors import InputError, unknown
-from fedlap.federation import Federation
 from fedlap.graph import Graph
 from fedlap.graph.description import component
 from fedlap.personal import Personals
-from fedlap.report.graph_picture import Colours
-from fedlap.report.page.clients import scored
+from fedlap.report.graph_figure import Colours
+from fedlap.report.page.client_gains import scored
 
 COLOURS = ("accuracy", "rows", "label", "component")
 

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from fedlap.data import SOURCES
-from fedlap.experiment import KNOWN_GRAPH
+from fedlap.data.partition import NATURAL, PARTITIONS
+from fedlap.experiments.experiment import KNOWN_GRAPH
 from fedlap.graph import GRAPHS
 from fedlap.models import MODELS
-from fedlap.partition import NATURAL, PARTITIONS
 from fedlap.tracking import TRACKERS
 
 Options = dict[str, tuple[Any, Any]]  # name: annotation and default

@@ -11,24 +11,24 @@ import numpy as np
 import typer
 
 from fedlap.cli import console
-from fedlap.cli.description import seeds_text
-from fedlap.cli.graph_subject import learned_graph, loaded
-from fedlap.cli.personal import models
+from fedlap.cli.arguments import seeds_text
+from fedlap.cli.graph_source import learned_graph, loaded
+from fedlap.cli.predict import models
 from fedlap.cli.threads import use_threads
 from fedlap.data import SOURCES
+from fedlap.data.federation import Federation
+from fedlap.data.partition import NATURAL
 from fedlap.errors import InputError
-from fedlap.federation import Federation
+from fedlap.experiments.run_folder import Run
 from fedlap.graph import Graph
-from fedlap.partition import NATURAL
 from fedlap.report.page import Page, Section, write
-from fedlap.report.page.clients import Served, gains_of, over, scored
-from fedlap.report.page.clients import sections as client_sections
-from fedlap.report.page.kept import Kept, kept
-from fedlap.report.page.pictured import Sides, drawing, held
-from fedlap.report.page.results import objective_facts, result_sections, settings
-from fedlap.report.sweep import Sweep
-from fedlap.report.tuning import Tuning
-from fedlap.runs import Run
+from fedlap.report.page.client_figures import Sides, drawing, held
+from fedlap.report.page.client_gains import Served, gains_of, over, scored
+from fedlap.report.page.client_gains import sections as client_sections
+from fedlap.report.page.result_folders import Kept, kept
+from fedlap.report.page.result_sections import objective_facts, result_sections, settings
+from fedlap.report.sweep_table import Sweep
+from fedlap.report.tuning_table import Tuning
 
 MOST_ROWS = 20  # whose models are looked at client by client
 MOST_GRAPHS = 3  # that are drawn

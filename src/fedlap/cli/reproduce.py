@@ -12,22 +12,22 @@ from rich.table import Table
 from rich.text import Text
 
 from fedlap.cli import console
-from fedlap.cli.description import seed_numbers
-from fedlap.cli.stopping import stop_on_signal
+from fedlap.cli.arguments import seed_numbers
+from fedlap.cli.interrupts import stop_on_signal
 from fedlap.cli.threads import use_threads
 from fedlap.cli.workers import side_by_side
 from fedlap.errors import InputError, unknown
-from fedlap.findings import Findings, stored, stored_for
-from fedlap.ledger import Ledger
-from fedlap.memory import share_memory
-from fedlap.recipe import Recipe, Unit, known_recipes, recipe
+from fedlap.experiments.prepare import Loader
+from fedlap.experiments.run_folder import prepare
+from fedlap.report.eta import Remaining, shown
 from fedlap.report.page.sections import TableSection
-from fedlap.report.remaining import Remaining, shown
-from fedlap.report.reproduced import page, scores
-from fedlap.report.reproduced.results import summary
-from fedlap.reproduction import Reproducer, Told, Weight, weight
-from fedlap.runs import prepare
-from fedlap.sweeps import Loader
+from fedlap.reproduce import page, score_table
+from fedlap.reproduce.cell_results import Findings, stored, stored_for
+from fedlap.reproduce.ledger import Ledger
+from fedlap.reproduce.recipe import Recipe, Unit, known_recipes, recipe
+from fedlap.reproduce.results_pages import summary
+from fedlap.reproduce.runner import Reproducer, Told, Weight, weight
+from fedlap.training.packing import share_memory
 
 Todo = list[tuple[Unit, list[int]]]
 
@@ -200,7 +200,7 @@ def _at_work(unit: Unit, stage: str, runs: int) -> str:
 def _show(each: Recipe, findings: Findings) -> None:
     """Print its tables."""
     for reading in each.readings:
-        table = scores.table(each, findings, reading)
+        table = score_table.table(each, findings, reading)
         if table is not None:
             _print(table)
     for line in summary(each, findings, remarks=False):

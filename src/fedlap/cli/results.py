@@ -7,13 +7,13 @@ from typing import Annotated
 import typer
 
 from fedlap.cli import console
-from fedlap.cli.outputs import check_output
+from fedlap.cli.output_files import check_output
 from fedlap.errors import InputError
-from fedlap.files import write_file
-from fedlap.findings import Findings
-from fedlap.recipe import known_recipes, recipe
-from fedlap.report.reproduced.results import apart
-from fedlap.report.reproduced.results import results as written
+from fedlap.reproduce.cell_results import Findings
+from fedlap.reproduce.recipe import known_recipes, recipe
+from fedlap.reproduce.results_pages import apart
+from fedlap.reproduce.results_pages import results as written
+from fedlap.storage.files import write_file
 
 
 def results(

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from fedlap.algorithms import ALGORITHMS
-from fedlap.cli.description import (
+from fedlap.cli.arguments import (
     algorithm_names,
     algorithm_settings,
     assign,
@@ -16,14 +16,14 @@ from fedlap.cli.description import (
 )
 from fedlap.cli.options import CUT, DATA, KEEPING, RESULT, TRAINING, takes
 from fedlap.cli.threads import use_threads
-from fedlap.cli.together import all_trained, finish, kept, say_strengths, say_surprises
+from fedlap.cli.train_runs import all_trained, finish, kept, say_strengths, say_surprises
 from fedlap.cli.vary import Combination, combinations
 from fedlap.errors import InputError
-from fedlap.experiment import Experiment
-from fedlap.files import write_file
+from fedlap.experiments.experiment import Experiment
+from fedlap.experiments.prepare import Prepared, prepared
+from fedlap.experiments.run_folder import folder_for_all, prepare
 from fedlap.report import Sweep, draw_sweep
-from fedlap.runs import folder_for_all, prepare
-from fedlap.sweeps import Prepared, prepared
+from fedlap.storage.files import write_file
 
 
 @takes(DATA, CUT, TRAINING, RESULT, KEEPING)

@@ -10,16 +10,15 @@ from typing import Annotated, Any
 import typer
 
 from fedlap.cli import console
-from fedlap.cli.kept import OUT, RUN, named
-from fedlap.cli.outputs import check_output, files_of_experiment, files_of_run
+from fedlap.cli.output_files import check_output, files_of_experiment, files_of_run
+from fedlap.cli.runs import OUT, RUN, named
 from fedlap.cli.threads import use_threads
 from fedlap.errors import InputError
-from fedlap.files import write_file
-from fedlap.report.bound import BoundPicture, draw_bound, rounds_on_axis
-from fedlap.report.bound_words import in_words, number
-from fedlap.runs import Run
-from fedlap.schedule import Schedule
-from fedlap.sweeps import prepared
+from fedlap.experiments.prepare import prepared
+from fedlap.experiments.run_folder import Run
+from fedlap.report.theory_figure import BoundPicture, draw_bound, rounds_on_axis
+from fedlap.report.theory_text import in_words, number
+from fedlap.storage.files import write_file
 from fedlap.theory import (
     Problem,
     Study,
@@ -34,7 +33,8 @@ from fedlap.theory import (
     weighted,
 )
 from fedlap.theory.problem import Stack
-from fedlap.trials import Trial
+from fedlap.training.jobs import Trial
+from fedlap.training.schedule import Schedule
 
 PICTURE = "bound.png"
 SHARE = 0.01  # of J(W⁰) − J*: the accuracy that is asked for by default

@@ -9,21 +9,21 @@ import typer
 
 from fedlap.algorithms import ALGORITHMS
 from fedlap.cli import console
-from fedlap.cli.description import algorithm_names, parsed, seed_numbers
+from fedlap.cli.arguments import algorithm_names, parsed, seed_numbers
 from fedlap.cli.options import CUT, DATA, KEEPING, RESULT, TRAINING, takes
-from fedlap.cli.proposals import propose
 from fedlap.cli.sweep import asked_of, check_scores, common_to_all
 from fedlap.cli.threads import use_threads
-from fedlap.cli.together import kept, say_strengths, say_surprises, show, trained
+from fedlap.cli.train_runs import kept, say_strengths, say_surprises, show, trained
+from fedlap.cli.tune_proposals import propose
 from fedlap.cli.vary import Combination, combinations
 from fedlap.errors import DivergedError, InputError
-from fedlap.experiment import Experiment
-from fedlap.files import write_file
+from fedlap.experiments.experiment import Experiment
+from fedlap.experiments.prepare import Loader, Prepared
+from fedlap.experiments.run_folder import folder_for_all, prepare
 from fedlap.report import Outcome
-from fedlap.report.tuning import Tuning
-from fedlap.runs import folder_for_all, prepare
-from fedlap.sweeps import Loader, Prepared
-from fedlap.tuning import grid
+from fedlap.report.tuning_table import Tuning
+from fedlap.storage.files import write_file
+from fedlap.training.tuning import grid
 
 
 @takes(DATA, CUT, TRAINING, RESULT, KEEPING)

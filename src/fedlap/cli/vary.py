@@ -8,11 +8,11 @@ from itertools import product
 from typing import Any
 
 from fedlap.algorithms import ALGORITHMS
-from fedlap.cli.description import SETTINGS, graph_section, put, value_of
+from fedlap.cli.arguments import SETTINGS, graph_section, put, value_of
 from fedlap.errors import InputError, unknown
-from fedlap.experiment import Experiment
+from fedlap.experiments.experiment import Experiment
+from fedlap.experiments.settings import settings_of
 from fedlap.report import shown
-from fedlap.sections import settings_of
 
 EXAMPLE = "--vary strength=0,0.01,0.1"
 MOST = 10_000  # combinations

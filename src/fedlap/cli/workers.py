@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import IO
 
 from fedlap.cli import console
-from fedlap.cli.stopping import stop_on_signal
-from fedlap.keeping import StoppedError
+from fedlap.cli.interrupts import stop_on_signal
+from fedlap.experiments.session import StoppedError
 
 PATIENCE = 0.05  # seconds between looks at who is done
 

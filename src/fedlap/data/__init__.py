@@ -7,22 +7,22 @@ from typing import Any, Final
 
 from fedlap.data.cifar10 import DISTRIBUTION as CIFAR10
 from fedlap.data.cifar10 import cifar10
+from fedlap.data.client_rows import Scaling
 from fedlap.data.digits import digits
 from fedlap.data.distribution import Distribution
-from fedlap.data.files import file
+from fedlap.data.federation import Federation
 from fedlap.data.har import DISTRIBUTION as HAR
 from fedlap.data.har import har
 from fedlap.data.mnist import DISTRIBUTION as MNIST
 from fedlap.data.mnist import mnist
+from fedlap.data.partition import Labels, Partition
 from fedlap.data.synthetic import Synthetic, synthetic
+from fedlap.data.table import Table
+from fedlap.data.user_files import file
 from fedlap.data.vehicle import DISTRIBUTION as VEHICLE
 from fedlap.data.vehicle import vehicle
 from fedlap.errors import InputError, unknown
-from fedlap.federation import Federation
 from fedlap.graph import Graph
-from fedlap.partition import Labels, Partition
-from fedlap.parts import Scaling
-from fedlap.tables import Table
 
 TEST_SHARE: Final = 0.25
 

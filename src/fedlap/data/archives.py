@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from fedlap.data.storage import sha256
+from fedlap.data.download import sha256
 from fedlap.errors import InputError
 
 LARGEST = 1 << 28  # no member that is read here comes near; a larger one is not what it seems

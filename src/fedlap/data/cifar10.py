@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from fedlap.data.archives import Members, check_members, from_tar
+from fedlap.data.cache import Arrays
 from fedlap.data.distribution import Distribution
-from fedlap.data.fast import Arrays
-from fedlap.data.storage import Original
-from fedlap.tables import Table
+from fedlap.data.download import Original
+from fedlap.data.table import Table
 
 ARCHIVE: Final = "cifar-10-binary.tar.gz"
 ROOT: Final = "cifar-10-batches-bin/"

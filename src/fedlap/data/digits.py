@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from fedlap.tables import Table
+from fedlap.data.table import Table
 
 
 def digits() -> Table:

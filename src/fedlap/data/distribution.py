@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedlap.data.fast import Arrays, fast_form, kept
-from fedlap.data.storage import Original, is_file, located, obtained
+from fedlap.data.cache import Arrays, fast_form, kept
+from fedlap.data.download import Original, is_file, located, obtained
 from fedlap.errors import InputError
 
 

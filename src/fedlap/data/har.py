@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 
 from fedlap.data.archives import Members, check_members, from_zip
+from fedlap.data.cache import Array, Arrays
 from fedlap.data.distribution import Distribution
-from fedlap.data.fast import Array, Arrays
-from fedlap.data.storage import Original
-from fedlap.tables import Table
+from fedlap.data.download import Original
+from fedlap.data.table import Table
 
 ARCHIVE: Final = "UCI HAR Dataset.zip"
 ROOT: Final = "UCI HAR Dataset/"

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
+from fedlap.data.cache import Arrays
 from fedlap.data.distribution import Distribution
-from fedlap.data.fast import Arrays
-from fedlap.data.storage import Original, official, official_content
+from fedlap.data.download import Original, official, official_content
+from fedlap.data.table import Table
 from fedlap.errors import InputError
-from fedlap.tables import Table
 
 SHA256: Final = {
     "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",

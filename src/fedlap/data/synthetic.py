@@ -10,13 +10,13 @@ from jaxtyping import Float64, Int64, Num
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from fedlap.data.client_rows import spans
+from fedlap.data.federation import Federation
+from fedlap.data.table import Table
 from fedlap.errors import InputError, real, unknown, whole
-from fedlap.federation import Federation
 from fedlap.graph import Graph
 from fedlap.graph.weights import DENSE_UP_TO
-from fedlap.parts import spans
 from fedlap.randomness import Draws, digests, draws
-from fedlap.tables import Table
 
 BLOCK = 100_000  # features are drawn in blocks of about this many values, which fit a cache
 

@@ -15,11 +15,11 @@ from typing import Final
 import numpy as np
 
 from fedlap.data.archives import Members, from_zip
+from fedlap.data.cache import Arrays
 from fedlap.data.distribution import Distribution
-from fedlap.data.fast import Arrays
-from fedlap.data.storage import Original, sha256
+from fedlap.data.download import Original, sha256
+from fedlap.data.table import Table
 from fedlap.errors import InputError
-from fedlap.tables import Table
 
 ARCHIVE: Final = "event.zip"
 VEHICLES: Final = ("aav", "dw")

@@ -4,12 +4,12 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Final
 
-from fedlap.federation import Federation
+from fedlap.data.federation import Federation
 from fedlap.graph.builders import blocks, equal, erdos_renyi, grid, random, watts_strogatz
-from fedlap.graph.files import from_file, to_file
 from fedlap.graph.graph import SERVER, Graph
-from fedlap.graph.networks import from_networkx, to_networkx
-from fedlap.graph.related import kernel, nearest, similar, weighted
+from fedlap.graph.io import from_file, to_file
+from fedlap.graph.networkx_io import from_networkx, to_networkx
+from fedlap.graph.similarity import kernel, nearest, similar, weighted
 
 GRAPHS: Final[dict[str, Callable[..., Graph]]] = {
     "complete": Graph.complete,

@@ -12,8 +12,8 @@ from jaxtyping import Bool, Float64, Int64
 from scipy.sparse import coo_array
 
 from fedlap.errors import InputError, whole
-from fedlap.graph.checks import checked_names, checked_weight
 from fedlap.graph.graph import Graph
+from fedlap.graph.validate import checked_names, checked_weight
 from fedlap.randomness import Draws, digests, draws
 
 Places = Int64[np.ndarray, "edge"]

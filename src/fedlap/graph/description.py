@@ -15,7 +15,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from fedlap.graph.graph import SERVER, Graph
-from fedlap.graph.sparse import SparseWeights
+from fedlap.graph.sparse_weights import SparseWeights
 from fedlap.graph.spectrum import largest, second_smallest
 from fedlap.graph.weights import DENSE_UP_TO, CompleteWeights, Weights
 

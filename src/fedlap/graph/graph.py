@@ -13,7 +13,9 @@ from scipy.sparse import coo_array, csr_array
 from torch import Tensor
 
 from fedlap.errors import InputError
-from fedlap.graph.checks import (
+from fedlap.graph.sparse_weights import Chosen, Ids, Models, Neighbours
+from fedlap.graph.spectrum import components, largest, second_smallest
+from fedlap.graph.validate import (
     Edge,
     check_entries,
     checked_edge,
@@ -22,8 +24,6 @@ from fedlap.graph.checks import (
     checked_weight,
     places_of,
 )
-from fedlap.graph.sparse import Chosen, Ids, Models, Neighbours
-from fedlap.graph.spectrum import components, largest, second_smallest
 from fedlap.graph.weights import CompleteWeights, Weights, weights
 
 BLOCK = 16_000_000  # values that are looked at together in double precision (128 MB)

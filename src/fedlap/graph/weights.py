@@ -10,7 +10,7 @@ from jaxtyping import Float
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from fedlap.graph.sparse import Chosen, Degrees, Ids, Models, Neighbours, SparseWeights
+from fedlap.graph.sparse_weights import Chosen, Degrees, Ids, Models, Neighbours, SparseWeights
 
 DENSE_UP_TO = 2_000  # vertices; a larger graph is kept sparse
 

@@ -9,12 +9,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedlap.errors import InputError
+from fedlap.kernels.cnn import kernels_for
+from fedlap.models.cnn_layers import Body, Hidden, InPieces, full_subtract
 from fedlap.models.convolution import KERNEL, way_for
 from fedlap.models.dense import threshold_backward
-from fedlap.models.kernels import kernels_for
-from fedlap.models.layout import Shapes, assembled, check_l2, size_of, uniform_start
 from fedlap.models.model import InPlace, Keep, Memory, Scores, Slope, Stack
-from fedlap.models.pieces import Body, Hidden, InPieces, full_subtract
+from fedlap.models.parameters import Shapes, assembled, check_l2, size_of, uniform_start
 
 FILTERS = (32, 64)
 HIDDEN = 512

@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedlap.errors import whole
-from fedlap.models.layout import Shapes, assembled, check_l2, size_of, uniform_start, views
 from fedlap.models.model import Descent, Keep, Memory, Scores, Slope, Stack, widened
+from fedlap.models.parameters import Shapes, assembled, check_l2, size_of, uniform_start, views
 
 # Weight (client, out, in) and bias (client, out, 1); none where what enters is wide: there the bias is among
 # the weights, the one of what enters.

@@ -13,8 +13,8 @@ from torch.nn.functional import pad
 
 from fedlap.errors import InputError
 from fedlap.models import autograd
-from fedlap.models.layout import Shapes, check_l2, fill, size_of, views
 from fedlap.models.model import InPlace, Memory, Scores, Slope, Stack
+from fedlap.models.parameters import Shapes, check_l2, fill, size_of, views
 from fedlap.randomness import draws
 
 APART = 0.1  # by which parameters are changed to see whether rows of a batch meet

@@ -9,17 +9,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedlap.algorithms import Algorithm, Coupled, Local, Mocha, NetworkLasso
-from fedlap.algorithms.lasso import distances
-from fedlap.arrays import Given, Rows, check_values, formed
-from fedlap.engines import Clients
-from fedlap.engines.task import StackTask
+from fedlap.algorithms.local_work import BatchSize, Work
+from fedlap.algorithms.network_lasso import distances
+from fedlap.data.client_rows import Part, Scale
+from fedlap.data.federation import Federation
+from fedlap.data.validate import Given, Rows, check_values, formed
 from fedlap.errors import DivergedError, InputError, real, unknown, whole
-from fedlap.federation import Federation
 from fedlap.models import Model
-from fedlap.parts import Part, Scale
-from fedlap.personal.about import About
+from fedlap.personal.metadata import About
 from fedlap.personal.models import Personal, Personals, as_trained
-from fedlap.work import BatchSize, Work
+from fedlap.training.placement import Clients
+from fedlap.training.task import StackTask
 
 
 @torch.no_grad()

@@ -13,13 +13,13 @@ import torch
 from jaxtyping import Bool, Float, Int64, Num
 from torch import Tensor, nn
 
+from fedlap.data.client_rows import Scale, grouped
+from fedlap.data.federation import Federation
+from fedlap.data.frames import check_columns
 from fedlap.errors import InputError, unknown
-from fedlap.federation import Federation
-from fedlap.frames import check_columns
 from fedlap.models import Model, Network
-from fedlap.parts import Scale, grouped
-from fedlap.personal.about import About
-from fedlap.personal.files import damaged, read_pair, write_pair
+from fedlap.personal.metadata import About
+from fedlap.personal.model_files import damaged, read_pair, write_pair
 
 ENDING = ".safetensors"
 BLOCK = 4_000_000  # numbers of models or features that are used together (16 MB)

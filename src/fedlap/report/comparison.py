@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fedlap.errors import DivergedError
-from fedlap.report.paired import CONFIDENCE, LEVEL, Lead, leads
+from fedlap.report.paired_tests import CONFIDENCE, LEVEL, Lead, leads
 from fedlap.report.verdict import verdict
-from fedlap.scores import Score
+from fedlap.training.scores import Score
 
 Outcome = list[Score] | DivergedError  # a run's scores, or why it has none
 Runs = Mapping[str, Sequence[Outcome]]  # for each label, for each seed

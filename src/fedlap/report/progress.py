@@ -8,7 +8,7 @@ from statistics import median
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedlap.scores import Score
+from fedlap.training.scores import Score
 
 Told = tuple[Callable[[int, Score], None], Callable[[Sequence[int], int], None]]
 

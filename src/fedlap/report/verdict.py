@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from fedlap.report.paired import Lead, reach
+from fedlap.report.paired_tests import Lead, reach
 
 
 def verdict(

@@ -2,10 +2,10 @@
 
 from fedlap.theory.bounds import Constants, Theorem1, Theorem2, lemma1
 from fedlap.theory.curvature import Curvature, along, at_point, everywhere
-from fedlap.theory.iterate import Weighted, walk, weight, weighted
 from fedlap.theory.optimum import Optimum, optimum
 from fedlap.theory.problem import Problem
 from fedlap.theory.study import Study, described, excess, rate, study
+from fedlap.theory.weighted_iterate import Weighted, walk, weight, weighted
 
 __all__ = [
     "Constants",

@@ -9,14 +9,14 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from fedlap.algorithms import Algorithm, DFedU, FedU
-from fedlap.engines import Clients
+from fedlap.algorithms.local_work import BatchSize, Work
+from fedlap.data.federation import Federation
 from fedlap.errors import InputError
-from fedlap.federation import Federation
 from fedlap.graph import Graph
 from fedlap.models import Architecture, Batch, CrossEntropy, DenseNetwork, Model
-from fedlap.schedule import sample_size
-from fedlap.trials import suited
-from fedlap.work import BatchSize, Work
+from fedlap.training.jobs import suited
+from fedlap.training.placement import Clients
+from fedlap.training.schedule import sample_size
 
 Stack = Float64[Tensor, "client param"]
 Each = Float64[Tensor, "client"]

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from fedlap.errors import unknown
-from fedlap.scores import Score
 from fedlap.tracking.mlflow import Mlflow
 from fedlap.tracking.tensorboard import TensorBoard
 from fedlap.tracking.wandb import WeightsAndBiases
+from fedlap.training.scores import Score
 
 LONGEST = 200  # characters of another system's message that are shown
 

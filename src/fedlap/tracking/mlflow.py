@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedlap.files import read_text, write_file
-from fedlap.scores import Score
-from fedlap.tracking.told import flat, package, values
+from fedlap.storage.files import read_text, write_file
+from fedlap.tracking.values import flat, package, values
+from fedlap.training.scores import Score
 
 MOST = 100  # parameters that MLflow takes at once
 STATUS = {"done": "FINISHED", "stopped": "KILLED"}

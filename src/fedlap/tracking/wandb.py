@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedlap.scores import Score
-from fedlap.tracking.told import package, values
+from fedlap.tracking.values import package, values
+from fedlap.training.scores import Score
 
 LONGEST = 64  # characters of a run's id
 

@@ -16,8 +16,8 @@ from fedlap.report.page.sections import (
     TableSection,
     TextSection,
 )
-from fedlap.report.page.tables import comma_separated, latex, markdown
-from fedlap.report.page.writing import write
+from fedlap.report.page.table_formats import comma_separated, latex, markdown
+from fedlap.report.page.write_page import write
 
 __all__ = [
     "BarsSection",

@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 
-from fedlap.report.page import shapes
-from fedlap.report.page.colours import places, style
-from fedlap.report.page.scale import short
+from fedlap.report.page import svg_shapes
+from fedlap.report.page.axis import short
 from fedlap.report.page.sections import (
     BarsSection,
     Cell,
@@ -23,8 +22,9 @@ from fedlap.report.page.sections import (
     TableSection,
     TextSection,
 )
-from fedlap.report.page.svg import curves, key
-from fedlap.report.page.tables import MARK
+from fedlap.report.page.styles import places, style
+from fedlap.report.page.svg_curves import curves, key
+from fedlap.report.page.table_formats import MARK
 
 BEST = f'<span class="best" role="img" aria-label="best">{MARK}</span>'
 MOST_LINES = 11  # of the table of a figure's numbers
@@ -147,9 +147,9 @@ def _shown(
         case BarsSection():
             return _bars(section)
         case HeatSection():
-            return f'<figure class="scroll">{shapes.heat(section)}</figure>'
+            return f'<figure class="scroll">{svg_shapes.heat(section)}</figure>'
         case DrawingSection():
-            return f"<figure>{shapes.drawing(section)}</figure>"
+            return f"<figure>{svg_shapes.drawing(section)}</figure>"
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], label: str) -> str:
@@ -221,18 +221,18 @@ def _bars(section: BarsSection) -> str:
     """A chart for each method; the script shows one at a time."""
     charts, most = [], 0
     for place, (name, _) in enumerate(section.series):
-        every = shapes.ordered(section, place)
+        every = svg_shapes.ordered(section, place)
         most = max(most, len(every))
         charts.append(
             f'<div class="one scroll" data-name="{escape(name)}"><h4>{escape(name)}, in '
-            f"{escape(section.unit)}: {escape(shapes.counted(every))}</h4>"
-            f"{shapes.bars(section, place)}</div>"
+            f"{escape(section.unit)}: {escape(svg_shapes.counted(every))}</h4>"
+            f"{svg_shapes.bars(section, place)}</div>"
         )
     thinned = (
-        f'<p class="about">{shapes.DRAWN_BARS:,} of {most:,} bars are drawn, at even distances from the '
+        f'<p class="about">{svg_shapes.DRAWN_BARS:,} of {most:,} bars are drawn, at even distances from the '
         "highest to the lowest; the csv file has all values.</p>"
     )
-    return f'<figure class="bars">{"".join(charts)}</figure>{thinned if most > shapes.DRAWN_BARS else ""}'
+    return f'<figure class="bars">{"".join(charts)}</figure>{thinned if most > svg_shapes.DRAWN_BARS else ""}'
 
 
 def _files(section: Named) -> str:

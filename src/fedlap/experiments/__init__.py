@@ -1,0 +1,1 @@
+"""Described runs and their folders: experiments, checkpoints, resuming."""

@@ -1,0 +1,1 @@
+"""C++ and CUDA kernels, and the code that compiles, checks and launches them."""

@@ -1,0 +1,137 @@
+"""Who has how much of what: in words and as a picture."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from fedlap.data.federation import Federation
+from fedlap.report.png import blank, png
+
+MOST_COLUMNS = 2_000  # of the picture, which is 1,000 pixels wide
+
+
+@dataclass(frozen=True, eq=False)
+class Description:
+    """The size and make-up of a federation."""
+
+    title: str
+    clients: tuple[str, ...]
+    features: tuple[int, ...]
+    labels: tuple[str, ...] | None
+    train: Int64[Tensor, "client"]
+    test: Int64[Tensor, "client"]
+    held: Int64[Tensor, "client label"] | None  # rows of each label; None where targets are real numbers
+    remarks: list[str]
+
+    @staticmethod
+    def of(title: str, federation: Federation) -> "Description":
+        """Counted once."""
+        held = None
+        if federation.labels is not None:
+            held = torch.zeros(len(federation.clients), len(federation.labels), dtype=torch.int64)
+            for part in (federation.train, federation.test):
+                held.index_put_((part.owner(), part.y), torch.ones_like(part.y), accumulate=True)
+        return Description(
+            title,
+            federation.clients,
+            federation.inputs,
+            federation.labels,
+            federation.train.count,
+            federation.test.count,
+            held,
+            federation.remarks(),
+        )
+
+    @property
+    def rows(self) -> Int64[Tensor, "client"]:
+        """Training and test rows of each client."""
+        return self.train + self.test
+
+    def as_dict(self) -> dict[str, Any]:
+        """For machines; the standard deviation is that of these clients as a whole population."""
+        rows = self.rows.double()
+        return {
+            "data": self.title,
+            "clients": len(self.clients),
+            "rows": int(rows.sum()),
+            "train_rows": int(self.train.sum()),
+            "test_rows": int(self.test.sum()),
+            "rows_mean": float(rows.mean()),
+            "rows_std": float(rows.std(correction=0)),
+            "rows_min": int(rows.min()),
+            "rows_max": int(rows.max()),
+            "features": list(self.features),
+            "labels": None
+            if self.labels is None or self.held is None
+            else dict(zip(self.labels, self.held.sum(0).tolist(), strict=True)),
+            "remarks": self.remarks,
+        }
+
+    def lines(self) -> list[str]:
+        """For people."""
+        about = self.as_dict()
+        shape = "×".join(map(str, self.features))
+        lines = [
+            f"data      {self.title}",
+            f"clients   {about['clients']:,}",
+            f"rows      {about['rows']:,}: {about['train_rows']:,} for training, "
+            f"{about['test_rows']:,} for testing",
+            f"a client  {about['rows_mean']:,.1f} rows on average, standard deviation "
+            f"{about['rows_std']:,.2f}, from {about['rows_min']:,} to {about['rows_max']:,}",
+            f"features  {shape}",
+        ]
+        if about["labels"] is None:
+            lines.append("targets   real numbers")
+        else:
+            shown = [f"{name}: {count:,}" for name, count in list(about["labels"].items())[:20]]
+            more = len(about["labels"]) - len(shown)
+            lines.append(f"labels    {', '.join(shown)}{f' and {more} more' if more else ''}")
+        return lines + [f"note      {remark}" for remark in self.remarks]
+
+
+def draw_clients(description: Description) -> bytes:
+    """A PNG: rows of each client, and below, where there are labels, how many it has of each."""
+    held, labels = description.held, description.labels
+    panels = 1 if held is None or labels is None else 2
+    height = 2.2 if panels == 1 else 2.2 + min(6.0, 0.8 + 0.25 * len(labels or ()))
+    figure, axes = blank(
+        panels,
+        1,
+        figsize=(10, height),
+        layout="constrained",
+        sharex=True,
+        squeeze=False,
+        height_ratios=[2.2, height - 2.2][:panels],
+    )
+    # More columns than pixels take long to draw and cannot be seen: neighbours are drawn as their mean.
+    together = -(-len(description.clients) // MOST_COLUMNS)
+    begin = np.arange(0, len(description.clients), together)
+    per_column = np.diff([*begin, len(description.clients)])
+    top = axes[0, 0]
+    train, test = (
+        np.add.reduceat(count.numpy(), begin) / per_column for count in (description.train, description.test)
+    )
+    edges = np.arange(len(train) + 1) - 0.5
+    top.stairs(train, edges, fill=True, label="training")
+    top.stairs(train + test, edges, baseline=train, fill=True, label="test")
+    top.set_ylabel("rows")
+    top.margins(x=0)
+    figure.legend(fontsize="small", ncols=2, loc="outside upper right")
+    if held is not None and labels is not None:
+        below = axes[1, 0]
+        shown = np.add.reduceat(held.numpy(), begin).T / per_column
+        shown[shown == 0] = np.nan
+        image = below.imshow(shown, aspect="auto", interpolation="nearest", cmap="viridis_r", vmin=0)
+        step = max(1, -(-len(labels) // 30))
+        below.set_yticks(range(0, len(labels), step), labels[::step], fontsize="small")
+        figure.colorbar(image, ax=below, label="rows", pad=0.01)
+    step = max(1, -(-len(begin) // 30))
+    names = [description.clients[place] for place in begin[::step]]
+    axes[-1, 0].set_xticks(range(0, len(begin), step), names, rotation=90, fontsize="small")
+    axes[-1, 0].set_xlabel("client" if together == 1 else f"client (each column: the mean of {together})")
+    figure.suptitle(f"{description.title}: {len(description.clients)} clients")
+    return png(figure)

@@ -1,1 +1,0 @@
-"""Reproductions beside the paper's own numbers: tables, claims, figures, the page and RESULTS.md."""

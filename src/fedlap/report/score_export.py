@@ -1,0 +1,39 @@
+"""Scores as a table for other programs: CSV or Parquet."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from io import BytesIO
+from pathlib import Path
+
+from fedlap.errors import InputError
+from fedlap.storage.files import write_file
+from fedlap.training.scores import Score
+
+
+def write_scores(scores: Sequence[Score], to: Path) -> None:
+    """One row a score, one column for each of its fields, to the last digit; what there is none of is empty.
+
+    The name says the format: .csv or .parquet.
+    """
+    write_file(to, _content(scores, to))
+
+
+def _content(scores: Sequence[Score], to: Path) -> bytes:
+    import pandas  # here, since nothing else of a report needs it
+
+    kinds = {field.name: "int64" if field.type is int else "float64" for field in fields(Score)}
+    frame = pandas.DataFrame([score.as_dict() for score in scores], columns=list(kinds)).astype(kinds)
+    match to.suffix.lower():
+        case ".csv":
+            return bytes(frame.to_csv(index=False, lineterminator="\n").encode())
+        case ".parquet":
+            file = BytesIO()
+            try:
+                frame.to_parquet(file, index=False)
+            except ImportError as error:
+                raise InputError(
+                    f"{str(to)!r}: writing Parquet needs pyarrow: pip install 'fedlap[parquet]', or .csv"
+                ) from error
+            return file.getvalue()
+        case _:
+            raise InputError(f"{str(to)!r}: scores are written as .csv or .parquet; let the name end so")

@@ -1,0 +1,196 @@
+"""The table of a recipe: ours ± std beside the paper's, the best marked only where a test supports it."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from fedlap.report.page.sections import Cell, Records, TableSection, Value
+from fedlap.report.paired_tests import leads
+from fedlap.reproduce.cell_results import Finding, Findings
+from fedlap.reproduce.recipe import Recipe, Unit
+
+FOOTER = (
+    "Pooled test accuracy in percent after the last round, mean ± standard deviation over seeds; beneath it "
+    "the paper's. Marked: better than every other row of its column by paired t-tests over seeds, two-sided, "
+    "p below 0.05 by Holm's rule over all pairs; none in a column of which a row was not run, or diverged at "
+    "some seeds."
+)
+
+
+def table(recipe: Recipe, findings: Findings, reading: str) -> TableSection | None:
+    """Methods in rows, data and models in columns; none where nothing was run."""
+    cells = findings.cells(recipe, reading)
+    if not cells:
+        return None
+    marked = {cell: best(rows) if _whole(recipe, cell, rows) else None for cell, rows in cells.items()}
+    shown = [name for name in recipe.rows if any(name in rows for rows in cells.values())]
+    lines = [
+        [
+            Cell(recipe.rows[name].title, recipe.rows[name].note),
+            *(cell_of(recipe, cell, name, rows, marked[cell] == name) for cell, rows in cells.items()),
+        ]
+        for name in shown
+    ]
+    seeds = {cell: max(len(row.seeds) for row in rows.values()) for cell, rows in cells.items()}
+    most = max(seeds.values())
+    return TableSection(
+        title=recipe.readings[reading].title,
+        about="; ".join(filter(None, (_seeds(most), recipe.readings[reading].note))) + ".",
+        name=f"{recipe.name}-{reading}",
+        columns=["method", *(_titled(recipe, cell, seeds[cell], most) for cell in cells)],
+        rows=lines,
+        footer=FOOTER,
+        group=recipe.title,
+        records=_score_records(recipe, cells, marked),
+    )
+
+
+def _score_records(
+    recipe: Recipe, cells: Mapping[str, Mapping[str, Finding]], marked: Mapping[str, str | None]
+) -> Records:
+    """The numbers of the table: a line for each method and cell."""
+    columns = ["method", "data_and_model", "seeds", "diverged", "stability_product"]
+    columns += ["accuracy_percent_mean", "accuracy_percent_std", "paper_percent_mean", "paper_percent_std"]
+    lines: list[list[Value]] = []
+    for cell, rows in cells.items():
+        for name in recipe.rows:
+            row, paper = rows.get(name), recipe.cells[cell].paper.get(name) or (None, None)
+            if name in recipe.cells[cell].without or (row is None and paper[0] is None):
+                continue
+            line: list[Value] = [recipe.rows[name].title, recipe.cells[cell].title]
+            if row is None:
+                line += [0, 0, None, None, None]
+            else:
+                values = row.accuracy if row.finished else np.full(0, np.nan)
+                mean = float(values.mean()) if len(values) else None
+                std = float(values.std(ddof=1)) if len(values) > 1 else None
+                line += [len(row.seeds), len(row.diverged), row.product, mean, std]
+            lines.append([*line, *paper, int(marked[cell] == name)])
+    return Records([*columns, "shown_best"], lines)
+
+
+def cell_of(recipe: Recipe, cell: str, name: str, rows: Mapping[str, Finding], marked: bool) -> Cell:
+    """One method's score, or why it has none."""
+    paper = recipe.cells[cell].paper.get(name)
+    note = "" if paper is None else f"paper {paper[0]:.2f} ± {paper[1]:.2f}"
+    if name in recipe.cells[cell].without:
+        return Cell("–", note, muted=True)
+    if name not in rows:
+        return Cell("not run", note, muted=True)
+    row = rows[name]
+    if row.unstable:
+        at = len(row.values["refused_seeds"])
+        some = "" if at == len(row.seeds) else f" at {at} of {len(row.seeds)} seeds"
+        return Cell(f"unstable{some}, μRηρ = {row.product:.3g}", note, muted=True)
+    if row.refused is not None:
+        return Cell("refused", note, muted=True)
+    if row.diverged:
+        return Cell(f"{len(row.diverged)} of {len(row.seeds)} diverged", note, muted=True)
+    return Cell(score(row.accuracy), note, best=marked)
+
+
+def score(values: np.ndarray) -> str:
+    """Mean ± sample standard deviation, or the one value."""
+    mean = f"{values.mean():.2f}"
+    return f"{mean} ± {values.std(ddof=1):.2f}" if len(values) > 1 else mean
+
+
+def _whole(recipe: Recipe, cell: str, rows: Mapping[str, Finding]) -> bool:
+    """Whether every method of a cell was run, and has a score at all seeds or at none."""
+    asked = set(recipe.rows) - set(recipe.cells[cell].without)
+    return asked <= set(rows) and all(row.finished or not row.by_seed for row in rows.values())
+
+
+def best(rows: Mapping[str, Finding]) -> str | None:
+    """The row that is better than every other, if a test says so."""
+    scores = common(rows)
+    if len(scores) < 2:
+        return None
+    leader = max(scores, key=lambda name: float(scores[name].mean()))
+    return leader if all(lead.shown for lead in leads(scores, leader)) else None
+
+
+def common(rows: Mapping[str, Finding]) -> dict[str, np.ndarray]:
+    """Accuracies at those seeds that all finished rows have."""
+    finished = {name: row for name, row in rows.items() if row.finished}
+    seeds = set.intersection(*(set(row.seeds) for row in finished.values())) if finished else set()
+    return {
+        name: np.array([value for seed, value in zip(row.seeds, row.accuracy, strict=True) if seed in seeds])
+        for name, row in finished.items()
+        if seeds
+    }
+
+
+def choices(recipe: Recipe, findings: Findings, reading: str) -> TableSection | None:
+    """What each method was tuned to: the values most often chosen, and how often."""
+    cells = findings.cells(recipe, reading)
+    if not cells:
+        return None
+    lines = [
+        [
+            Cell(recipe.rows[name].title),
+            *(Cell(_usual(rows[name])) if name in rows else Cell("–", muted=True) for rows in cells.values()),
+        ]
+        for name in recipe.rows
+        if any(name in rows for rows in cells.values())
+    ]
+    return TableSection(
+        title=f"Chosen values: {recipe.readings[reading].title}",
+        about=f"By {recipe.folds}-fold cross-validation on each seed's training rows, "
+        f"{_rounds(recipe, reading, cells)}: the "
+        "values chosen most often, and at how many seeds. * is at an end of the values that could be tried.",
+        name=f"{recipe.name}-{reading}-chosen",
+        columns=["method", *(recipe.cells[cell].title for cell in cells)],
+        rows=lines,
+        records=Records(
+            ["method", "data_and_model", "seed", "setting", "value"],
+            [
+                [recipe.rows[name].title, recipe.cells[cell].title, int(seed), setting, value]
+                for cell, rows in cells.items()
+                for name, row in rows.items()
+                for seed, choice in row.choices.items()
+                for setting, value in choice["values"].items()
+            ],
+        ),
+    )
+
+
+def _rounds(recipe: Recipe, reading: str, cells: Iterable[str]) -> str:
+    """Of runs that values were chosen by; cells are named where these differ."""
+    row, titles = next(iter(recipe.rows)), dict[int, list[str]]()
+    for cell in cells:
+        rounds = Unit(recipe, cell, reading, row).tuning_rounds
+        titles.setdefault(rounds, []).append(recipe.cells[cell].title)
+    if len(titles) == 1:
+        return f"{next(iter(titles))} rounds"
+    return ", ".join(f"{rounds} rounds for {' and '.join(each)}" for rounds, each in titles.items())
+
+
+def _usual(row: Finding) -> str:
+    """The values chosen most often."""
+    if not row.choices:
+        return "refused"
+    grid = {**row.values.get("grid", {}), **row.values.get("ladders", {})}
+    said = []
+    for choice in row.choices.values():
+        words = [
+            f"{name} {value:g}{_edge(grid.get(name), value)}" for name, value in choice["values"].items()
+        ]
+        said.append(", ".join(words) or "nothing to choose")
+    usual, times = Counter(said).most_common(1)[0]
+    return f"{usual} ({times}/{len(said)})"
+
+
+def _edge(values: list[float] | None, value: float) -> str:
+    return "*" if values and len(values) > 1 and value in (values[0], values[-1]) else ""
+
+
+def _titled(recipe: Recipe, cell: str, seeds: int, most: int) -> str:
+    """A column's title; the number of seeds too, where others have more."""
+    title = recipe.cells[cell].title
+    return title if seeds == most else f"{title} ({_seeds(seeds)})"
+
+
+def _seeds(number: int) -> str:
+    return f"{number} seed{'s' if number > 1 else ''}"

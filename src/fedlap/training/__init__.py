@@ -1,0 +1,1 @@
+"""Training: rounds, engines, schedules, tuning and results."""
