@@ -21,7 +21,7 @@ import fedlap as fl
 from benchmarks import scale
 from benchmarks.results import write_section
 from fedlap.training.fit import fit_all
-from fedlap.training.jobs import Trial
+from fedlap.training.jobs import Job
 from fedlap.training.schedule import Schedule
 
 BATCH, LR = 20, 0.03
@@ -69,7 +69,7 @@ def sweep(federation: fl.Federation, seeds: int, strengths: list[float]) -> Call
     def measured(device: str) -> float:
         graph, model = fl.Graph.complete(federation.clients), fl.models.linear()
         trials = [
-            Trial(fl.FedU(graph, strength, LR), federation, model, seed)
+            Job(fl.FedU(graph, strength, LR), federation, model, seed)
             for seed in range(seeds)
             for strength in strengths
         ]

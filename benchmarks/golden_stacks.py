@@ -9,7 +9,7 @@ from typing import Any
 
 import fedlap as fl
 from fedlap.training.fit import fit_all
-from fedlap.training.jobs import Trial
+from fedlap.training.jobs import Job
 from fedlap.training.schedule import Schedule
 
 Run = tuple[Any, fl.Federation, Any, int]  # method, federation, model, seed
@@ -18,7 +18,7 @@ Run = tuple[Any, fl.Federation, Any, int]  # method, federation, model, seed
 def fit_stack(runs: Sequence[Run], **schedule: Any) -> list[fl.Result]:
     """Train these runs as one stack; raise the error of a run that diverges."""
     results = []
-    for result in fit_all([Trial(*run) for run in runs], Schedule(**schedule)):
+    for result in fit_all([Job(*run) for run in runs], Schedule(**schedule)):
         if isinstance(result, fl.DivergedError):
             raise result
         results.append(result)

@@ -19,8 +19,8 @@ import torch
 
 from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.prepare import Prepared, prepared
-from fedlap.experiments.run_folder import Run
-from fedlap.experiments.session import Plan, Watch
+from fedlap.experiments.run_folder import RunFolder
+from fedlap.experiments.session import ResumePlan, Watch
 
 MUST = 0.05
 CLIENTS, HIDDEN = 1_000, 100
@@ -63,8 +63,8 @@ class Spent:
 def trained(out: Path, made: Prepared, rounds: int) -> Spent:
     """Train so many rounds, saved as by default."""
     ready = replace(made, experiment=made.experiment.model_copy(update={"rounds": rounds}))
-    plan, spent = Plan.of(out, [ready], again=True), Spent()
-    with timed(Run, "save", spent.checkpoints), timed(Run, "save_models", models := []):
+    plan, spent = ResumePlan.of(out, [ready], again=True), Spent()
+    with timed(RunFolder, "save", spent.checkpoints), timed(RunFolder, "save_models", models := []):
         began = time.perf_counter()
         ((_, scores),) = plan.trained(plan.stacks(), Watch())
         spent.total = time.perf_counter() - began

@@ -17,8 +17,8 @@ import torch
 from scipy.sparse import coo_array
 
 import fedlap as fl
-from fedlap.data.client_rows import Part
-from fedlap.training.jobs import Trial
+from fedlap.data.client_rows import ClientRows
+from fedlap.training.jobs import Job
 from fedlap.training.loop import Runs, played
 from fedlap.training.schedule import Schedule
 
@@ -35,8 +35,8 @@ def federation(clients: int) -> fl.Federation:
     row = torch.randint(0, STORED, (clients * ROWS,), generator=generator)
     y = torch.randint(0, LABELS, (clients * ROWS,), generator=generator)
     none = torch.zeros(clients, dtype=torch.int64)
-    train = Part(store, row, y, torch.full((clients,), ROWS))
-    test = Part(store, row[:0], y[:0], none)
+    train = ClientRows(store, row, y, torch.full((clients,), ROWS))
+    test = ClientRows(store, row[:0], y[:0], none)
     names = tuple(str(k) for k in range(clients))
     return fl.Federation(names, train, test, tuple(str(k) for k in range(LABELS))).scaled("pooled")
 
@@ -55,7 +55,7 @@ def rounds(clients: int, device: str, keep: str) -> Iterator[float]:
     data = federation(clients)
     method = fl.FedU(graph(data.clients), strength=0.01)
     schedule = Schedule(10_000, sample=SAMPLED / clients, device=device, keep=keep, evaluate_every=0)
-    runs = Runs.of([Trial(method, data, fl.models.linear())], schedule)
+    runs = Runs.of([Job(method, data, fl.models.linear())], schedule)
     began = time.perf_counter()
     for _ in played(runs.stack, runs.kept, range(1, schedule.rounds + 1)):
         if device != "cpu":

@@ -9,7 +9,7 @@ import fedlap as fl
 from fedlap.algorithms import Pooling, ServerAlgorithm, Suited
 from fedlap.models import Model
 from fedlap.training.jobs import work_of
-from fedlap.training.placement import Clients
+from fedlap.training.placement import PlacedClients
 from fedlap.training.state import read, rows
 from fedlap.training.task import StackTask
 from laws import LINEAR, LR, METHODS, WORK
@@ -106,7 +106,7 @@ def test_local_work_does_not_mix_rows(name, work, federation, graph):
     model = Model(METHODS[name].model.build(seen.inputs, seen.outputs), seen.loss, 0.01)
     if isinstance(algorithm, Suited):
         algorithm = algorithm.suited(federation, model)
-    clients = Clients.of([seen], [0], model, 4, torch.device("cpu"), torch.float64)
+    clients = PlacedClients.of([seen], [0], model, 4, torch.device("cpu"), torch.float64)
     ids = clients.by_count(torch.arange(len(seen.clients)))
     server, private = algorithm.begin(torch.stack([model.start(k) for k in range(len(federation.clients))]))
     down = read(algorithm.send(server, ids)) if isinstance(algorithm, ServerAlgorithm) else None

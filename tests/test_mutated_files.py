@@ -21,8 +21,8 @@ from disk import tree
 from fedlap.data.prediction_rows import unseen
 from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.prepare import prepared
-from fedlap.experiments.run_folder import Run, read_experiment
-from fedlap.experiments.session import Interval, Plan, Watch
+from fedlap.experiments.run_folder import RunFolder, read_experiment
+from fedlap.experiments.session import Interval, ResumePlan, Watch
 from fedlap.personal import Personals
 from fedlap.personal.models import Personal
 from fedlap.report.comparison import Comparison
@@ -48,7 +48,7 @@ RESULTS = "table-scaling"
 
 
 def train(out, experiments, save=1):
-    plan = Plan.of(out, list(prepared(experiments)))
+    plan = ResumePlan.of(out, list(prepared(experiments)))
     for _ in plan.trained(plan.stacks(), Watch(Interval(rounds=save))):
         pass
 
@@ -61,7 +61,7 @@ def originals(tmp_path_factory, federation, graph):
         (root / name).mkdir()
     train(root / "runs", [Experiment.of(EXPERIMENT)])
     shutil.copytree(root / "runs", root / "comparison")
-    (run,) = (Run(path) for path in (root / "comparison").iterdir())
+    (run,) = (RunFolder(path) for path in (root / "comparison").iterdir())
     facts = Comparison("synthetic", [0], {"scaffold": [run.scores()]}).as_dict()
     facts |= {"command": "fedlap compare", "kept": {"scaffold": [run.name]}}
     files.write_file(root / "comparison" / "compare" / "comparison.json", json.dumps(facts).encode())
@@ -85,8 +85,8 @@ def originals(tmp_path_factory, federation, graph):
 
 
 def read_runs(folder):
-    (run,) = (Run(path) for path in (folder / "runs").iterdir())
-    Run.open(run.folder)
+    (run,) = (RunFolder(path) for path in (folder / "runs").iterdir())
+    RunFolder.open(run.folder)
     run.state()
     run.scores()
     found, _ = run.checkpoints()

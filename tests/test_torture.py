@@ -20,7 +20,7 @@ from fedlap.algorithms import ALGORITHMS
 from fedlap.errors import DivergedError
 from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.prepare import prepared
-from fedlap.experiments.session import Interval, Plan, Watch
+from fedlap.experiments.session import Interval, ResumePlan, Watch
 
 KILLS = int(os.environ.get("FEDLAP_KILLS", "2"))
 SEEDS = {"alone": [3], "stack": [3, 4, 5]}
@@ -51,7 +51,7 @@ def experiments(name, work, seeds, rounds):
 
 def train(out, ready):
     """All that is left, saved after every round."""
-    plan = Plan.of(out, ready)
+    plan = ResumePlan.of(out, ready)
     for _, made in plan.trained(plan.stacks(), Watch(Interval(rounds=1))):
         assert not isinstance(made, DivergedError)
 

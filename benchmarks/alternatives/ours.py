@@ -9,7 +9,7 @@ import torch
 from protocol import BATCH, EPOCHS, LABELS, LR
 
 import fedlap as fl
-from fedlap.training.jobs import Trial
+from fedlap.training.jobs import Job
 from fedlap.training.loop import Runs, played
 from fedlap.training.schedule import Schedule
 
@@ -25,7 +25,7 @@ def main() -> None:
     federation = fl.Federation.from_arrays(arrays, test_share=0.0, labels=LABELS, scale="none")
     model = fl.models.linear()
     network = model.build(federation.inputs, federation.outputs)
-    trial = Trial(fl.FedAvg(lr=LR, local_epochs=EPOCHS), federation, model, start=torch.zeros(network.size))
+    trial = Job(fl.FedAvg(lr=LR, local_epochs=EPOCHS), federation, model, start=torch.zeros(network.size))
     schedule = Schedule(rounds=10**6, batch=BATCH, evaluate_every=0)
     runs = Runs.of([trial], schedule)
     rounds = played(runs.stack, runs.kept, range(1, schedule.rounds + 1))

@@ -5,7 +5,7 @@ import torch
 
 import fedlap as fl
 from fedlap.training.fit import fit_all
-from fedlap.training.jobs import Trial
+from fedlap.training.jobs import Job
 from fedlap.training.schedule import Schedule
 from laws import METHODS, WORK
 
@@ -67,7 +67,7 @@ def test_together_and_apart(name, model, work):
     assert (together.models - start.models).abs().max() > 1e-6  # it learns
     if name not in ("mocha", "l2gd"):
         _, second = fit_all(
-            [Trial(method, federation, architecture, seed) for seed in (6, 5)], Schedule(**schedule)
+            [Job(method, federation, architecture, seed) for seed in (6, 5)], Schedule(**schedule)
         )
         assert (together.models - second.models).abs().max() < 1e-9
 

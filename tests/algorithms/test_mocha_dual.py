@@ -6,11 +6,11 @@ import torch
 
 import fedlap as fl
 from conjugate_losses import LOSSES, conjugate, value
-from fedlap.algorithms.local_work import Work
+from fedlap.algorithms.local_work import LocalWork
 from fedlap.algorithms.mocha import EPSILON
 from fedlap.models import Model
 from fedlap.training.jobs import suited
-from fedlap.training.placement import Clients
+from fedlap.training.placement import PlacedClients
 from fedlap.training.task import StackTask
 from mocha_problems import ETA, L2, OUTPUTS, SEED, flat, problem, trained
 
@@ -150,14 +150,14 @@ def test_more_passes_solve_the_subproblem_better(small, loss):
     data, federation, graph, _ = small["classes"]
     method = fl.Mocha(graph, ETA, loss=loss)
     model = Model(fl.models.linear().build(federation.inputs, OUTPUTS), federation.loss, L2)
-    clients = Clients.of([federation], [SEED], model, 4, torch.device("cpu"), torch.float64)
+    clients = PlacedClients.of([federation], [SEED], model, 4, torch.device("cpu"), torch.float64)
     ids = clients.by_count(torch.arange(len(data)))
     before = trained(method, federation, 2)
     method = before.algorithm
     w, step, share = method.send(before.server, ids)
 
     def subproblem(passes):
-        task = StackTask(clients, clients.cohort(ids), 3, Work(passes, True))
+        task = StackTask(clients, clients.cohort(ids), 3, LocalWork(passes, True))
         a, u = method.local(before.private[ids].clone(), (w.clone(), step, share), task)
         own = [conjugate(loss, a[k, : len(y)].numpy(), y).sum() / len(y)
                for k, (_, y) in enumerate(data[federation.clients[i]] for i in ids)]  # fmt: skip

@@ -10,9 +10,9 @@ from torch.nn.functional import cross_entropy
 
 import fedlap as fl
 import reference
-from fedlap.algorithms.local_work import Work
+from fedlap.algorithms.local_work import LocalWork
 from fedlap.models import Model
-from fedlap.training.placement import Clients
+from fedlap.training.placement import PlacedClients
 from fedlap.training.task import StackTask
 from linear_fits import L2, LABELS, LR, SEED, distance, either_sample, every_batch, fields, trained
 from random_inputs import random_arrays
@@ -148,9 +148,9 @@ def stacked(problem, request):
     """A task, two mini-batches of every client, some of them short, and a stack of models."""
     _, federation, _ = problem
     model = sized(request.param)
-    clients = Clients.of([federation], [SEED], model, 4, CPU, torch.float64)
+    clients = PlacedClients.of([federation], [SEED], model, 4, CPU, torch.float64)
     cohort = clients.cohort(clients.by_count(torch.arange(len(COUNTS))))
-    task = StackTask(clients, cohort, 1, Work(2, False))
+    task = StackTask(clients, cohort, 1, LocalWork(2, False))
     w = torch.stack([model.start(k) for k in range(len(COUNTS))])
     return (4, *request.param, LABELS), task, *task.batches(), w
 

@@ -7,7 +7,7 @@ import pytest
 from scipy.spatial.distance import pdist
 
 import fedlap as fl
-from fedlap.experiments.run_folder import Run
+from fedlap.experiments.run_folder import RunFolder
 from fedlap.graph.io import from_file
 from fedlap.graph.learning import learned
 
@@ -193,7 +193,10 @@ def test_a_drawn_run_is_coloured_by_the_accuracy_that_it_states(graph, folder, m
     graph("draw local --graph ring a.png")
     graph("draw real --graph ring a.png")
     (_, _, shown, rows), (_, _, other, _) = seen
-    federation, score = Run(folder / "local").experiment.load()[0], Run(folder / "local").scores()[-1]
+    federation, score = (
+        RunFolder(folder / "local").experiment.load()[0],
+        RunFolder(folder / "local").scores()[-1],
+    )
     assert shown.what == "test accuracy %"
     assert shown.values.mean() / 100 == pytest.approx(score.accuracy_mean)
     count = federation.test.count.numpy()
@@ -254,7 +257,7 @@ def test_a_mistake_is_one_line(call, folder, monkeypatch, capsys, words, message
 
 
 def test_the_graph_of_a_run_that_learns_one_is_the_one_that_it_came_to(graph, folder):
-    run = Run.open(folder / "learned")
+    run = RunFolder.open(folder / "learned")
     kept = run.progress(run.checkpoints()[0][0]).server[1].numpy()
     found = graph("describe learned --json")
     assert found["edges"] == np.count_nonzero(kept) // 2 < 12 * 11 // 2

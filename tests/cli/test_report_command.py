@@ -12,7 +12,7 @@ import pytest
 
 from fedlap.cli.graph_source import loaded
 from fedlap.cli.predict import models
-from fedlap.experiments.run_folder import Run, runs_in
+from fedlap.experiments.run_folder import RunFolder, runs_in
 from fedlap.report.page.client_gains import scored
 from fedlap.report.page.result_folders import kept
 from fedlap.report.page.result_sections import supported
@@ -118,7 +118,7 @@ def test_the_best_is_marked_only_where_the_test_supports_it(call, compared):
     leads = made.leads()
     wanted = all(lead.shown or lead.pair.same for lead in leads) and any(lead.shown for lead in leads)
     assert bool(supported(made)) == wanted
-    apart = Run.open(kept([compared]).runs["fedu"][0].folder)
+    apart = RunFolder.open(kept([compared]).runs["fedu"][0].folder)
     alone = kept([apart.folder]).made
     assert supported(alone) == []  # one row has nobody to be better than
 

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedlap as fl
-from fedlap.data import client_rows
-from fedlap.data.client_rows import Part, Scale
+from fedlap.data import standardize
+from fedlap.data.client_rows import ClientRows
 from fedlap.data.partition import Dirichlet, Iid
+from fedlap.data.standardize import Standardizer
 from fedlap.data.table import Table
 from property_settings import law
 from table_rows import from_table
@@ -28,7 +29,7 @@ def scattered(counts, shape, seed):
 
 def chosen(store, y, rows):
     row, y = torch.from_numpy(np.concatenate(rows)), torch.from_numpy(y)
-    return Part(torch.from_numpy(store), row, y[row], torch.tensor([len(own) for own in rows]))
+    return ClientRows(torch.from_numpy(store), row, y[row], torch.tensor([len(own) for own in rows]))
 
 
 def holds(part, store, y, rows):
@@ -67,7 +68,7 @@ def test_a_part_is_rows_of_a_store(counts, shape, seed, data):
 def test_a_part_with_a_store_of_its_own_is_in_order(counts, shape):
     store, y, _ = scattered(counts, shape, 0)
     store, y = store[: sum(counts)], y[: sum(counts)]
-    part = Part.of(torch.from_numpy(store), torch.from_numpy(y), torch.tensor(counts))
+    part = ClientRows.of(torch.from_numpy(store), torch.from_numpy(y), torch.tensor(counts))
     assert holds(part, store, y, np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1]))
     assert part.store.data_ptr() == store.ctypes.data
 
@@ -159,14 +160,14 @@ def test_scale_is_numpys_mean_and_deviation_in_blocks_of_any_size(shape, dtype, 
     mean, std = (
         np.concatenate([f(own, axis=axes, keepdims=True) for own in groups]) for f in (np.mean, np.std)
     )
-    scale = Scale.of(kind, federation.train)
+    scale = Standardizer.of(kind, federation.train)
     assert scale.shift.shape == scale.factor.shape == mean.shape
     assert np.allclose(scale.shift, mean, rtol=1e-10, atol=0)
     assert np.allclose(1 / scale.factor, std, rtol=1e-10, atol=0)
     seen = federation.scaled(kind).resident(CPU, torch.float64)
     for block in (1, 7, 100):
-        monkeypatch.setattr(client_rows, "BLOCK", block)
-        again = Scale.of(kind, federation.train)
+        monkeypatch.setattr(standardize, "VALUES_PER_BLOCK", block)
+        again = Standardizer.of(kind, federation.train)
         assert np.allclose(again.shift, scale.shift, rtol=1e-12, atol=0)
         assert np.allclose(again.factor, scale.factor, rtol=1e-12, atol=0)
         anew = federation.scaled(kind).resident(CPU, torch.float64)
@@ -178,10 +179,10 @@ def test_scale_is_numpys_mean_and_deviation_in_blocks_of_any_size(shape, dtype, 
 @pytest.mark.parametrize("kind", ["pooled", "client"])
 @pytest.mark.parametrize("block", [1, 4_000_000])
 def test_what_never_changes_is_only_shifted(shape, dtype, axes, kind, block, monkeypatch):
-    monkeypatch.setattr(client_rows, "BLOCK", block)
+    monkeypatch.setattr(standardize, "VALUES_PER_BLOCK", block)
     store = (federation := unequal(shape, dtype)).train.store
     at = (...,) if axes == (0, 1, 2) else (slice(None), 0)  # the only channel, the first one, or features
     store[at] = 77 if dtype == "uint8" else 0.1
-    scale = Scale.of(kind, federation.train)
+    scale = Standardizer.of(kind, federation.train)
     assert (scale.factor[at] == 1).all()
     assert (scale.shift[at] == store[at].flatten()[0].double()).all()

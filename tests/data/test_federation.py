@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedlap as fl
-from fedlap.data.client_rows import Part
+from fedlap.data.client_rows import ClientRows
 from fedlap.models import CrossEntropy, SquaredError
 from property_settings import short_law as law
 from random_inputs import random_arrays
@@ -181,7 +181,7 @@ def test_clients_that_cannot_be():
     refused("there are no clients", {})
     refused("client 'z' has test rows but no training rows", {"a": (X, Y)}, test={"a": (X, Y), "z": (X, Y)})
     one = from_arrays({"a": (X, Y)}, test_share=0)
-    twice = Part.of(one.train.x, one.train.y, torch.tensor([2, 1]))
-    empty = Part.of(one.test.x, one.test.y, torch.tensor([0, 0]))
+    twice = ClientRows.of(one.train.x, one.train.y, torch.tensor([2, 1]))
+    empty = ClientRows.of(one.test.x, one.test.y, torch.tensor([0, 0]))
     with pytest.raises(fl.InputError, match="client 'a' appears twice"):
         fl.Federation(("a", "a"), twice, empty, one.labels)

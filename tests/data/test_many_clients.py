@@ -12,8 +12,9 @@ from scipy.sparse import coo_array, csr_array
 
 import fedlap as fl
 from fedlap.data import partition
-from fedlap.data.client_rows import Part, Scale, grouped, spans
+from fedlap.data.client_rows import ClientRows, grouped, spans
 from fedlap.data.partition import Dirichlet, Iid, Labels, Quantity
+from fedlap.data.standardize import Standardizer
 from fedlap.data.table import Table
 from fedlap.data.validate import held_out
 from fedlap.graph import sparse_weights
@@ -98,11 +99,11 @@ def test_scales_of_many_clients_are_those_of_each(shape, dtype):
     counts = [3, 1, 5, 3, 3, 40, 1, 2]
     rng = np.random.default_rng(0)
     x = torch.from_numpy(rng.integers(0, 256, (sum(counts), *shape))).to(dtype)
-    part = Part.of(x, torch.zeros(len(x)), torch.tensor(counts))
-    together = Scale.of("client", part)
+    part = ClientRows.of(x, torch.zeros(len(x)), torch.tensor(counts))
+    together = Standardizer.of("client", part)
     for k, count in enumerate(counts):
-        own = Part.of(part.client(k)[0], torch.zeros(count), torch.tensor([count]))
-        alone = Scale.of("pooled", own)
+        own = ClientRows.of(part.client(k)[0], torch.zeros(count), torch.tensor([count]))
+        alone = Standardizer.of("pooled", own)
         assert torch.equal(together.shift[k], alone.shift[0])
         assert torch.equal(together.factor[k], alone.factor[0])
 

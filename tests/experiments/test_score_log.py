@@ -9,7 +9,7 @@ import pytest
 from child_processes import ended, started
 from fedlap.errors import DivergedError
 from fedlap.experiments import session
-from fedlap.experiments.session import Interval, Plan, Watch
+from fedlap.experiments.session import Interval, ResumePlan, Watch
 from run_folders import rounds
 from tiny_plans import finish, tiny, train
 
@@ -50,7 +50,7 @@ def append(path):
 def test_scores_are_restored(change, most, tmp_path, monkeypatch):
     monkeypatch.setattr(session, "MOST_OPEN", most)
     unbroken = train(tmp_path / "other", tiny(6, seeds=(0, 1)))
-    plan, said = Plan.of(tmp_path / "runs", tiny(6, seeds=(0, 1))), []
+    plan, said = ResumePlan.of(tmp_path / "runs", tiny(6, seeds=(0, 1))), []
     folders = [run.folder for run in plan.runs]
 
     def on_round(_, done):
@@ -63,12 +63,15 @@ def test_scores_are_restored(change, most, tmp_path, monkeypatch):
     assert not (folders[0] / "rounds.jsonl").is_symlink()
     assert said
     assert all(str(folders[0] / "rounds.jsonl") in remark for remark in said)
-    assert [each.trial.done for each in Plan.of(tmp_path / "runs", tiny(7, seeds=(0, 1))).ready] == [6, 6]
+    assert [each.trial.done for each in ResumePlan.of(tmp_path / "runs", tiny(7, seeds=(0, 1))).ready] == [
+        6,
+        6,
+    ]
 
 
 def test_scores_of_a_run_that_diverges_are_restored(tmp_path):
     ready = tiny(60, settings=({"lr": 2},), data={"name": "synthetic", "clients": 4, "task": "regression"})
-    plan, seen = Plan.of(tmp_path / "runs", ready), []
+    plan, seen = ResumePlan.of(tmp_path / "runs", ready), []
     path = plan.runs[0].folder / "rounds.jsonl"
 
     def on_score(_, score):
@@ -82,7 +85,7 @@ def test_scores_of_a_run_that_diverges_are_restored(tmp_path):
 
 
 def test_a_run_whose_scores_are_lost_and_cannot_be_written_fails(tmp_path):
-    plan = Plan.of(tmp_path / "runs", tiny(3))
+    plan = ResumePlan.of(tmp_path / "runs", tiny(3))
     path = plan.runs[0].folder / "rounds.jsonl"
 
     def on_round(_, done):
@@ -97,7 +100,7 @@ def test_a_run_whose_scores_are_lost_and_cannot_be_written_fails(tmp_path):
 def test_a_stack_of_many_runs_needs_few_open_files(tmp_path):
     settings = [{"lr": 0.001 * (1 + number)} for number in range(100)]
     ready = tiny(2, settings=settings)
-    plan = Plan.of(tmp_path / "runs", ready)
+    plan = ResumePlan.of(tmp_path / "runs", ready)
     (stack,) = plan.stacks()
     assert len(stack) == 100
 

@@ -9,7 +9,7 @@ from filelock import FileLock
 
 import fedlap as fl
 from fedlap.experiments import session
-from fedlap.experiments.session import Interval, Plan, Watch
+from fedlap.experiments.session import Interval, ResumePlan, Watch
 from fedlap.storage.locks import lock_folders
 from run_folders import TINY, files, rounds
 from tiny_plans import finish, tiny, train
@@ -21,7 +21,7 @@ def numbers(scores):
 
 
 def test_a_run_that_was_finished_since_the_plan_is_shown_and_not_cleared(tmp_path):
-    plan = Plan.of(tmp_path / "runs", tiny(2))
+    plan = ResumePlan.of(tmp_path / "runs", tiny(2))
     train(tmp_path / "runs", tiny(6))  # as another process does meanwhile
     folder = plan.runs[0].folder
     before, said = files(folder), []
@@ -36,7 +36,7 @@ def test_a_run_that_was_trained_since_the_plan_goes_on_from_there(first, since, 
     unbroken = train(tmp_path / "other", tiny(max(since, more)))
     if first:
         train(tmp_path / "runs", tiny(first))
-    plan, played = Plan.of(tmp_path / "runs", tiny(more)), []
+    plan, played = ResumePlan.of(tmp_path / "runs", tiny(more)), []
     train(tmp_path / "runs", tiny(since))
     finish(plan, Watch(Interval(rounds=1), on_round=lambda _, done: played.append(done)))
     assert played == list(range(since + 1, more + 1))
@@ -46,7 +46,7 @@ def test_a_run_that_was_trained_since_the_plan_goes_on_from_there(first, since, 
 
 
 def test_the_others_of_a_stack_are_trained_and_the_finished_one_is_shown(tmp_path):
-    plan = Plan.of(tmp_path / "runs", tiny(3, seeds=(0, 1, 2)))
+    plan = ResumePlan.of(tmp_path / "runs", tiny(3, seeds=(0, 1, 2)))
     assert plan.stacks() == [[0, 1, 2]]
     train(tmp_path / "runs", tiny(6, seeds=(1,)))
     before = files(plan.runs[1].folder)
@@ -57,7 +57,7 @@ def test_the_others_of_a_stack_are_trained_and_the_finished_one_is_shown(tmp_pat
 
 
 def test_a_run_that_diverged_since_the_plan_is_shown(tmp_path):
-    plan = Plan.of(tmp_path / "runs", tiny(3))
+    plan = ResumePlan.of(tmp_path / "runs", tiny(3))
     train(tmp_path / "runs", tiny(3))
     plan.runs[0].fail(fl.DivergedError("by round 2 the loss is nan"))
     before = files(plan.runs[0].folder)
@@ -66,7 +66,7 @@ def test_a_run_that_diverged_since_the_plan_is_shown(tmp_path):
 
 
 def test_again_discards_what_was_finished_since(tmp_path):
-    plan = Plan.of(tmp_path / "runs", tiny(2), again=True)
+    plan = ResumePlan.of(tmp_path / "runs", tiny(2), again=True)
     train(tmp_path / "runs", tiny(4))
     finish(plan)
     assert plan.runs[0].saved[0] == 2
@@ -104,7 +104,7 @@ def test_a_run_that_was_trained_alone_does_not_take_the_others_back(tmp_path):
     """All three were trained together; one of them went on alone, and all are asked for more."""
     train(tmp_path / "runs", tiny(3, seeds=(0, 1, 2)))
     train(tmp_path / "runs", tiny(6, seeds=(1,)))
-    plan = Plan.of(tmp_path / "runs", tiny(8, seeds=(0, 1, 2)))
+    plan = ResumePlan.of(tmp_path / "runs", tiny(8, seeds=(0, 1, 2)))
     assert [each.trial.done for each in plan.ready] == [3, 6, 3]
     assert any("2 of 3 runs that were trained together go on" in remark for remark in plan.remarks)
 
@@ -112,13 +112,13 @@ def test_a_run_that_was_trained_alone_does_not_take_the_others_back(tmp_path):
 def test_a_run_that_lost_its_checkpoints_does_not_take_the_others_back(tmp_path):
     train(tmp_path / "runs", tiny(3, seeds=(0, 1)))
     train(tmp_path / "runs", tiny(1, seeds=(1,)), again=True)
-    plan = Plan.of(tmp_path / "runs", tiny(5, seeds=(0, 1)))
+    plan = ResumePlan.of(tmp_path / "runs", tiny(5, seeds=(0, 1)))
     assert [each.trial.done for each in plan.ready] == [3, 1]
     for path in (plan.runs[1].folder / "checkpoint").rglob("*.*"):
         path.unlink()
     for path in (plan.runs[1].folder / "checkpoint").iterdir():
         path.rmdir()
-    plan = Plan.of(tmp_path / "runs", tiny(5, seeds=(0, 1)))
+    plan = ResumePlan.of(tmp_path / "runs", tiny(5, seeds=(0, 1)))
     assert [each.trial.done for each in plan.ready] == [3, 0]
 
 
@@ -170,14 +170,14 @@ def test_files_that_change_while_they_are_read_are_not_called_damaged(tmp_path):
     """Another process has removed a checkpoint since its folder was listed."""
     train(tmp_path, tiny(2, seeds=(0, 1)))
     ready = tiny(3, seeds=(0, 1))
-    folders = [run.folder for run in Plan.of(tmp_path, ready).runs]
+    folders = [run.folder for run in ResumePlan.of(tmp_path, ready).runs]
     for path in folders[1].glob("checkpoint/*/manifest.json"):
         path.unlink()
     with pytest.raises(fl.InputError, match="and there is no other"):
-        Plan.of(tmp_path, ready)
+        ResumePlan.of(tmp_path, ready)
     for held in (folders, folders[1:]):
         with lock_folders(held), pytest.raises(fl.InputError, match="another process is training"):
-            Plan.of(tmp_path, ready)
+            ResumePlan.of(tmp_path, ready)
 
 
 def test_a_pipe_in_the_place_of_a_claim_is_refused(tmp_path):

@@ -21,7 +21,7 @@ from fedlap.kernels import cnn
 from fedlap.models.convolutional import FILTERS, HIDDEN, ConvolutionalNetwork
 from fedlap.models.parameters import views
 from fedlap.training.fit import fit_all
-from fedlap.training.jobs import Trial
+from fedlap.training.jobs import Job
 from fedlap.training.schedule import Schedule
 
 pytestmark = pytest.mark.skipif(emulation.COMPILER is None, reason="no C++ compiler")
@@ -94,7 +94,7 @@ def test_rates_may_differ_between_runs_of_a_stack(emulated):
     clients = federation()
     graph, schedule = fl.Graph.complete(clients.clients), {"rounds": 1, "batch": 5}
     trials = [
-        Trial(fl.FedU(graph, lr=lr, local_steps=2), clients, fl.models.cnn(0.01), 3) for lr in (0.02, 0.05)
+        Job(fl.FedU(graph, lr=lr, local_steps=2), clients, fl.models.cnn(0.01), 3) for lr in (0.02, 0.05)
     ]
     ours = fit_all(trials, Schedule(dtype="float32", **schedule))
     for one, trial in zip(ours, trials, strict=True):

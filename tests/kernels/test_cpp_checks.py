@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap.algorithms.local_work import Work
+from fedlap.algorithms.local_work import LocalWork
 from fedlap.kernels import cpp_library
 from fedlap.models import CrossEntropy, Model
-from fedlap.training.placement import Clients
+from fedlap.training.placement import PlacedClients
 
 pytestmark = pytest.mark.skipif(cpp_library.compiled(torch.float64) is None, reason="no C++ compiler")
 
@@ -28,7 +28,7 @@ def make_clients(model=None, batch=4):
     }
     federation = fl.Federation.from_arrays(arrays, labels=3)
     model = Model((model or fl.models.linear()).build((6,), 3), CrossEntropy())
-    return Clients.of([federation], [0], model, batch, torch.device("cpu"), torch.float64)
+    return PlacedClients.of([federation], [0], model, batch, torch.device("cpu"), torch.float64)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def call():
     clients = make_clients()
     ids = clients.by_count(torch.arange(3))
     cohort = clients.cohort(ids)
-    plan = clients.plans(cohort, [1], Work(3, False))[0]
+    plan = clients.plans(cohort, [1], LocalWork(3, False))[0]
     train, w = clients.train, torch.zeros(3, clients.model.size, dtype=torch.float64)
     each = [torch.full((3,), 0.1, dtype=torch.float64) for _ in range(6)]
     args = {

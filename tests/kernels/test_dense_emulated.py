@@ -9,10 +9,10 @@ from fedlap.algorithms.conjugates import Squared
 from fedlap.kernels.dense import Ascent, Fused, room
 from fedlap.kernels.nvrtc import no_toolkit
 from fedlap.models import CrossEntropy, DenseNetwork, Model
-from fedlap.training.batches import Cohort, Plan
+from fedlap.training.batches import BatchPlan, Cohort
 from fedlap.training.fit import fit_all
-from fedlap.training.jobs import Trial
-from fedlap.training.placement import Clients
+from fedlap.training.jobs import Job
+from fedlap.training.placement import PlacedClients
 from fedlap.training.schedule import Schedule
 
 pytestmark = pytest.mark.skipif(emulation.COMPILER is None, reason="no C++ compiler")
@@ -75,7 +75,7 @@ def emulated(monkeypatch):
 
         return Fused(clients, make, torch.empty(2, room(network.widths)))
 
-    monkeypatch.setattr(Clients, "fused", property(of))
+    monkeypatch.setattr(PlacedClients, "fused", property(of))
     return used
 
 
@@ -113,8 +113,8 @@ def test_runs_of_a_stack_differ_in_settings(clients, emulated):
     """Rates, pulls and constants of the scale are each client's own."""
     model, others = fl.models.mlp(11, l2=0.01), made("bytes" if clients.inputs == (4, 4) else "numbers")
     trials = [
-        Trial(fl.PFedMe(5.0, 3, 0.03, lr=0.05), clients, model, 0),
-        Trial(fl.PFedMe(2.0, 3, 0.01, lr=0.1), others.fold(3, 1, 0), model, 1),
+        Job(fl.PFedMe(5.0, 3, 0.03, lr=0.05), clients, model, 0),
+        Job(fl.PFedMe(2.0, 3, 0.01, lr=0.1), others.fold(3, 1, 0), model, 1),
     ]
     stacked = fit_all(trials, Schedule(rounds=2, batch=4))
     assert len(emulated) == 2
@@ -151,11 +151,11 @@ def test_a_loss_that_the_kernel_does_not_know_goes_row_by_row():
 
     one, none = torch.zeros(1, dtype=torch.int64), torch.zeros(1, 1)
     way = Ascent(Other(), torch.zeros(1, 1, 1), none, none)
-    plan = Plan(torch.zeros(1, 1, 4, dtype=torch.int64), torch.ones(1, 1, 4).double(), (1,))
+    plan = BatchPlan(torch.zeros(1, 1, 4, dtype=torch.int64), torch.ones(1, 1, 4).double(), (1,))
     model = Model(fl.models.linear().build((3,), 2), CrossEntropy())
     federation = fl.Federation.from_arrays(
         {"a": (torch.zeros(4, 3), torch.tensor([0, 1, 0, 1]))}, labels=2, scale="none"
     )
-    clients = Clients.of([federation], [0], model, 4, torch.device("cpu"), torch.float32)
+    clients = PlacedClients.of([federation], [0], model, 4, torch.device("cpu"), torch.float32)
     fused = Fused(clients, lambda ascent: pytest.fail("asked for"), torch.empty(1, 1))
     assert not fused(torch.zeros(1, model.size), Cohort(one, one, one, one, one), plan, 0.0, 1, way)

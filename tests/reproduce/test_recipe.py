@@ -130,6 +130,6 @@ def test_a_recipe_that_is_not_there(tmp_path):
 def test_recipes_travel_with_the_package():
     settings = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     data = settings["tool"]["setuptools"]["package-data"]["fedlap"]
-    assert "recipes/*.toml" in data
-    assert "recipes/tuned/*.json" in data
+    assert "reproduce/recipes/*.toml" in data
+    assert "reproduce/recipes/tuned/*.json" in data
     assert FOLDER.is_dir()

@@ -30,13 +30,13 @@ WRITERS = {
     "NamedTemporaryFile", "symlink_to", "renames",
 }  # fmt: skip
 ALLOWED = {
-    "data/fast.py": {"open"},  # of a member of an archive in a file that the writer has opened
-    "graph/files.py": {"save", "save_npz", "mmwrite", "open"},
-    "cli/personal.py": {"save"},  # of a model, by the writer
+    "data/cache.py": {"open"},  # of a member of an archive in a file that the writer has opened
+    "graph/io.py": {"save", "save_npz", "mmwrite", "open"},
+    "cli/predict.py": {"save"},  # of a model, by the writer
     "report/png.py": {"savefig"},
-    "report/page/pictures.py": {"savefig"},
-    "report/score_file.py": {"to_csv", "to_parquet"},
-    "data/storage.py": {"replace of a path"},
+    "report/page/matplotlib_figures.py": {"savefig"},
+    "report/score_export.py": {"to_csv", "to_parquet"},
+    "data/download.py": {"replace of a path"},
     "kernels/cpp_compiler.py": {"replace of a path"},
     "cli/streams.py": {"open"},  # of the null device, where standard output is lost
 }

@@ -18,7 +18,7 @@ from disk import refused
 from fedlap.data.prediction_rows import unseen
 from fedlap.experiments import checkpoints
 from fedlap.experiments.checkpoints import DamagedError, Owner
-from fedlap.experiments.run_folder import Run, read_experiment
+from fedlap.experiments.run_folder import RunFolder, read_experiment
 from fedlap.personal import Personals
 from fedlap.personal.models import Personal
 from fedlap.reproduce.cell_results import Findings
@@ -259,8 +259,8 @@ READERS = {
     "experiment.toml": lambda path: read_experiment(FOLDER / path),
     "ledger.jsonl": lambda path: Ledger(FOLDER / path),
     "a-b.json": lambda path: Findings((FOLDER / path).parents[1]).read((FOLDER / path).parent.name, "a", "b"),
-    "rounds.jsonl": lambda path: Run((FOLDER / path).parent).scores(),
-    "diverged.json": lambda path: Run((FOLDER / path).parent).failure(),
+    "rounds.jsonl": lambda path: RunFolder((FOLDER / path).parent).scores(),
+    "diverged.json": lambda path: RunFolder((FOLDER / path).parent).failure(),
     "about.json": lambda path: Personals.load((FOLDER / path).parent),
 }  # `FOLDER /` makes a path of an absolute name
 

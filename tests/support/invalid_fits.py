@@ -13,9 +13,10 @@ import torch
 
 import fedlap as fl
 from fedlap.algorithms.conjugates import Squared
-from fedlap.algorithms.per_run import Column
-from fedlap.data.client_rows import Part, Scale
+from fedlap.algorithms.per_run import PerRun
+from fedlap.data.client_rows import ClientRows
 from fedlap.data.partition import Owning
+from fedlap.data.standardize import Standardizer
 
 HUGE = 2**40
 SIZES = (9, 2, 13, 5, 21)
@@ -119,7 +120,7 @@ def _(features):
     """Test rows of another length than training rows."""
     federation = make_federation()
     x = torch.randn(len(federation.test.row), features, dtype=torch.float64)
-    fit(replace(federation, test=Part.of(x, federation.test.y, federation.test.count)))
+    fit(replace(federation, test=ClientRows.of(x, federation.test.y, federation.test.count)))
 
 
 @case("replaced labels", fewer=("a", "b"), none=None)
@@ -140,10 +141,10 @@ def _():
 
 @case(
     "replaced scale",
-    fewer=Scale("client", torch.zeros(2, 1, 1), torch.ones(2, 1, 1)),
-    wide=Scale("pooled", torch.zeros(1, 2, 9), torch.ones(1, 2, 9)),
-    apart=Scale("client", torch.zeros(5, 1, 1), torch.ones(4, 1, 1)),
-    flat=Scale("client", torch.zeros(5), torch.ones(5)),
+    fewer=Standardizer("client", torch.zeros(2, 1, 1), torch.ones(2, 1, 1)),
+    wide=Standardizer("pooled", torch.zeros(1, 2, 9), torch.ones(1, 2, 9)),
+    apart=Standardizer("client", torch.zeros(5, 1, 1), torch.ones(4, 1, 1)),
+    flat=Standardizer("client", torch.zeros(5), torch.ones(5)),
 )
 def _(scale):
     fit(replace(make_federation("bytes"), scale=scale))
@@ -316,7 +317,7 @@ def _(times):
     fit(method=Own(lambda w, task: task.pulled(w, 0.1, w.clone(), 0.1, times)))
 
 
-@case("rates", few=Column(torch.ones(2, 1)), word="fast", nothing=None)
+@case("rates", few=PerRun(torch.ones(2, 1)), word="fast", nothing=None)
 def _(lr):
     fit(method=Own(lambda w, task: task.descended(w, lr)))
 

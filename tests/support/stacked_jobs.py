@@ -2,7 +2,7 @@
 
 import fedlap as fl
 from fedlap.algorithms import Steady
-from fedlap.training.jobs import Trial
+from fedlap.training.jobs import Job
 from laws import METHODS
 
 STEADY = [name for name in METHODS if isinstance(METHODS[name].make(fl.Graph.complete("abcdef")), Steady)]
@@ -35,8 +35,8 @@ def trials(name, work, federation, graph):
     )
     smaller = fl.Graph.path(other.clients)
     made = [
-        Trial(method.make(graph, **work), federation, method.model, 5),
-        Trial(varied(method.make(graph, **work), 0.9), federation, method.model, 6),
-        Trial(varied(method.make(smaller, **work), 0.5), other, method.model, 5),
+        Job(method.make(graph, **work), federation, method.model, 5),
+        Job(varied(method.make(graph, **work), 0.9), federation, method.model, 6),
+        Job(varied(method.make(smaller, **work), 0.5), other, method.model, 5),
     ]
     return made[:2] if name == "global" else made  # the steps of one that owns all rows go with its clients

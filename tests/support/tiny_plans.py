@@ -2,7 +2,7 @@
 
 from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.prepare import prepared
-from fedlap.experiments.session import Interval, Plan, Watch
+from fedlap.experiments.session import Interval, ResumePlan, Watch
 
 DATA = {"name": "synthetic", "clients": 4, "features": 3, "rows": 8, "test_rows": 4}
 
@@ -25,6 +25,6 @@ def finish(plan, watch=None):
 
 def train(out, ready, **more):
     """Plan and train: the plan."""
-    plan = Plan.of(out, ready, **more)
+    plan = ResumePlan.of(out, ready, **more)
     finish(plan)
     return plan

@@ -9,7 +9,7 @@ import torch
 import fedlap as fl
 from fedlap import theory
 from fedlap.theory import Problem
-from fedlap.training.jobs import Trial
+from fedlap.training.jobs import Job
 from fedlap.training.schedule import Schedule
 from random_inputs import random_arrays, random_weights
 
@@ -166,7 +166,7 @@ def test_a_walk_is_the_run(federation, graph):
     trained = fl.fit(method, federation, fl.models.linear(), **how)
     problem = Problem.of(method, federation, fl.models.linear())
     path = {}
-    trial = Trial(method, federation, fl.models.linear(), 5)
+    trial = Job(method, federation, fl.models.linear(), 5)
     theory.walk(problem, trial, Schedule(3, dtype="float64"), lambda done, W: path.update({done: W.clone()}))
     assert list(path) == [0, 1, 2, 3]
     assert torch.equal(path[3], trained.models)

@@ -17,7 +17,7 @@ from scipy.optimize import brentq
 import fedlap as fl
 from fedlap import theory
 from fedlap.training.fit import fit_all
-from fedlap.training.jobs import Trial
+from fedlap.training.jobs import Job
 from fedlap.training.schedule import Schedule
 
 CORNERS = np.array(list(itertools.product([-1.0, 1.0], repeat=2)))
@@ -60,7 +60,7 @@ def walked(cube, method, rounds, visit, batch="all", start=None, seeds=(0,), sam
     """Train, and look at every run's models after each round."""
     schedule = Schedule(rounds, batch, sample, dtype="float64", evaluate_every=0)
     start = cube.start() if start is None else start
-    trials = [Trial(method, cube.federation, fl.models.linear(), seed, start) for seed in seeds]
+    trials = [Job(method, cube.federation, fl.models.linear(), seed, start) for seed in seeds]
 
     def on_round(moment):
         visit(moment.round, torch.stack([each.server for each in moment.progress()]))
@@ -192,7 +192,7 @@ def path_of(method, federation, start, rounds, sample=1.0):
     """All clients' models after each round, with full gradients."""
     path = []
     fit_all(
-        [Trial(method, federation, fl.models.linear(), 0, start)],
+        [Job(method, federation, fl.models.linear(), 0, start)],
         Schedule(rounds, "all", sample, dtype="float64", evaluate_every=0),
         on_round=lambda moment: path.append(moment.progress()[0].server.clone()),
     )

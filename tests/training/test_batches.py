@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedlap as fl
-from fedlap.algorithms.local_work import Work
+from fedlap.algorithms.local_work import LocalWork
 from fedlap.randomness import Draws, digests, draws, keys_of
 from fedlap.training.batches import CHOOSE_UP_TO, Cohort, chosen, drawn, in_order, shuffled
 from property_settings import short_law as law
@@ -76,7 +76,7 @@ def test_every_subset_is_chosen_equally_often(count, batch):
 
 def test_inclusion_is_uniform_for_large_batches():
     count, batch, steps = 70, CHOOSE_UP_TO + 2, 2000
-    plan = plan_of([count], batch, Work(steps, False))
+    plan = plan_of([count], batch, LocalWork(steps, False))
     inside = torch.bincount(plan.rows.flatten(), minlength=count)
     left_out = (steps - inside).tolist()
     assert chi_square(left_out, steps * (count - batch) / count) < 130  # 69 degrees of freedom
@@ -103,7 +103,7 @@ def test_shuffled_holds_each_row_once_an_epoch(counts, epochs):
 @law
 @given(falling, st.integers(1, 35), repeats)
 def test_epochs_use_each_row_once_and_keep_the_short_batch(counts, batch, epochs):
-    plan = plan_of(counts, batch, Work(epochs, True))
+    plan = plan_of(counts, batch, LocalWork(epochs, True))
     begin = 0
     for place, count in enumerate(counts):
         made = batches(plan, place)
@@ -119,7 +119,7 @@ def test_epochs_use_each_row_once_and_keep_the_short_batch(counts, batch, epochs
 @law
 @given(wide, st.one_of(st.integers(1, 12), st.integers(65, 100), st.just("all")), repeats, st.booleans())
 def test_weights_sum_to_one_at_the_active_prefix(counts, batch, number, epochs):
-    plan = plan_of(counts, batch, Work(number, epochs))
+    plan = plan_of(counts, batch, LocalWork(number, epochs))
     assert list(plan.active) == sorted(plan.active, reverse=True)
     assert plan.active[0] == len(counts)
     assert len(plan.active) == len(plan.rows) == len(plan.weight)
@@ -135,7 +135,7 @@ def test_weights_sum_to_one_at_the_active_prefix(counts, batch, number, epochs):
 @law
 @given(wide, st.integers(1, 100), repeats)
 def test_steps_hold_distinct_rows(counts, batch, steps):
-    plan = plan_of(counts, batch, Work(steps, False))
+    plan = plan_of(counts, batch, LocalWork(steps, False))
     for place, count in enumerate(counts):
         made = batches(plan, place)
         assert len(made) == steps
@@ -145,7 +145,7 @@ def test_steps_hold_distinct_rows(counts, batch, steps):
 @pytest.mark.parametrize("batch", [CHOOSE_UP_TO, CHOOSE_UP_TO + 1])
 def test_either_side_of_the_branch(batch):
     counts = [200, 66, 65, 64, 3]
-    plan = plan_of(counts, batch, Work(4, False))
+    plan = plan_of(counts, batch, LocalWork(4, False))
     for place, count in enumerate(counts):
         assert [len(set(rows)) for rows in batches(plan, place)] == [min(batch, count)] * 4
     assert len({tuple(rows) for rows in batches(plan, 0)}) == 4  # steps are independent
@@ -160,7 +160,7 @@ def test_either_side_of_the_branch(batch):
     st.data(),
 )
 def test_batches_do_not_depend_on_the_stack(counts, batch, number, epochs, data):
-    work = Work(number, epochs)
+    work = LocalWork(number, epochs)
     together = plan_of(counts, batch, work)
     some = sorted(data.draw(st.sets(st.integers(0, len(counts) - 1), min_size=1)))
     stack = plan_of(counts, batch, work, some)
@@ -171,8 +171,8 @@ def test_batches_do_not_depend_on_the_stack(counts, batch, number, epochs, data)
 
 
 def test_rounds_and_names_draw_other_batches():
-    one = plan_of([40, 40], 5, Work(3, False))
-    other = plan_of([40, 40], 5, Work(3, False), stream=draws(1, "batches", 2))
+    one = plan_of([40, 40], 5, LocalWork(3, False))
+    other = plan_of([40, 40], 5, LocalWork(3, False), stream=draws(1, "batches", 2))
     assert batches(one, 0) != batches(other, 0)
     assert batches(one, 0) != [[row - 40 for row in rows] for rows in batches(one, 1)]
 
@@ -190,11 +190,11 @@ def test_in_order_is_one_pass(counts, batch):
 
 
 def test_how_much_work():
-    assert Work.of(None, None) == Work(5, False)
-    assert Work.of(3, None) == Work(3, False)
-    assert Work.of(None, 2) == Work(2, True)
-    assert Work.of(3, None).times(4) == Work(12, False)
-    assert Work.of(None, 3).times(4) == Work(3, True)
+    assert LocalWork.of(None, None) == LocalWork(5, False)
+    assert LocalWork.of(3, None) == LocalWork(3, False)
+    assert LocalWork.of(None, 2) == LocalWork(2, True)
+    assert LocalWork.of(3, None).times(4) == LocalWork(12, False)
+    assert LocalWork.of(None, 3).times(4) == LocalWork(3, True)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_how_much_work():
 )
 def test_work_that_cannot_be(steps, epochs, message):
     with pytest.raises(fl.InputError, match=message):
-        Work.of(steps, epochs)
+        LocalWork.of(steps, epochs)
     with pytest.raises(fl.InputError, match=message):
         fl.Local(local_steps=steps, local_epochs=epochs)
 
@@ -217,7 +217,7 @@ def test_work_that_cannot_be(steps, epochs, message):
 @pytest.mark.parametrize("epochs", [False, True])
 def test_several_rounds_at_once_are_each_of_them(batch, epochs):
     """With one key for all clients, or with a run's own for each."""
-    cohort, work = cohort_of([90, 75, 4]), Work(2, epochs)
+    cohort, work = cohort_of([90, 75, 4]), LocalWork(2, epochs)
     keys = keys_of([5, 6], "batches", [3, 4, 7], torch.device("cpu"))
     run = torch.tensor([0, 1, 0])
     several = drawn(Draws(tuple(key[:, run] for key in keys)), cohort, work, batch)
@@ -236,8 +236,8 @@ def test_clients_in_any_order_of_whom_only_a_bound_is_known():
     keys = keys_of([5], "batches", [1, 2], torch.device("cpu"))
     loose = Cohort(ids, known.digests[ids], known.first[ids], known.count[ids], torch.tensor([90, 90]))
     for batch in (5, 70, "all"):
-        plans = drawn(Draws(keys), loose, Work(3, False), batch)
+        plans = drawn(Draws(keys), loose, LocalWork(3, False), batch)
         for round, chosen_ids in enumerate(ids.tolist()):
-            alone = drawn(draws(5, "batches", round + 1), known, Work(3, False), batch)[0]
+            alone = drawn(draws(5, "batches", round + 1), known, LocalWork(3, False), batch)[0]
             for place, client in enumerate(chosen_ids):
                 assert batches(plans[round], place) == batches(alone, client)

@@ -8,7 +8,7 @@ from torch import nn
 
 import fedlap as fl
 from fedlap.training.fit import fit_all
-from fedlap.training.jobs import Trial
+from fedlap.training.jobs import Job
 from fedlap.training.loop import Runs
 from fedlap.training.schedule import Schedule
 from fit_results import same
@@ -157,7 +157,7 @@ def test_images_kept_on_the_host_are_brought_as_bytes(kind, dtype):
     ],
 )
 def test_rounds_are_recorded_where_they_can_be(method, sample, work, recorded, federation):
-    trial = Trial(method(**work), federation, fl.models.linear())
+    trial = Job(method(**work), federation, fl.models.linear())
     assert Runs.of([trial], Schedule(sample=sample, device="cuda")).stack.replays == recorded
 
 

@@ -5,8 +5,8 @@ import torch
 
 import fedlap as fl
 from fedlap.algorithms import Overwriting
-from fedlap.training.buffers import Room
-from fedlap.training.jobs import Trial
+from fedlap.training.buffers import BufferPool
+from fedlap.training.jobs import Job
 from fedlap.training.loop import Runs, played
 from fedlap.training.schedule import Schedule
 from fedlap.training.state import leaves
@@ -30,8 +30,8 @@ def trained(name, federation, graph, batch, **more):
 @every_one
 def test_the_bits_are_those_of_work_on_copies(name, batch, federation, graph, monkeypatch):
     here = trained(name, federation, graph, batch)
-    filled = Room.filled
-    monkeypatch.setattr(Room, "filled", lambda room, states, kept, in_place: filled(room, states, kept))
+    filled = BufferPool.filled
+    monkeypatch.setattr(BufferPool, "filled", lambda room, states, kept, in_place: filled(room, states, kept))
     copied = trained(name, federation, graph, batch)
     assert torch.equal(here.models, copied.models)
     assert [score.objective for score in here.scores] == [score.objective for score in copied.scores]
@@ -57,16 +57,16 @@ def test_it_is_what_clients_do_one_by_one(name, batch, federation, graph):
     ],
 )
 def test_what_is_kept_stays_where_it_is(work, sample, in_place, federation, monkeypatch):
-    handed, filled = [], Room.filled
+    handed, filled = [], BufferPool.filled
 
     def watched(room, states, kept, wanted=False):
         made = filled(room, states, kept, wanted)
         handed.extend((made[1].data_ptr(), table.data_ptr()) for table in leaves(kept))
         return made
 
-    monkeypatch.setattr(Room, "filled", watched)
+    monkeypatch.setattr(BufferPool, "filled", watched)
     method = fl.FedU(fl.Graph.complete(federation.clients), strength=0.05, **work)
-    runs = Runs.of([Trial(method, federation, fl.models.linear())], Schedule(sample=sample, batch=4))
+    runs = Runs.of([Job(method, federation, fl.models.linear())], Schedule(sample=sample, batch=4))
     for _ in played(runs.stack, runs.kept, range(1, 4)):
         pass
     assert {given == table for given, table in handed} == {in_place}

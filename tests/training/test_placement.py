@@ -5,7 +5,7 @@ import torch
 
 import fedlap as fl
 from fedlap.models import Batch, CrossEntropy, Model, widened
-from fedlap.training.placement import STEPS, Clients, Lent
+from fedlap.training.placement import STEPS, Lent, PlacedClients
 
 pytestmark = pytest.mark.usefixtures("no_compiler")
 
@@ -26,7 +26,7 @@ def pictures(kind="real", sizes=(3, 40, 17, 33, 1)):
 def clients(federation, architecture, batch=4):
     model = Model(architecture.build(federation.inputs, federation.outputs), CrossEntropy())
     resident = federation.resident(torch.device("cpu"), torch.float64)
-    return Clients.of([resident], [0], model, batch, torch.device("cpu"), torch.float64)
+    return PlacedClients.of([resident], [0], model, batch, torch.device("cpu"), torch.float64)
 
 
 @pytest.mark.parametrize("lent", [False, True])

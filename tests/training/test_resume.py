@@ -6,7 +6,7 @@ import torch
 import fedlap as fl
 from fedlap.algorithms import Steady
 from fedlap.training.fit import fit_all
-from fedlap.training.jobs import Trial
+from fedlap.training.jobs import Job
 from fedlap.training.schedule import Schedule
 from fit_results import same
 from laws import METHODS, WORK
@@ -56,7 +56,7 @@ def test_a_stack_of_runs_goes_on_exactly(name, federation, graph):
 
     def trained(rounds, before=(None, None, None)):
         trials = [
-            Trial(method.make(graph, local_steps=2), federation, method.model, seed, None, at and at.progress)
+            Job(method.make(graph, local_steps=2), federation, method.model, seed, None, at and at.progress)
             for seed, at in zip((3, 4, 5), before, strict=True)
         ]
         return fit_all(trials, Schedule(rounds, 4, sample=0.5 if method.sampled else 1.0))
@@ -72,7 +72,7 @@ def test_a_round_can_be_the_last(federation):
             (progress,) = moment.progress()
             assert [score.round for score in progress.scores] == [2]
 
-    trial = Trial(fl.Local(), federation, fl.models.linear())
+    trial = Job(fl.Local(), federation, fl.models.linear())
     (stopped,) = fit_all([trial], Schedule(6, evaluate_every=2), None, note)
     assert stopped.progress.round == 3
     unbroken = fl.fit(fl.Local(), federation, fl.models.linear(), rounds=6, evaluate_every=2)
@@ -94,8 +94,8 @@ def test_what_cannot_be_resumed_is_refused(federation, graph):
     with pytest.raises(fl.InputError, match="do not go together"):
         fit_all(
             [
-                Trial(fl.Local(), federation, model),
-                Trial(fl.Local(), federation, model, progress=earlier.progress),
+                Job(fl.Local(), federation, model),
+                Job(fl.Local(), federation, model, progress=earlier.progress),
             ],
             Schedule(4),
         )

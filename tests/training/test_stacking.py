@@ -8,12 +8,12 @@ import torch
 import fedlap as fl
 import reference
 from fedlap.algorithms import Own
-from fedlap.algorithms.per_run import Column
-from fedlap.training.client_sampling import Lots
+from fedlap.algorithms.per_run import PerRun
+from fedlap.training.client_sampling import ClientSampler
 from fedlap.training.fit import fit_all
-from fedlap.training.jobs import Trial, kind
+from fedlap.training.jobs import Job, kind
 from fedlap.training.loop import Runs, played
-from fedlap.training.run_tables import Places, Pool
+from fedlap.training.run_tables import Places, RunTables
 from fedlap.training.schedule import Schedule
 from fedlap.training.state import leaves
 from fit_results import same
@@ -57,7 +57,7 @@ def test_folds_and_settings_of_a_dual_method_share_a_stack(sample, federation, g
         {"strength": 3.0, "drop": 0.3, "least_work": 0.4},
     ]
     many = [
-        Trial(
+        Job(
             fl.Mocha(graph, learn_every=3, work_seed=2, local_epochs=1, **each),
             federation.fold(4, fold, 1),
             METHODS["mocha"].model,
@@ -92,9 +92,9 @@ def test_settings_matter(federation, graph):
 @pytest.mark.parametrize("share", [0.4, 1.0])
 def test_runs_draw_together_what_each_draws_alone(share, federation, graph):
     many = trials("fedu", WORK["epochs"], federation, graph)
-    many += [Trial(many[0].algorithm, federation, many[0].model, seed) for seed in (5, 9)]
+    many += [Job(many[0].algorithm, federation, many[0].model, seed) for seed in (5, 9)]
     members = Runs.of(many, Schedule(sample=share)).stack.members
-    lots = Lots.of(members)
+    lots = ClientSampler.of(members)
     assert sum(len(group.seeds) for group in lots.groups) == (4 if share < 1 else 2)  # alike, drawn once
     rounds = range(3, 9)
     sizes = [member.working for member in members]
@@ -112,7 +112,7 @@ def test_a_pool_reads_and_writes_what_runs_would():
         (torch.randn(size, 2, generator=made), (torch.randn(size + 1, 3, generator=made), torch.zeros(())))
         for size in (4, 3, 5)
     ]
-    pool = Pool((2, 1, 3))
+    pool = RunTables((2, 1, 3))
     laid = pool.laid(runs)
     places = Places(
         torch.tensor([0, 3, 1, 0, 2, 4]), (2, 1, 3), torch.tensor([5, 0, 1, 4, 2, 3]), torch.arange(6)
@@ -152,7 +152,7 @@ def test_the_end_of_a_round_is_a_function_that_can_be_recorded(name, federation,
 
 def test_one_that_diverges_leaves_the_others_alone(federation, graph):
     model = fl.models.linear(l2=1.0)
-    many = [Trial(fl.Local(lr=lr), federation, model) for lr in (0.05, 1e30, 0.01)]
+    many = [Job(fl.Local(lr=lr), federation, model) for lr in (0.05, 1e30, 0.01)]
     good, bad, also = fit_all(many, Schedule(rounds=5))
     assert isinstance(bad, fl.DivergedError)
     assert "lower lr (now 1e+30)" in str(bad)
@@ -164,31 +164,31 @@ def test_one_that_diverges_leaves_the_others_alone(federation, graph):
 @pytest.mark.parametrize(
     "other",
     [
-        lambda f, m: Trial(fl.Local(), f, fl.models.linear(l2=0.1)),
-        lambda f, m: Trial(fl.FedAvg(), f, m),
-        lambda f, m: Trial(fl.Local(local_steps=3), f, m),
-        lambda f, m: Trial(fl.L2GD(), f, m),
+        lambda f, m: Job(fl.Local(), f, fl.models.linear(l2=0.1)),
+        lambda f, m: Job(fl.FedAvg(), f, m),
+        lambda f, m: Job(fl.Local(local_steps=3), f, m),
+        lambda f, m: Job(fl.L2GD(), f, m),
     ],
     ids=["model", "method", "work", "not steady"],
 )
 def test_what_does_not_go_together_is_refused(other, federation):
     model = fl.models.linear()
     with pytest.raises(fl.InputError, match="do not go together"):
-        fit_all([Trial(fl.Local(), federation, model), other(federation, model)], Schedule())
+        fit_all([Job(fl.Local(), federation, model), other(federation, model)], Schedule())
 
 
 def test_a_method_that_is_not_steady_is_alone(federation, graph):
-    one = Trial(fl.L2GD(), federation, fl.models.linear())
+    one = Job(fl.L2GD(), federation, fl.models.linear())
     assert kind(one) != kind(one)
-    fedu = Trial(fl.FedU(graph, 0.1), federation, fl.models.linear())
-    assert kind(fedu) == kind(Trial(fl.FedU(graph, 0.2, 0.01), federation, fl.models.linear(), 3))
-    sampled = Trial(fl.FedU(graph, 0.1, neighbours="sampled"), federation, fl.models.linear())
+    fedu = Job(fl.FedU(graph, 0.1), federation, fl.models.linear())
+    assert kind(fedu) == kind(Job(fl.FedU(graph, 0.2, 0.01), federation, fl.models.linear(), 3))
+    sampled = Job(fl.FedU(graph, 0.1, neighbours="sampled"), federation, fl.models.linear())
     assert kind(fedu) != kind(sampled)
 
 
 def test_a_column_is_a_number_for_each_row():
     rows = torch.arange(1.0, 7.0).view(3, 2)
-    column = Column(torch.tensor([[1.0], [10.0], [100.0]]))
+    column = PerRun(torch.tensor([[1.0], [10.0], [100.0]]))
     by_hand = column.values
     assert torch.equal(column * rows, by_hand * rows)
     assert torch.equal(rows * column, by_hand * rows)

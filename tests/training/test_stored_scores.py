@@ -6,7 +6,7 @@ import torch
 import fedlap as fl
 from fedlap.models import CrossEntropy, Model, SquaredError
 from fedlap.training import stored_scores
-from fedlap.training.placement import Clients
+from fedlap.training.placement import PlacedClients
 
 SIZES = (40, 3, 17, 33, 1)
 
@@ -24,7 +24,7 @@ def clients(data):
     resident = data.resident(torch.device("cpu"), torch.float64)
     loss = SquaredError() if data.outputs == 1 else CrossEntropy()
     model = Model(fl.models.linear().build(data.inputs, data.outputs), loss)
-    return Clients.of([resident], [0], model, 4, torch.device("cpu"), torch.float64)
+    return PlacedClients.of([resident], [0], model, 4, torch.device("cpu"), torch.float64)
 
 
 @pytest.mark.parametrize("kind", ["labels", "real"])

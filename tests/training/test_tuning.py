@@ -9,7 +9,7 @@ import torch
 import fedlap as fl
 from fedlap.errors import DivergedError
 from fedlap.training import packing, tuning
-from fedlap.training.jobs import Trial, suited
+from fedlap.training.jobs import Job, suited
 from fedlap.training.packing import Sized
 from fedlap.training.schedule import Schedule
 from fedlap.training.scores import Score
@@ -101,7 +101,7 @@ def test_rows_that_runs_share_are_counted_once(federation, graph, monkeypatch):
     schedule = Schedule()
     wide = fl.Federation.from_arrays(random_arrays([50, 60], features=300), labels=3, scale="none")
     model = suited(fl.FedAvg(), wide, LINEAR)[1]
-    shared = [Sized(Trial(fl.FedAvg(), wide, LINEAR), model, schedule) for _ in range(6)]
+    shared = [Sized(Job(fl.FedAvg(), wide, LINEAR), model, schedule) for _ in range(6)]
     apart = [replace(run, trial=replace(run.trial, federation=replace(wide))) for run in shared]
     room = shared[0].data() + 6 * shared[0].models()
     monkeypatch.setattr(packing, "_free", lambda _: room / packing.USABLE)
@@ -114,9 +114,7 @@ def test_rows_that_runs_share_are_counted_once(federation, graph, monkeypatch):
 def test_models_at_work_fit_into_a_cpus_cache(federation, graph, monkeypatch):
     def runs(sample):
         model = suited(fl.FedAvg(), federation, LINEAR)[1]
-        return [
-            Sized(Trial(fl.FedAvg(), federation, LINEAR), model, Schedule(sample=sample)) for _ in range(6)
-        ]
+        return [Sized(Job(fl.FedAvg(), federation, LINEAR), model, Schedule(sample=sample)) for _ in range(6)]
 
     threads = torch.get_num_threads()
     monkeypatch.setattr(packing, "CACHED", 2 * runs(1.0)[0].working() // threads + 1)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedlap.algorithms.coupling import Coupling, Mixing
 from fedlap.algorithms.interface import Everyone, Ids, Kind, Own, Rows, Steadiness, check_work
-from fedlap.algorithms.local_work import Work
+from fedlap.algorithms.local_work import LocalWork
 from fedlap.algorithms.task import Stack, Task
 from fedlap.data.federation import Federation
 from fedlap.errors import InputError, whole
@@ -91,7 +91,7 @@ class FedU:
     @property
     def coupling(self) -> Coupling:
         """The mixing of a round."""
-        repeats = Work.of(self.local_steps, self.local_epochs).repeats
+        repeats = LocalWork.of(self.local_steps, self.local_epochs).repeats
         return Coupling(self.graph, self.strength, self.lr, repeats, mixing=self.mixing)
 
     def begin(self, start: Stack) -> tuple[Tensor, None]:
@@ -178,7 +178,7 @@ class DFedU:
     @property
     def coupling(self) -> Coupling:
         """The mixing of a round."""
-        repeats = Work.of(self.local_steps, self.local_epochs).repeats
+        repeats = LocalWork.of(self.local_steps, self.local_epochs).repeats
         return Coupling(self.graph, self.strength, self.lr, repeats, mixing=self.mixing)
 
     def begin(self, start: Stack) -> tuple[None, Tensor]:

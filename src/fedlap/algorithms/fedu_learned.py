@@ -12,7 +12,7 @@ from torch import Tensor
 from fedlap.algorithms.coupling import Coupling, Mixing
 from fedlap.algorithms.fedu import CITATION
 from fedlap.algorithms.interface import Everyone, Ids, Kind, One, Own, Rows, Steadiness, check_work
-from fedlap.algorithms.local_work import Work
+from fedlap.algorithms.local_work import LocalWork
 from fedlap.algorithms.task import Stack, Task
 from fedlap.data.federation import Federation
 from fedlap.errors import InputError, whole
@@ -92,7 +92,7 @@ class FedULearned:
     @property
     def coupling(self) -> Coupling:
         """The mixing of a round."""
-        repeats = Work.of(self.local_steps, self.local_epochs).repeats
+        repeats = LocalWork.of(self.local_steps, self.local_epochs).repeats
         return Coupling(self.graph, self.strength, self.lr, repeats, mixing=self.mixing)
 
     def begin(self, start: Stack) -> tuple[Kept, None]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fedlap.algorithms.local_work import Work
+from fedlap.algorithms.local_work import LocalWork
 from fedlap.algorithms.task import Stack, Task
 from fedlap.data.federation import Federation
 from fedlap.errors import real
@@ -224,4 +224,4 @@ class Certified(Protocol):
 def check_work(name: str, lr: float, local_steps: int | None, local_epochs: int | None) -> None:
     """Refuse a step length that is not a positive number, and work that is none."""
     real("lr", lr, zero=False, scope=name)
-    Work.of(local_steps, local_epochs)
+    LocalWork.of(local_steps, local_epochs)

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from fedlap.algorithms.interface import Ids, Kind, One, check_work
-from fedlap.algorithms.local_work import Work
+from fedlap.algorithms.local_work import LocalWork
 from fedlap.algorithms.task import Stack, Task
 from fedlap.errors import InputError, real, whole
 from fedlap.randomness import draws
@@ -80,7 +80,7 @@ class L2GD:
     @property
     def step(self) -> float:
         """γ, how far models go towards the mean."""
-        repeats = Work.of(self.local_steps, self.local_epochs).repeats
+        repeats = LocalWork.of(self.local_steps, self.local_epochs).repeats
         return self.lr * repeats * (1 - self.probability) * self.strength / self.probability
 
     def averages(self, round: int) -> bool:

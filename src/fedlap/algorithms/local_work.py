@@ -12,14 +12,14 @@ DEFAULT_STEPS = 5  # of a client in a round, where neither steps nor epochs are 
 
 
 @dataclass(frozen=True)
-class Work:
+class LocalWork:
     """R mini-batch steps, or R passes over the client's rows."""
 
     repeats: int
     epochs: bool
 
     @staticmethod
-    def of(local_steps: int | None, local_epochs: int | None) -> "Work":
+    def of(local_steps: int | None, local_epochs: int | None) -> "LocalWork":
         """What an algorithm's two fields say: steps (5 where neither is given) or epochs."""
         if local_steps is not None and local_epochs is not None:
             raise InputError(
@@ -32,7 +32,7 @@ class Work:
             ("local_steps", local_steps) if local_epochs is None else ("local_epochs", local_epochs)
         )
         repeats = whole(name, DEFAULT_STEPS if repeats is None else repeats, 1, scope="algorithm")
-        return Work(repeats, local_epochs is not None)
+        return LocalWork(repeats, local_epochs is not None)
 
     def steps(self, rows: int, batch: BatchSize) -> int:
         """How many mini-batches a client with so many rows has in a round."""
@@ -40,6 +40,6 @@ class Work:
             return self.repeats
         return self.repeats * -(-rows // batch)
 
-    def times(self, factor: int) -> "Work":
+    def times(self, factor: int) -> "LocalWork":
         """More steps; a pass stays a pass."""
-        return self if self.epochs else Work(self.repeats * factor, False)
+        return self if self.epochs else LocalWork(self.repeats * factor, False)

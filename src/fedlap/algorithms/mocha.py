@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 
 from fedlap.algorithms.conjugates import CONJUGATES, Conjugate
 from fedlap.algorithms.interface import Everyone, Ids, Kind, Rows, Steadiness
-from fedlap.algorithms.local_work import Work
+from fedlap.algorithms.local_work import LocalWork
 from fedlap.algorithms.per_run import at_rows
 from fedlap.algorithms.task import Stack, Task
 from fedlap.data.federation import Federation
@@ -113,7 +113,7 @@ class Mocha:
     )
 
     def __post_init__(self) -> None:
-        Work.of(self.local_steps, self.local_epochs)
+        LocalWork.of(self.local_steps, self.local_epochs)
         if self.loss not in ("auto", *CONJUGATES):
             raise unknown("loss of mocha", self.loss, ("auto", *CONJUGATES), field="loss")
         real("strength", self.strength, zero=True, scope="mocha")

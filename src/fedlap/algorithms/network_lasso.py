@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedlap.algorithms.coupling import Coupling
 from fedlap.algorithms.interface import Everyone, Ids, Kind, Own, Rows, Steadiness, check_work
-from fedlap.algorithms.local_work import Work
+from fedlap.algorithms.local_work import LocalWork
 from fedlap.algorithms.task import Stack, Task
 from fedlap.data.federation import Federation
 from fedlap.errors import real
@@ -73,7 +73,7 @@ class NetworkLasso:
     @property
     def coupling(self) -> Coupling:
         """The mixing of a round."""
-        repeats = Work.of(self.local_steps, self.local_epochs).repeats
+        repeats = LocalWork.of(self.local_steps, self.local_epochs).repeats
         return Coupling(self.graph, self.strength, self.lr, repeats, self.smoothing)
 
     def begin(self, start: Stack) -> tuple[Tensor, None]:

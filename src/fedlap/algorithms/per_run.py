@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Column:
+class PerRun:
     """A setting of several runs in one stack, one number a row; it takes part in arithmetic as a number does.
 
     Later mini-batches hold fewer clients, always the first ones, so it is cut to the rows that it meets.
@@ -45,17 +45,17 @@ class Column:
     def __rtruediv__(self, other: Any) -> Any:
         return self._with(other, lambda own, its: its / own)
 
-    def __neg__(self) -> "Column":
-        return Column(-self.values)
+    def __neg__(self) -> "PerRun":
+        return PerRun(-self.values)
 
     def _with(self, other: Any, operation: Callable[[Any, Any], Tensor]) -> Any:
         """With rows of numbers, such rows; with a number or another column, a column."""
         if isinstance(other, Tensor):
             return operation(self.rows(len(other)), other)
-        return Column(operation(self.values, other.values if isinstance(other, Column) else other))
+        return PerRun(operation(self.values, other.values if isinstance(other, PerRun) else other))
 
 
-Number = float | Column  # a setting that a stack of runs may have several of
+Number = float | PerRun  # a setting that a stack of runs may have several of
 
 
 @overload
@@ -63,9 +63,9 @@ def at_rows(number: float, rows: int) -> float: ...
 
 
 @overload
-def at_rows(number: Column, rows: int) -> Tensor: ...
+def at_rows(number: PerRun, rows: int) -> Tensor: ...
 
 
 def at_rows(number: Number, rows: int) -> float | Tensor:
     """A number as it stands, or a column's first rows."""
-    return number.rows(rows) if isinstance(number, Column) else number
+    return number.rows(rows) if isinstance(number, PerRun) else number

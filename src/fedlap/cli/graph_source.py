@@ -8,14 +8,14 @@ from typing import Any
 from fedlap.algorithms import FedU, FedULearned
 from fedlap.algorithms.coupling import Coupling
 from fedlap.algorithms.interface import check_work
-from fedlap.algorithms.local_work import Work
+from fedlap.algorithms.local_work import LocalWork
 from fedlap.cli.arguments import assign, description, graph_section
 from fedlap.cli.predict import models
 from fedlap.data.federation import Federation
 from fedlap.errors import InputError, real
 from fedlap.experiments.content_digest import content_of
 from fedlap.experiments.experiment import Experiment
-from fedlap.experiments.run_folder import Run
+from fedlap.experiments.run_folder import RunFolder
 from fedlap.experiments.settings import locate_errors
 from fedlap.graph import Graph, from_file
 from fedlap.personal import Personals
@@ -35,7 +35,7 @@ class Subject:
     trained: Personals | None = None
     settings: dict[str, Any] = field(default_factory=dict)  # of the run's algorithm
 
-    def with_models(self, run: Run) -> "Subject":
+    def with_models(self, run: RunFolder) -> "Subject":
         """The same with the models of a run, in the order of whose clients the graph then is."""
         trained, experiment = models(run.folder), run.experiment
         made = replace(self, graph=self.graph.aligned(trained.clients), trained=trained)
@@ -100,7 +100,7 @@ def of_experiment(experiment: Experiment) -> Subject:
     return Subject(f"{name} on {experiment.title}", graph, experiment, federation)
 
 
-def _of_file(path: Path, beside: Run | None, given: dict[str, Any]) -> Subject:
+def _of_file(path: Path, beside: RunFolder | None, given: dict[str, Any]) -> Subject:
     if given["graph"] or given["set"]:
         raise InputError(f"{str(path)!r} is a graph already; leave out --graph and --set")
     clients = None if beside is None else models(beside.folder).clients
@@ -131,7 +131,7 @@ def _of_run(folder: Path, given: dict[str, Any]) -> Subject:
     return made.with_models(run) if finished else replace(made, settings=settings)
 
 
-def _learned(run: Run, begun: Subject) -> Subject:
+def _learned(run: RunFolder, begun: Subject) -> Subject:
     """The graph that a run has come to, where it was saved; before, the one that it began on."""
     found = learned_graph(run, begun.graph.clients)
     if found is None:
@@ -139,7 +139,7 @@ def _learned(run: Run, begun: Subject) -> Subject:
     return replace(begun, graph=found[1], title=f"learned in {found[0]} rounds on {run.experiment.title}")
 
 
-def learned_graph(run: Run, clients: Sequence[str] | None = None) -> tuple[int, Graph] | None:
+def learned_graph(run: RunFolder, clients: Sequence[str] | None = None) -> tuple[int, Graph] | None:
     """Of a run that learns a graph: the round it was saved after, and the graph that it had come to."""
     checkpoints = run.checkpoints()[0] if run.experiment.algorithm["name"] == "fedu-learned" else []
     if not checkpoints:
@@ -147,11 +147,11 @@ def learned_graph(run: Run, clients: Sequence[str] | None = None) -> tuple[int, 
     return checkpoints[0].round, FedULearned.learned(run.progress(checkpoints[0]).server, clients)
 
 
-def opened(folder: Path) -> Run:
+def opened(folder: Path) -> RunFolder:
     """A run that is there."""
     if not folder.exists():
         raise InputError(f"there is no file and no run {str(folder)!r}; `fedlap runs` lists the runs")
-    return Run.open(folder)
+    return RunFolder.open(folder)
 
 
 def coupling_of(graph: Graph, settings: dict[str, Any], given: dict[str, Any]) -> tuple[Coupling, str]:
@@ -163,6 +163,6 @@ def coupling_of(graph: Graph, settings: dict[str, Any], given: dict[str, Any]) -
     check_work("graph", lr, steps, epochs)
     if strength is not None:
         real("strength", strength, zero=True, scope="graph")
-    done = Work.of(steps, epochs)
+    done = LocalWork.of(steps, epochs)
     kind = ("epoch" if done.epochs else "step") + ("" if done.repeats == 1 else "s")
     return Coupling(graph, strength, lr, done.repeats), f"lr = {lr:g}, R = {done.repeats} local {kind}"

@@ -19,7 +19,7 @@ from fedlap.data import SOURCES
 from fedlap.data.federation import Federation
 from fedlap.data.partition import NATURAL
 from fedlap.errors import InputError
-from fedlap.experiments.run_folder import Run
+from fedlap.experiments.run_folder import RunFolder
 from fedlap.graph import Graph
 from fedlap.report.page import Page, Section, write
 from fedlap.report.page.client_figures import Sides, drawing, held
@@ -128,7 +128,7 @@ def _with_graphs(found: Kept) -> list[str]:
     return list(rows.values())[:MOST_GRAPHS]
 
 
-def _graph(run: Run, federation: Federation, known: Graph | None) -> Graph:
+def _graph(run: RunFolder, federation: Federation, known: Graph | None) -> Graph:
     learned = learned_graph(run, federation.clients)
     graph = run.experiment.built_graph(federation, known) if learned is None else learned[1]
     return graph.aligned(federation.clients)

@@ -31,7 +31,7 @@ from fedlap.cli.train_runs import (
 from fedlap.errors import DivergedError, InputError, UnsuitedError
 from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.prepare import Prepared, prepared
-from fedlap.experiments.run_folder import Run, folder_for_all, prepare, read_experiment
+from fedlap.experiments.run_folder import RunFolder, folder_for_all, prepare, read_experiment
 from fedlap.report import Comparison, draw_curves
 from fedlap.storage.files import write_file
 
@@ -84,7 +84,7 @@ def run_one(described: Experiment, given: dict[str, Any]) -> None:
     ((_, scores),) = trained(given, [ready], [name])
     if isinstance(scores, DivergedError):
         raise scores
-    show_one(Run.of(given["out"], experiment), experiment, scores, given["json"])
+    show_one(RunFolder.of(given["out"], experiment), experiment, scores, given["json"])
 
 
 @takes(DATA, CUT, TRAINING, RESULT, KEEPING)

@@ -17,7 +17,7 @@ from fedlap.cli.threads import use_threads
 from fedlap.cli.train_runs import show_one
 from fedlap.errors import InputError
 from fedlap.experiments.experiment import Experiment
-from fedlap.experiments.run_folder import Run, runs_in
+from fedlap.experiments.run_folder import RunFolder, runs_in
 from fedlap.experiments.settings import brief, check_numbers
 from fedlap.report.score_export import write_scores
 
@@ -47,7 +47,7 @@ def runs(
     console.out.print(table)
 
 
-def _line(run: Run) -> dict[str, Any]:
+def _line(run: RunFolder) -> dict[str, Any]:
     try:
         experiment, scores, saved = run.experiment, run.scores(), run.saved
     except InputError as error:  # which is no reason to hide the others
@@ -74,7 +74,7 @@ def _line(run: Run) -> dict[str, Any]:
     }
 
 
-def _say_unknown(run: Run, experiment: Experiment) -> None:
+def _say_unknown(run: RunFolder, experiment: Experiment) -> None:
     """Say that a run's method is not registered in this process, which only training needs."""
     if not experiment.knows_method:
         console.remark(f"note: {run.name}: unknown method {brief(experiment.algorithm['name'])}")
@@ -118,13 +118,13 @@ def resume(
     use_threads(threads)
     kept = named(run, given["out"])
     experiment = kept.experiment
-    if kept.folder.name != Run.of(kept.folder.parent, experiment).name:
+    if kept.folder.name != RunFolder.of(kept.folder.parent, experiment).name:
         raise InputError(f"{str(kept.folder)!r} is not named by its experiment; give it its name back")
     more = experiment.rounds if rounds is None else rounds
     check_numbers("rounds", more)
     run_one(experiment.model_copy(update={"rounds": more}), {**given, "out": kept.folder.parent})
 
 
-def named(run: Path, out: Path) -> Run:
+def named(run: Path, out: Path) -> RunFolder:
     """A run by its folder, or by its name in the folder of results."""
-    return Run.open(run if run.exists() or not (out / run).exists() else out / run)
+    return RunFolder.open(run if run.exists() or not (out / run).exists() else out / run)

@@ -15,7 +15,7 @@ from fedlap.cli.runs import OUT, RUN, named
 from fedlap.cli.threads import use_threads
 from fedlap.errors import InputError
 from fedlap.experiments.prepare import prepared
-from fedlap.experiments.run_folder import Run
+from fedlap.experiments.run_folder import RunFolder
 from fedlap.report.theory_figure import BoundPicture, draw_bound, rounds_on_axis
 from fedlap.report.theory_text import in_words, number
 from fedlap.storage.files import write_file
@@ -33,7 +33,7 @@ from fedlap.theory import (
     weighted,
 )
 from fedlap.theory.problem import Stack
-from fedlap.training.jobs import Trial
+from fedlap.training.jobs import Job
 from fedlap.training.schedule import Schedule
 
 PICTURE = "bound.png"
@@ -87,7 +87,7 @@ def theory(
         console.result(line)
 
 
-def opened(kept: Run) -> tuple[Problem, Trial, Schedule, Stack]:
+def opened(kept: RunFolder) -> tuple[Problem, Job, Schedule, Stack]:
     """A run's problem, the run itself, and the last models that were saved."""
     experiment = kept.experiment
     name = experiment.algorithm["name"]
@@ -113,7 +113,7 @@ def opened(kept: Run) -> tuple[Problem, Trial, Schedule, Stack]:
     return problem, trial, replace(experiment.schedule, rounds=at.round), last
 
 
-def followed(made: Study, trial: Trial, schedule: Schedule, scored: Sequence[int]) -> Seen:
+def followed(made: Study, trial: Job, schedule: Schedule, scored: Sequence[int]) -> Seen:
     """The run made again, for what only its whole path tells."""
     problem, best = made.problem, made.optimum
     mean = Weighted(made.theorem1.contraction(problem.step) if made.theorem1 else 0.0)
@@ -132,7 +132,7 @@ def followed(made: Study, trial: Trial, schedule: Schedule, scored: Sequence[int
     return Seen(gaps, slopes, most)
 
 
-def measured(made: Study, kept: Run, seen: Seen | None, accuracy: float | None) -> dict[str, Any]:
+def measured(made: Study, kept: RunFolder, seen: Seen | None, accuracy: float | None) -> dict[str, Any]:
     """Gaps and rates, and what the theorems promise for them."""
     scores, problem, best = kept.scores(), made.problem, made.optimum
     done = scores[-1].round

@@ -16,8 +16,8 @@ from fedlap.cli.interrupts import stop_on_signal
 from fedlap.errors import DivergedError
 from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.prepare import Prepared
-from fedlap.experiments.run_folder import Run
-from fedlap.experiments.session import Interval, Plan, Watch
+from fedlap.experiments.run_folder import RunFolder
+from fedlap.experiments.session import Interval, ResumePlan, Watch
 from fedlap.report import Comparison, Outcome
 from fedlap.report.progress import progress
 from fedlap.storage.files import write_file
@@ -75,7 +75,7 @@ def _one_wave(
     def rounds(places: Sequence[int]) -> int:
         return ready[places[0]].experiment.rounds
 
-    plan = Plan.of(given["out"], ready, given["again"])
+    plan = ResumePlan.of(given["out"], ready, given["again"])
     for remark in (*plan.remarks, *_known(plan, given["out"])):
         console.remark(f"note: {remark}")
     yield from plan.done.items()
@@ -98,7 +98,7 @@ def _waves(ready: Sequence[Prepared]) -> list[list[int]]:
     return [sorted(some[at] for some in by_digest.values() if at < len(some)) for at in range(longest)]
 
 
-def _known(plan: Plan, out: Path) -> Iterator[str]:
+def _known(plan: ResumePlan, out: Path) -> Iterator[str]:
     """What is there already, and what can be done about it."""
     one = len(plan.runs) == 1
     if plan.done:
@@ -135,7 +135,7 @@ def show(made: Comparison) -> None:
         console.result(line)
 
 
-def show_one(run: Run, experiment: Experiment, scores: Sequence[Score], as_json: bool) -> None:
+def show_one(run: RunFolder, experiment: Experiment, scores: Sequence[Score], as_json: bool) -> None:
     """Print what came out of one run, in the rounds that the experiment asks for."""
     last, saved = scores[-1], next(iter(run.saved), 0)
     if as_json:
@@ -168,7 +168,7 @@ def kept(out: Path, ready: Sequence[Prepared], labels: Sequence[str]) -> dict[st
     rounds: dict[str, list[int]] = {}
     later = []
     for each, label in zip(ready, labels, strict=True):
-        run = Run.of(out, each.experiment)
+        run = RunFolder.of(out, each.experiment)
         saved = next(iter(run.saved), 0)
         rows.setdefault(label, []).append(run.name)
         rounds.setdefault(label, []).append(saved)

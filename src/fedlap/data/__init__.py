@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from fedlap.data.cifar10 import DISTRIBUTION as CIFAR10
 from fedlap.data.cifar10 import cifar10
-from fedlap.data.client_rows import Scaling
 from fedlap.data.digits import digits
 from fedlap.data.distribution import Distribution
 from fedlap.data.federation import Federation
@@ -16,6 +15,7 @@ from fedlap.data.har import har
 from fedlap.data.mnist import DISTRIBUTION as MNIST
 from fedlap.data.mnist import mnist
 from fedlap.data.partition import Labels, Partition
+from fedlap.data.standardize import Scaling
 from fedlap.data.synthetic import Synthetic, synthetic
 from fedlap.data.table import Table
 from fedlap.data.user_files import file

@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from fedlap.data.client_rows import UNSCALED, Part, Scale, Scaling, spans
+from fedlap.data.client_rows import ClientRows, spans
 from fedlap.data.frames import of_frame
+from fedlap.data.standardize import UNSCALED, Scaling, Standardizer
 from fedlap.data.table import Table, of_arrays, of_dataset, of_partitions
 from fedlap.data.validate import Given, check_names, held_out, smallest
 from fedlap.errors import DataWarning, InputError, real, whole
@@ -25,10 +26,10 @@ class Federation:
     """Clients and their rows, training and test kept apart; integer labels mean classification."""
 
     clients: tuple[str, ...]
-    train: Part
-    test: Part
+    train: ClientRows
+    test: ClientRows
     labels: tuple[str, ...] | None  # names of the classes; None where targets are real numbers
-    scale: Scale = UNSCALED
+    scale: Standardizer = UNSCALED
     features: tuple[str, ...] | None = None  # names of the features, where these are columns
     target: str | None = None  # the name of what is to be predicted
 
@@ -85,7 +86,7 @@ class Federation:
         clients, row, count = table.dealt(partition, seed)
         test = table.test
         held = held_out(digests(clients), count, test_share, seed) if test is None else test[row]
-        everything = Part(table.x, row, table.y[row], count)
+        everything = ClientRows(table.x, row, table.y[row], count)
         train, held_back = everything.kept(~held), everything.kept(held)
         return cls(clients, train, held_back, table.labels, UNSCALED, table.features, table.target)
 
@@ -180,7 +181,7 @@ class Federation:
 
     def scaled(self, kind: Scaling) -> "Federation":
         """The same rows, to be standardised by constants from training rows only."""
-        return replace(self, scale=Scale.of(kind, self.train))
+        return replace(self, scale=Standardizer.of(kind, self.train))
 
     def resident(self, device: torch.device, dtype: torch.dtype, *, as_bytes: bool = True) -> "Federation":
         """The same federation where it will be used: real features scaled once, images as bytes or so too.
@@ -279,7 +280,9 @@ class Federation:
             if (names := [self.clients[place] for place in which.nonzero().flatten().tolist()])
         ]
 
-    def _thinned(self, part: Part, places: Int64[Tensor, "some"], keep: float, seed: int, step: int) -> Part:
+    def _thinned(
+        self, part: ClientRows, places: Int64[Tensor, "some"], keep: float, seed: int, step: int
+    ) -> ClientRows:
         """Only this share of the rows of these clients, drawn by the client's name; at least one."""
         left = (keep * part.count.double() + 0.5).floor().long().clamp(min=1).minimum(part.count)
         wanted = part.count.index_copy(0, places, left[places])

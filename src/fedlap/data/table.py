@@ -84,7 +84,7 @@ class Table:
         """The same as clients' names, their rows one client after another, and how many rows each has."""
         if isinstance(partition, type) or not isinstance(partition, Partition | None):
             raise InputError(
-                f"partition = {partition!r}; give one, as in fedlap.data.partition.Iid(20)",
+                f"partition = {partition!r}; give one, as in fedlap.partition.Iid(20)",
                 field="partition",
                 scope="data",
             )

@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, fie
 from fedlap.algorithms import ALGORITHMS, Algorithm, Coupled
 from fedlap.algorithms.local_work import DEFAULT_STEPS
 from fedlap.data import SOURCES, TEST_SHARE, load_with_graph
-from fedlap.data.client_rows import Scaling
 from fedlap.data.federation import Federation
 from fedlap.data.partition import NATURAL, PARTITIONS
+from fedlap.data.standardize import Scaling
 from fedlap.errors import InputError, whole
 from fedlap.experiments.settings import (
     Section,

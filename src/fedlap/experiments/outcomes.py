@@ -14,7 +14,7 @@ from fedlap.errors import DivergedError
 from fedlap.experiments.experiment import Experiment
 from fedlap.graph import Graph
 from fedlap.models import Model
-from fedlap.training.placement import Clients
+from fedlap.training.placement import PlacedClients
 from fedlap.training.result import Result
 from fedlap.training.scores import Tally
 
@@ -65,7 +65,7 @@ def _rounded(value: float | None) -> float | None:
 def tally_test_rows(federation: Federation, objective: Model, W: Float[Tensor, "client param"]) -> Tally:
     """Sums over each client's own test rows, by its own model."""
     home = federation.resident(W.device, W.dtype, as_bytes=True)
-    clients = Clients.of([home], [0], objective, 1, W.device, W.dtype)
+    clients = PlacedClients.of([home], [0], objective, 1, W.device, W.dtype)
     return clients.tally(W, home.test, torch.arange(len(W)))
 
 

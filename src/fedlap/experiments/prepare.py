@@ -13,8 +13,8 @@ from fedlap.graph import Graph
 from fedlap.models import Model
 from fedlap.training import packing
 from fedlap.training.fit import fit_all
-from fedlap.training.jobs import Trial, suited
-from fedlap.training.loop import Moment
+from fedlap.training.jobs import Job, suited
+from fedlap.training.loop import RoundEnd
 from fedlap.training.packing import Sized
 from fedlap.training.result import Result
 from fedlap.training.schedule import sample_size
@@ -26,7 +26,7 @@ class Prepared:
     """An experiment with everything chosen, and what is to be run."""
 
     experiment: Experiment
-    trial: Trial
+    trial: Job
     model: Model  # of the size that the data ask for
 
     @property
@@ -52,13 +52,13 @@ class Loader:
             self._loaded[key] = experiment.folded(self.load(whole)) if cut else experiment.load()
         return self._loaded[key]
 
-    def trial(self, experiment: Experiment) -> tuple[Trial, Model]:
+    def trial(self, experiment: Experiment) -> tuple[Job, Model]:
         """What is to be run, and the model of the size that the data ask for; what cannot be is refused."""
         algorithm, federation, architecture = experiment.build(self.load(experiment))
         with locate_errors(algorithm=experiment.algorithm):
             sample_size(algorithm, experiment.sample, len(federation.clients))
             _, model = suited(algorithm, federation, architecture)
-        return Trial(algorithm, federation, architecture, experiment.seed), model
+        return Job(algorithm, federation, architecture, experiment.seed), model
 
     def ready(self, experiment: Experiment) -> Prepared:
         """With everything chosen; what cannot be run is refused."""
@@ -83,7 +83,7 @@ def prepared(experiments: Sequence[Experiment]) -> Iterator[Prepared]:
 def train_stack(
     ready: Sequence[Prepared],
     on_score: Callable[[int, Score], None] | None = None,
-    on_round: Callable[[Moment], None] | None = None,
+    on_round: Callable[[RoundEnd], None] | None = None,
 ) -> list[Result | DivergedError]:
     """Train runs of one of the `stacks`, side by side."""
     return fit_all([each.trial for each in ready], ready[0].experiment.schedule, on_score, on_round)

@@ -44,15 +44,15 @@ FOLDERS = (CHECKPOINTS, MODELS, "report")  # of a run, which are written, read a
 
 
 @dataclass(frozen=True)
-class Run:
+class RunFolder:
     """A folder named by its experiment; one experiment, whatever its number of rounds, has one folder."""
 
     folder: Path
 
     @staticmethod
-    def of(out: Path, experiment: Experiment) -> "Run":
+    def of(out: Path, experiment: Experiment) -> "RunFolder":
         """Where a run of this experiment is kept: its data, its algorithm and its digest."""
-        run = Run(out / f"{experiment.title}-{experiment.algorithm['name']}-{experiment.digest}")
+        run = RunFolder(out / f"{experiment.title}-{experiment.algorithm['name']}-{experiment.digest}")
         refuse_links(run.folder, FOLDERS)
         if (run.folder / EXPERIMENT).exists() and run.experiment.digest != experiment.digest:
             raise InputError(
@@ -61,12 +61,12 @@ class Run:
         return run
 
     @staticmethod
-    def open(path: Path) -> "Run":
+    def open(path: Path) -> "RunFolder":
         """A folder that is there, without links, which would lead out of it."""
         refuse_links(path, FOLDERS)
         if not (path / EXPERIMENT).is_file():
             raise InputError(f"{str(path)!r} is not the folder of a run; `fedlap runs` lists those there are")
-        return Run(path)
+        return RunFolder(path)
 
     @property
     def experiment(self) -> Experiment:
@@ -211,9 +211,9 @@ def folder_for_all(out: Path, experiments: Sequence[Experiment], kind: str) -> P
     return out / f"{experiments[0].title}-{kind}-{digest}"
 
 
-def runs_in(out: Path) -> list[Run]:
+def runs_in(out: Path) -> list[RunFolder]:
     """The runs that are kept in a folder."""
-    return [Run(path.parent) for path in sorted(out.glob(f"*/{EXPERIMENT}"))]
+    return [RunFolder(path.parent) for path in sorted(out.glob(f"*/{EXPERIMENT}"))]
 
 
 def read_experiment(path: Path, stored: bool = False) -> Experiment:

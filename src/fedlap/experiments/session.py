@@ -10,11 +10,11 @@ from typing import Any
 from fedlap.errors import DivergedError, InputError
 from fedlap.experiments.checkpoints import Checkpoint, Owner
 from fedlap.experiments.prepare import Prepared, stacks, train_stack
-from fedlap.experiments.run_folder import Run
+from fedlap.experiments.run_folder import RunFolder
 from fedlap.experiments.score_log import ScoreLog
 from fedlap.storage.locks import lock_folders, raise_if_locked
 from fedlap.tracking import Tracker
-from fedlap.training.loop import Moment
+from fedlap.training.loop import RoundEnd
 from fedlap.training.result import Progress, Result
 from fedlap.training.scores import Score
 
@@ -51,10 +51,10 @@ class Watch:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class ResumePlan:
     """Runs with their folders: those that are there already, and those that are left, from where they are."""
 
-    runs: list[Run]
+    runs: list[RunFolder]
     ready: list[Prepared]
     done: dict[int, Outcome]
     remarks: list[str]
@@ -62,9 +62,9 @@ class Plan:
     read: list[Any]  # fingerprint of each run from before the plan was made
 
     @staticmethod
-    def of(out: Path, ready: Sequence[Prepared], again: bool = False) -> "Plan":
+    def of(out: Path, ready: Sequence[Prepared], again: bool = False) -> "ResumePlan":
         """What is to be done; `again` repeats everything."""
-        runs = [Run.of(out, each.experiment) for each in ready]
+        runs = [RunFolder.of(out, each.experiment) for each in ready]
         read = [run.fingerprint() for run in runs]
         done: dict[int, Outcome] = {}
         found: dict[int, list[Checkpoint]] = {}
@@ -83,7 +83,7 @@ class Plan:
             trial = replace(ready[place].trial, progress=runs[place].progress(at))
             begun[place] = replace(ready[place], trial=trial)
             remarks += runs[place].changes(ready[place].experiment)
-        return Plan(runs, begun, done, list(dict.fromkeys(remarks)), again, read)
+        return ResumePlan(runs, begun, done, list(dict.fromkeys(remarks)), again, read)
 
     @property
     def left(self) -> list[int]:
@@ -115,14 +115,14 @@ class Plan:
             if stacks and keeper.stopped and (keeper.unfinished or not last):
                 raise StoppedError(f"stopped after round {keeper.stopped}, and saved")
 
-    def _verified(self, places: Sequence[int], watch: Watch) -> tuple["Plan", list[list[int]]]:
+    def _verified(self, places: Sequence[int], watch: Watch) -> tuple["ResumePlan", list[list[int]]]:
         """The plan and the stacks for runs that are locked, read again if another process trained one."""
         changed = [place for place in places if self.runs[place].fingerprint() != self.read[place]]
         if self.again or not changed:
             return self, [list(places)]
         asked = [self.ready[place] for place in places]
         asked = [replace(each, trial=replace(each.trial, progress=None)) for each in asked]
-        now = Plan.of(self.runs[places[0]].folder.parent, asked)
+        now = ResumePlan.of(self.runs[places[0]].folder.parent, asked)
         what = f"{len(changed)} of {len(places)} runs were" if len(places) > 1 else "this run was"
         watch.remark(f"{what} trained by another process in the meantime; those rounds are used")
         for remark in now.remarks:
@@ -138,11 +138,11 @@ class Plan:
         watch: Watch,
         trackers: Mapping[int, Tracker],
         made: dict[int, Outcome],
-    ) -> "Keeper":
+    ) -> "RunRecorder":
         """Train one stack of runs that are locked, and add what came out."""
         ready = [self.ready[place] for place in places]
         told = [trackers.get(place) for place in places]
-        keeper = Keeper(places, [self.runs[place] for place in places], watch, told)
+        keeper = RunRecorder(places, [self.runs[place] for place in places], watch, told)
         with ExitStack() as held:
             keeper.open(ready, held)
             results = train_stack(ready, keeper.on_score, keeper.on_round)
@@ -153,11 +153,11 @@ class Plan:
 
 
 @dataclass(eq=False)
-class Keeper:
+class RunRecorder:
     """Writes down what runs of one stack do, and tells those who watch."""
 
     places: Sequence[int]
-    runs: list[Run]
+    runs: list[RunFolder]
     watch: Watch
     trackers: list[Tracker | None]
     stopped: int = 0  # the round after which, if it was asked for
@@ -200,7 +200,7 @@ class Keeper:
             tracker.score(score)
         self.watch.on_score(self.places[place], score)
 
-    def on_round(self, moment: Moment) -> None:
+    def on_round(self, moment: RoundEnd) -> None:
         """Save where it is time to."""
         self.watch.on_round(self.places, moment.round)
         if self.watch.stopping():
@@ -246,7 +246,7 @@ class Keeper:
             )
 
 
-def _checkpoints(run: Run) -> tuple[list[Checkpoint], list[str]]:
+def _checkpoints(run: RunFolder) -> tuple[list[Checkpoint], list[str]]:
     """Valid checkpoints of a run, newest first, and why others were rejected."""
     try:
         found, damaged = run.checkpoints()
@@ -258,7 +258,7 @@ def _checkpoints(run: Run) -> tuple[list[Checkpoint], list[str]]:
     return found, damaged
 
 
-def _shown(run: Run, rounds: int, reached: int) -> list[Score]:
+def _shown(run: RunFolder, rounds: int, reached: int) -> list[Score]:
     """The scores of a run that is done, up to the round that is asked for."""
     scores = [score for score in run.scores() if score.round <= rounds]
     if not scores or scores[-1].round != rounds:

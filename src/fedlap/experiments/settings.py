@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ConfigDict, ValidationError, create_model
 
 from fedlap.algorithms import Algorithm
-from fedlap.algorithms.local_work import BatchSize, Work
+from fedlap.algorithms.local_work import BatchSize, LocalWork
 from fedlap.data.federation import Federation
 from fedlap.errors import InputError, unknown
 from fedlap.models import Network
@@ -163,7 +163,10 @@ def check_training(
     working = math.ceil(sample * clients)
     models = working if algorithm.kind == "one model" else clients
     _check_memory(f"{models} models of {network.size} parameters", (models + 4) * network.size, scope="model")
-    work, size = Work.of(algorithm.local_steps, algorithm.local_epochs), most if batch == "all" else batch
+    work, size = (
+        LocalWork.of(algorithm.local_steps, algorithm.local_epochs),
+        most if batch == "all" else batch,
+    )
     steps = work.repeats * (math.ceil(most / size) if work.epochs else 1)
     if size >= most and not work.epochs:  # all rows, step after step
         size, steps = most, 1

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.data.client_rows import Part
+from fedlap.data.client_rows import ClientRows
 from fedlap.errors import InputError
 from fedlap.kernels.cpp_compiler import Built, build_library
 from fedlap.training.scores import Tally
@@ -76,7 +76,7 @@ class Library:
     def tally(
         self,
         W: Tensor,
-        part: Part,
+        part: ClientRows,
         widths: tuple[int, ...],
         shift: Float[Tensor, "client"],
         factor: Float[Tensor, "client"],
@@ -148,7 +148,7 @@ def kernel(
 
 def tallied(
     W: Float[Tensor, "client param"],
-    part: Part,
+    part: ClientRows,
     widths: tuple[int, ...],
     shift: Float[Tensor, "client"],
     factor: Float[Tensor, "client"],

@@ -12,16 +12,16 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from fedlap.algorithms.conjugates import Conjugate, Hinge, Logistic, Squared
-from fedlap.algorithms.per_run import Column, Number, at_rows
-from fedlap.data.client_rows import Part
+from fedlap.algorithms.per_run import Number, PerRun, at_rows
+from fedlap.data.client_rows import ClientRows
 from fedlap.errors import InputError
 from fedlap.kernels import cpp_library, nvrtc
 from fedlap.models import CrossEntropy, DenseNetwork
-from fedlap.training.batches import Cohort, Plan
+from fedlap.training.batches import BatchPlan, Cohort
 from fedlap.training.scores import Tally
 
 if TYPE_CHECKING:
-    from fedlap.training.placement import Clients
+    from fedlap.training.placement import PlacedClients
 
 Stack = Float[Tensor, "client param"]
 Kernel = Callable[..., None]
@@ -77,12 +77,12 @@ class Fused:
     make: gives the kernel and its shared memory for a loss of ascent, or for none.
     """
 
-    clients: "Clients"
+    clients: "PlacedClients"
     make: Callable[[int], tuple[Kernel, int] | None]
     room: Float[Tensor, "block value"]
 
     @staticmethod
-    def of(clients: "Clients") -> "Fused | None":
+    def of(clients: "PlacedClients") -> "Fused | None":
         """None where the network, its loss, the precision or the data are not what the kernel is made for."""
         network, store, batch = clients.model.network, clients.train.store, clients.batch
         if not isinstance(network, DenseNetwork) or not isinstance(clients.model.loss_of, CrossEntropy):
@@ -102,7 +102,7 @@ class Fused:
         return Fused(clients, partial(compiled, *shape, on.index or 0), kept)
 
     def __call__(
-        self, w: Stack, cohort: Cohort, plan: Plan, lr: Number = 0.0, times: int = 1, way: Way = None
+        self, w: Stack, cohort: Cohort, plan: BatchPlan, lr: Number = 0.0, times: int = 1, way: Way = None
     ) -> bool:
         """All steps of the plan, each batch `times` times, in place, if there is a kernel for them."""
         ascent = LOSSES.get(type(way.loss)) if isinstance(way, Ascent) else 0
@@ -142,7 +142,7 @@ class Fused:
         )
         return True
 
-    def tallied(self, W: Stack, part: Part) -> Tally | None:
+    def tallied(self, W: Stack, part: ClientRows) -> Tally | None:
         """Sums of loss and right answers over all rows of every client, on a CPU that has a compiler."""
         network, train, scale = self.clients.model.network, self.clients.train, self.clients.scale
         assert isinstance(network, DenseNetwork)
@@ -161,7 +161,7 @@ def room(widths: tuple[int, ...]) -> int:
     return layers[0] + sum(layers)
 
 
-def _read_as_stored(clients: "Clients") -> bool:
+def _read_as_stored(clients: "PlacedClients") -> bool:
     """Whether rows lie as the kernel reads them: what models see, or bytes with two constants a client."""
     store, scale = clients.train.store, clients.scale
     features = store[0].numel() if len(store) else 0
@@ -175,7 +175,7 @@ def _read_as_stored(clients: "Clients") -> bool:
 
 def _each(number: Number, w: Stack) -> Float[Tensor, "client"]:
     """A setting of every client."""
-    if isinstance(number, Column):
+    if isinstance(number, PerRun):
         return at_rows(number, w.shape[0]).flatten().to(w).contiguous()
     try:
         return torch.full((w.shape[0],), number, dtype=w.dtype, device=w.device)

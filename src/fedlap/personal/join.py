@@ -9,16 +9,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedlap.algorithms import Algorithm, Coupled, Local, Mocha, NetworkLasso
-from fedlap.algorithms.local_work import BatchSize, Work
+from fedlap.algorithms.local_work import BatchSize, LocalWork
 from fedlap.algorithms.network_lasso import distances
-from fedlap.data.client_rows import Part, Scale
+from fedlap.data.client_rows import ClientRows
 from fedlap.data.federation import Federation
+from fedlap.data.standardize import Standardizer
 from fedlap.data.validate import Given, Rows, check_values, formed
 from fedlap.errors import DivergedError, InputError, real, unknown, whole
 from fedlap.models import Model
 from fedlap.personal.metadata import About
 from fedlap.personal.models import Personal, Personals, as_trained
-from fedlap.training.placement import Clients
+from fedlap.training.placement import PlacedClients
 from fedlap.training.task import StackTask
 
 
@@ -48,9 +49,9 @@ def joined(
     federation = _alone(trained, str(name), _rows(given, trained.about))
     device, dtype = near.device, near.dtype
     resident = federation.resident(device, dtype)
-    clients = Clients.of([resident], [seed], objective, batch, device, dtype)
+    clients = PlacedClients.of([resident], [seed], objective, batch, device, dtype)
     cohort = clients.cohort(torch.zeros(1, dtype=torch.int64))
-    work = Work.of(algorithm.local_steps, algorithm.local_epochs)
+    work = LocalWork.of(algorithm.local_steps, algorithm.local_epochs)
     method = Local(length, algorithm.local_steps, algorithm.local_epochs)
     step = _step(algorithm, length * work.repeats, weights)
     w = _mean(near, weights)
@@ -137,9 +138,9 @@ def _pull(
 def _alone(trained: Personals, name: str, rows: Rows) -> Federation:
     """A federation of the new client, in the units of the run."""
     x, y = rows
-    train = Part.of(x, y, torch.tensor([len(x)]))
+    train = ClientRows.of(x, y, torch.tensor([len(x)]))
     test = train.kept(torch.zeros(len(x), dtype=torch.bool))
-    scale = Scale.of("client", train) if trained.scale.kind == "client" else trained.scale
+    scale = Standardizer.of("client", train) if trained.scale.kind == "client" else trained.scale
     return Federation((name,), train, test, trained.about.labels, scale)
 
 

@@ -9,8 +9,8 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from fedlap.data.client_rows import Scale, Scaling
 from fedlap.data.federation import Federation
+from fedlap.data.standardize import Scaling, Standardizer
 from fedlap.errors import InputError
 from fedlap.models import MODELS, CrossEntropy, Loss, Model, Network, SquaredError
 from fedlap.models.convolutional import ConvolutionalNetwork
@@ -92,7 +92,7 @@ class About:
 
     def loaded(
         self, tensors: Mapping[str, Tensor], models: str, shape: tuple[int, ...], where: Path
-    ) -> tuple[Network | None, Tensor, Scale]:
+    ) -> tuple[Network | None, Tensor, Standardizer]:
         """The network, its parameters and the scale, which must be of these sizes, from a pair of files."""
         try:
             network = self.network()
@@ -108,7 +108,7 @@ class About:
         found, size = tensors[models], None if network is None else network.size
         if found.dim() != len(shape) + 1 or found.shape[:-1] != shape or size not in (None, found.shape[-1]):
             raise _unfit(where, models)
-        return network, found, Scale(self.scale, tensors["shift"], tensors["factor"])
+        return network, found, Standardizer(self.scale, tensors["shift"], tensors["factor"])
 
     def _scales(self, constants: Tensor) -> bool:
         """Whether these constants, a row for each client, go with rows of features."""

@@ -13,9 +13,10 @@ import torch
 from jaxtyping import Bool, Float, Int64, Num
 from torch import Tensor, nn
 
-from fedlap.data.client_rows import Scale, grouped
+from fedlap.data.client_rows import grouped
 from fedlap.data.federation import Federation
 from fedlap.data.frames import check_columns
+from fedlap.data.standardize import Standardizer
 from fedlap.errors import InputError, unknown
 from fedlap.models import Model, Network
 from fedlap.personal.metadata import About
@@ -34,7 +35,7 @@ class Personal:
     about: About
     network: Network
     parameters: Float[Tensor, "param"]
-    scale: Scale  # constants of this client alone
+    scale: Standardizer  # constants of this client alone
 
     @property
     def labels(self) -> tuple[str, ...] | None:
@@ -125,7 +126,7 @@ class Personals:
     about: About
     network: Network | None  # None where a user's own module was trained and is not here
     models: Float[Tensor, "client param"]
-    scale: Scale
+    scale: Standardizer
 
     @staticmethod
     def of(federation: Federation, objective: Model, models: Float[Tensor, "client param"]) -> "Personals":

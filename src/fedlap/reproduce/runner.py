@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedlap.algorithms import Coupled
-from fedlap.algorithms.local_work import Work
+from fedlap.algorithms.local_work import LocalWork
 from fedlap.data.federation import Federation
 from fedlap.errors import InputError
 from fedlap.experiments.experiment import Experiment
@@ -25,7 +25,7 @@ from fedlap.reproduce.recipe import Unit
 from fedlap.reproduce.search import Choice, Search
 from fedlap.training import packing
 from fedlap.training.fit import fit_all
-from fedlap.training.loop import Moment
+from fedlap.training.loop import RoundEnd
 from fedlap.training.packing import Sized
 
 ROUND = 1e6  # what a round of a run takes beside its products, in numbers multiplied
@@ -210,7 +210,7 @@ class Reproducer:
         """Train some runs side by side and write down what came out."""
         schedule, stopped = sized[0].schedule, False
 
-        def on_round(moment: Moment) -> None:
+        def on_round(moment: RoundEnd) -> None:
             nonlocal stopped
             self.told.round(moment.round, schedule.rounds)
             if self.told.stopping() and moment.round < schedule.rounds:
@@ -250,7 +250,7 @@ def weight(unit: Unit, seeds: Sequence[int], loader: Loader) -> Weight:
     trial, model = loader.trial(experiment.model_copy(update={"sample": 1.0}))
     candidates = math.prod(len(values) for values in unit.grid().values())
     tuning = unit.recipe.folds * candidates * unit.tuning_rounds if candidates > 1 else 0
-    work = Work.of(trial.algorithm.local_steps, trial.algorithm.local_epochs)
+    work = LocalWork.of(trial.algorithm.local_steps, trial.algorithm.local_epochs)
     rows = len(federation.train.row) if work.epochs else len(federation.clients) * 20
     a_round = work.repeats * experiment.sample * rows * model.size + ROUND
     return Weight(a_round, len(seeds) * (tuning + experiment.rounds))

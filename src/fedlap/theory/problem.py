@@ -9,13 +9,13 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from fedlap.algorithms import Algorithm, DFedU, FedU
-from fedlap.algorithms.local_work import BatchSize, Work
+from fedlap.algorithms.local_work import BatchSize, LocalWork
 from fedlap.data.federation import Federation
 from fedlap.errors import InputError
 from fedlap.graph import Graph
 from fedlap.models import Architecture, Batch, CrossEntropy, DenseNetwork, Model
 from fedlap.training.jobs import suited
-from fedlap.training.placement import Clients
+from fedlap.training.placement import PlacedClients
 from fedlap.training.schedule import sample_size
 
 Stack = Float64[Tensor, "client param"]
@@ -31,7 +31,7 @@ class Problem:
 
     algorithm: FedU | DFedU
     model: Model
-    clients: Clients
+    clients: PlacedClients
     sampled: int  # S
 
     @staticmethod
@@ -56,7 +56,7 @@ class Problem:
         assert isinstance(method, FedU | DFedU)
         host = torch.device("cpu")
         resident = federation.resident(host, torch.float64)
-        rows = Clients.of([resident], [0], sized, batch, host, torch.float64)
+        rows = PlacedClients.of([resident], [0], sized, batch, host, torch.float64)
         return Problem(method, sized, rows, sample_size(method, sample, len(federation.clients)))
 
     @property
@@ -85,9 +85,9 @@ class Problem:
         return self.strength * self.graph.rho
 
     @cached_property
-    def work(self) -> Work:
+    def work(self) -> LocalWork:
         """R steps, or R passes."""
-        return Work.of(self.algorithm.local_steps, self.algorithm.local_epochs)
+        return LocalWork.of(self.algorithm.local_steps, self.algorithm.local_epochs)
 
     @property
     def step(self) -> float:

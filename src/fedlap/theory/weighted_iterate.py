@@ -9,8 +9,8 @@ import torch
 from fedlap.errors import DivergedError
 from fedlap.theory.problem import Problem, Stack
 from fedlap.training.fit import fit_all
-from fedlap.training.jobs import Trial
-from fedlap.training.loop import Moment
+from fedlap.training.jobs import Job
+from fedlap.training.loop import RoundEnd
 from fedlap.training.schedule import Schedule
 
 
@@ -49,11 +49,11 @@ class Weighted:
         self.mean = mean + weight(self.contraction, self.rounds) * (W - mean)
 
 
-def walk(problem: Problem, trial: Trial, schedule: Schedule, visit: Callable[[int, Stack], None]) -> None:
+def walk(problem: Problem, trial: Job, schedule: Schedule, visit: Callable[[int, Stack], None]) -> None:
     """Train again and visit W(0), W(1), …, W(T), in double precision; the same numbers as the first time."""
     visit(0, problem.start(trial.seed))
 
-    def on_round(moment: Moment) -> None:
+    def on_round(moment: RoundEnd) -> None:
         (now,) = moment.progress()
         if now is not None:
             visit(

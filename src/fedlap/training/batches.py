@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fedlap.algorithms.local_work import BatchSize, Work
+from fedlap.algorithms.local_work import BatchSize, LocalWork
 from fedlap.randomness import Draws
 
 # Up to this batch size distinct rows are chosen one by one, for the cost of a batch; above it all of a
@@ -16,7 +16,7 @@ CHOOSE_UP_TO = 64
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class BatchPlan:
     """Row numbers for every step of every client of a stack, which is sorted by falling number of steps.
 
     In step s the first `active[s]` clients work; the others have finished. A place past the end of a short
@@ -46,13 +46,13 @@ class Cohort:
 
 def in_order(
     first: Int64[Tensor, "client"], count: Int64[Tensor, "client"], most: Int64[Tensor, "client"], batch: int
-) -> Plan:
+) -> BatchPlan:
     """One pass over every row as it stands, `most` of a client at most."""
     times = _timetable(count, most, batch, 1)
-    return Plan(first.view(1, -1, 1) + times.local, times.weight, times.active)
+    return BatchPlan(first.view(1, -1, 1) + times.local, times.weight, times.active)
 
 
-def drawn(stream: Draws, cohort: Cohort, work: Work, batch: BatchSize) -> list[Plan]:
+def drawn(stream: Draws, cohort: Cohort, work: LocalWork, batch: BatchSize) -> list[BatchPlan]:
     """The mini-batches of one round, or of several, drawn from the clients' numbers alone.
 
     With several, the stream's keys and the cohort's numbers have rounds on their first axis.
@@ -89,11 +89,13 @@ def drawn(stream: Draws, cohort: Cohort, work: Work, batch: BatchSize) -> list[P
     return _plans(rounds, rows, inside.double() / size, (rows.shape[-2],) * work.repeats)
 
 
-def _plans(rounds: int, rows: Tensor, weight: Tensor, active: tuple[int, ...], repeat: int = 1) -> list[Plan]:
+def _plans(
+    rounds: int, rows: Tensor, weight: Tensor, active: tuple[int, ...], repeat: int = 1
+) -> list[BatchPlan]:
     """A plan for each round."""
     rows = rows.expand(rounds, *rows.shape[-3:])
     weight = weight.expand(rows.shape)
-    return [Plan(r, w, active, repeat) for r, w in zip(rows, weight, strict=True)]
+    return [BatchPlan(r, w, active, repeat) for r, w in zip(rows, weight, strict=True)]
 
 
 def chosen(

@@ -9,7 +9,7 @@ from fedlap.algorithms import Own, State
 from fedlap.training.state import leaves, mapped
 
 
-class Room:
+class BufferPool:
     """Where those rows lie; on a CPU, memory that is used again in the next round.
 
     A CPU gets large blocks of new memory page by page, which takes longer than to fill them.

@@ -47,14 +47,14 @@ class Member:
 
 
 @dataclass(frozen=True, eq=False)
-class Lots:
+class ClientSampler:
     """How the clients of all runs are drawn: runs that draw alike do so once, those of one size together."""
 
     groups: list["Group"]
     columns: Ids  # where, among all that is drawn, each run's clients are, one run after another
 
     @staticmethod
-    def of(members: Sequence[Member]) -> "Lots":
+    def of(members: Sequence[Member]) -> "ClientSampler":
         """Those of these runs."""
         alike: dict[tuple[int, int], dict[Any, Member]] = {}
         for member in members:
@@ -66,7 +66,7 @@ class Lots:
                 begin += working
         columns = [torch.arange(member.working) + first[_lot(member)] for member in members]
         groups = [Group.of(working, list(lots.values())) for (_, working), lots in alike.items()]
-        return Lots(groups, torch.cat(columns))
+        return ClientSampler(groups, torch.cat(columns))
 
     @cached_property
     def numbers(self) -> int:

@@ -16,7 +16,7 @@ T = TypeVar("T")
 BRANCHES = 8
 
 
-class Replay:
+class CudaGraph:
     """A function of tensors as a CUDA graph: what is kept is overwritten in place, round by round."""
 
     def __init__(self, function: Function, kept: State, inputs: State) -> None:

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedlap.algorithms import PeerAlgorithm, State
-from fedlap.data.client_rows import Part
-from fedlap.training.placement import Clients
+from fedlap.data.client_rows import ClientRows
+from fedlap.training.placement import PlacedClients
 from fedlap.training.scores import Tally
 from fedlap.training.state import joined, rows
 from fedlap.training.task import StackTask
@@ -26,7 +26,7 @@ class Engine(Protocol):
     """Runs clients' work; algorithms know nothing of devices or processes."""
 
     @property
-    def clients(self) -> Clients:
+    def clients(self) -> PlacedClients:
         """Whose work it runs."""
         ...
 
@@ -52,7 +52,7 @@ class Engine(Protocol):
 class OneByOne:
     """Every client is a stack of one, as it would be on a machine of its own."""
 
-    clients: Clients
+    clients: PlacedClients
 
     def each(self, function: Function, states: tuple[State, ...], task: StackTask) -> State:
         """A loop over clients."""
@@ -80,7 +80,7 @@ class OneByOne:
         """A loop over clients."""
         return self._tally(W, self.clients.train), self._tally(W, self.clients.test)
 
-    def _tally(self, W: Tensor, part: Part) -> Tally:
+    def _tally(self, W: Tensor, part: ClientRows) -> Tally:
         each = [self.clients.tally(W[k : k + 1], part, torch.tensor([k])) for k in range(len(W))]
         hits = [tally.hits for tally in each if tally.hits is not None]
         loss, count = (torch.cat(v) for v in ([t.loss for t in each], [t.count for t in each]))
@@ -91,7 +91,7 @@ class OneByOne:
 class Stacked:
     """Every operation runs over the client axis."""
 
-    clients: Clients
+    clients: PlacedClients
 
     def each(self, function: Function, states: tuple[State, ...], task: StackTask) -> State:
         """One call for all."""
@@ -107,10 +107,10 @@ class Stacked:
         """All clients with one call, or blocks of clients and rows."""
         return self._tally(W, self.clients.train), self._tally(W, self.clients.test)
 
-    def _tally(self, W: Float[Tensor, "client param"], part: Part) -> Tally:
+    def _tally(self, W: Float[Tensor, "client param"], part: ClientRows) -> Tally:
         fused = self.clients.fused
         made = None if fused is None else fused.tallied(W, part)
         return self.clients.tally(W, part, torch.arange(len(W))) if made is None else made
 
 
-ENGINES: Final[dict[str, Callable[[Clients], Engine]]] = {"stacked": Stacked, "one_by_one": OneByOne}
+ENGINES: Final[dict[str, Callable[[PlacedClients], Engine]]] = {"stacked": Stacked, "one_by_one": OneByOne}

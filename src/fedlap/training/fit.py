@@ -11,8 +11,8 @@ from fedlap.algorithms.local_work import BatchSize
 from fedlap.data.federation import Federation
 from fedlap.errors import DivergedError, memory_reported
 from fedlap.models import Architecture
-from fedlap.training.jobs import Trial
-from fedlap.training.loop import Moment, Runs
+from fedlap.training.jobs import Job
+from fedlap.training.loop import RoundEnd, Runs
 from fedlap.training.result import Result
 from fedlap.training.schedule import DtypeName, EngineName, KeepName, Precision, Schedule, precisely
 from fedlap.training.scores import Score
@@ -63,7 +63,7 @@ def fit(
     schedule = Schedule(rounds, batch, sample, dtype, device, engine, precision, keep, evaluate_every)
     progress = None if resume is None else resume.progress
     made = fit_all(
-        [Trial(algorithm, federation, model, seed, start, progress, allow_changes)],
+        [Job(algorithm, federation, model, seed, start, progress, allow_changes)],
         schedule,
         None if on_score is None else lambda _, score: on_score(score),
         None if on_round is None else lambda moment: on_round(moment.round),
@@ -75,10 +75,10 @@ def fit(
 
 @torch.no_grad()
 def fit_all(
-    trials: Sequence[Trial],
+    trials: Sequence[Job],
     schedule: Schedule,
     on_score: Callable[[int, Score], None] | None = None,
-    on_round: Callable[[Moment], None] | None = None,
+    on_round: Callable[[RoundEnd], None] | None = None,
 ) -> list[Result | DivergedError]:
     """Train several runs as one stack: the same method and model, seeds and real-valued settings of any kind.
 

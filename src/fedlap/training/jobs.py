@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields
 from typing import Any, get_args
 
 from fedlap.algorithms import Algorithm, Coupled, Grouping, Pooling, Steady, Suited
-from fedlap.algorithms.local_work import BatchSize, Work
-from fedlap.algorithms.per_run import Column
+from fedlap.algorithms.local_work import BatchSize, LocalWork
+from fedlap.algorithms.per_run import PerRun
 from fedlap.data.federation import Federation
 from fedlap.errors import DivergedError, InputError, whole
 from fedlap.models import Architecture, Model
@@ -20,7 +20,7 @@ EXPLODED = 1e6  # times the least mean training loss of a run, above which it ha
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
+class Job:
     """A run that is to be made: what `fit` takes, but for the schedule."""
 
     algorithm: Algorithm
@@ -41,7 +41,7 @@ class Trial:
         whole("seed", self.seed)
 
 
-def kind(trial: Trial) -> Any:
+def kind(trial: Job) -> Any:
     """What trials of one stack have in common; one of a method that is not steady has nothing."""
     algorithm, federation = trial.algorithm, trial.federation
     if not isinstance(algorithm, Steady):
@@ -63,7 +63,7 @@ def differing(algorithms: Sequence[Algorithm]) -> dict[str, list[Any]]:
 
 
 def one_method(
-    first: Algorithm, differing: dict[str, list[Any]], column: Callable[[list[float]], Column]
+    first: Algorithm, differing: dict[str, list[Any]], column: Callable[[list[float]], PerRun]
 ) -> Algorithm:
     """A method whose real-valued settings are columns where they differ; graphs are for servers alone."""
     if not differing:
@@ -82,18 +82,18 @@ def suited(algorithm: Algorithm, federation: Federation, model: Architecture) ->
     return algorithm.suited(federation, sized) if isinstance(algorithm, Suited) else algorithm, sized
 
 
-def work_of(algorithm: Algorithm, sampled: int) -> Work:
+def work_of(algorithm: Algorithm, sampled: int) -> LocalWork:
     """What each client does in a round; one that owns all rows makes the steps of all sampled ones."""
-    work = Work.of(algorithm.local_steps, algorithm.local_epochs)
+    work = LocalWork.of(algorithm.local_steps, algorithm.local_epochs)
     if isinstance(algorithm, Pooling):
         work = work.times(sampled)
     if isinstance(algorithm, Grouping):  # so that a pass, too, is as many steps as others make of it
-        work = Work(work.repeats * algorithm.batches_per_step, work.epochs)
+        work = LocalWork(work.repeats * algorithm.batches_per_step, work.epochs)
     return work
 
 
 def check_single_rows(
-    model: Model, scored: Federation, trainees: Federation, work: Work, batch: BatchSize
+    model: Model, scored: Federation, trainees: Federation, work: LocalWork, batch: BatchSize
 ) -> None:
     """Refuse a batch of one row where the module cannot take it, as a batch norm cannot."""
     lone = model.network.lone if isinstance(model.network, ModuleNetwork) else ""

@@ -17,15 +17,15 @@ from fedlap.algorithms import (
     Pooling,
     State,
 )
-from fedlap.algorithms.local_work import Work
+from fedlap.algorithms.local_work import LocalWork
 from fedlap.data.federation import Federation
 from fedlap.errors import DivergedError, InputError
 from fedlap.models import Model
 from fedlap.training.client_sampling import Member
-from fedlap.training.cuda_graph import Replay
+from fedlap.training.cuda_graph import CudaGraph
 from fedlap.training.engines import ENGINES, Engine
-from fedlap.training.jobs import Trial, check_single_rows, diverged, kind, suited, work_of
-from fedlap.training.placement import Clients, check_models
+from fedlap.training.jobs import Job, check_single_rows, diverged, kind, suited, work_of
+from fedlap.training.placement import PlacedClients, check_models
 from fedlap.training.result import Origin, Progress, Result
 from fedlap.training.resume import check_unchanged, in_state_order, origin_of, places_of
 from fedlap.training.run_tables import Places
@@ -39,7 +39,7 @@ WORTH_RECORDING = 4  # rounds; fewer are over before a recording pays
 
 
 @dataclass(eq=False)
-class Moment:
+class RoundEnd:
     """The end of a round, from which every run can go on later."""
 
     round: int
@@ -61,7 +61,7 @@ class Moment:
 class Runs:
     """Trials made ready: the stack that trains them, and the engine that scores all their clients."""
 
-    trials: list[Trial]
+    trials: list[Job]
     asked: list[Federation]  # of the trials, with clients in the order in which they were passed
     origins: list[Origin]
     schedule: Schedule
@@ -71,7 +71,7 @@ class Runs:
     kept: list[Kept]
 
     @staticmethod
-    def of(trials: Sequence[Trial], schedule: Schedule) -> "Runs":
+    def of(trials: Sequence[Job], schedule: Schedule) -> "Runs":
         """Check everything, bring data to where they are used, and begin."""
         if len(trials) > 1 and len({kind(trial) for trial in trials}) > 1:
             raise InputError(
@@ -109,8 +109,8 @@ class Runs:
             check_single_rows(model, federation, member.trainees, work, schedule.batch)
         make, seeds = ENGINES[schedule.engine], [trial.seed for trial in trials]
 
-        def clients(federations: list[Federation]) -> Clients:
-            return Clients.of(federations, seeds, model, schedule.batch, device, dtype)
+        def clients(federations: list[Federation]) -> PlacedClients:
+            return PlacedClients.of(federations, seeds, model, schedule.batch, device, dtype)
 
         trainees = [member.trainees for member in members]
         trained = clients(trainees)
@@ -125,7 +125,7 @@ class Runs:
     def trained(
         self,
         on_score: Callable[[int, Score], None] | None,
-        on_round: Callable[[Moment], None] | None,
+        on_round: Callable[[RoundEnd], None] | None,
     ) -> list[Result | DivergedError]:
         """All rounds that are left."""
         last = [trial.progress for trial in self.trials]
@@ -163,7 +163,7 @@ class Runs:
                 if len(failed) == len(self.trials):
                     break
                 began = time.perf_counter()
-            moment = Moment(done, reached)
+            moment = RoundEnd(done, reached)
             if on_round is not None:
                 on_round(moment)
             if moment.taken:  # what is done with it is no training
@@ -246,7 +246,7 @@ class Runs:
         home, device = self.stack.home, clients.device
         brought = clients.brought(ids)
         places = ids if brought is clients else torch.arange(len(ids))
-        task = StackTask(brought, brought.cohort(places), 0, Work(1, False))
+        task = StackTask(brought, brought.cohort(places), 0, LocalWork(1, False))
         at = ids.to(home)
         function = getattr(self.stack.shared(Places(at, tuple(sizes), at)), ability)
         own = moved(tuple(rows(state, at) for state in states), device)
@@ -254,7 +254,7 @@ class Runs:
         return torch.empty_like(made).index_copy_(0, at, made)
 
 
-def _begun(trial: Trial, algorithm: Algorithm, model: Model, home: torch.device, dtype: torch.dtype) -> Kept:
+def _begun(trial: Job, algorithm: Algorithm, model: Model, home: torch.device, dtype: torch.dtype) -> Kept:
     """What the server and the clients keep before the first round, or before those that are left."""
     clients = len(trial.federation.clients)
     begun: Kept = algorithm.begin(start_rows(trial.start, model, clients, trial.seed, home, dtype))
@@ -278,7 +278,7 @@ def played(stack: Stack, kept: list[Kept], rounds: range) -> Iterator[tuple[list
     while (turn := upcoming) is not None:
         number += 1
         if number > 1 and again and stack.replays:
-            replay = replay or Replay(stack.recorded(turn), tuple(stack.laid(kept)), turn.tensors())
+            replay = replay or CudaGraph(stack.recorded(turn), tuple(stack.laid(kept)), turn.tensors())
             replay(turn.tensors())
             kept, sent = list(replay.kept), replay.made
             upcoming = next(turns, None)
@@ -287,7 +287,7 @@ def played(stack: Stack, kept: list[Kept], rounds: range) -> Iterator[tuple[list
             upcoming = next(turns, None)  # on the host, while a device works
             if number > 1 and again and stack.ends_alike:
                 inputs = (turn.places.everyone, own, ups)
-                replay = replay or Replay(stack.recorded_end(told), tuple(stack.laid(kept)), inputs)
+                replay = replay or CudaGraph(stack.recorded_end(told), tuple(stack.laid(kept)), inputs)
                 replay(inputs)
                 kept, sent = list(replay.kept), replay.made
             else:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fedlap.models import Model
-from fedlap.training.jobs import Trial, kind
+from fedlap.training.jobs import Job, kind
 from fedlap.training.schedule import Schedule
 
 # The share of free memory that a stack of runs may take.
@@ -24,7 +24,7 @@ CACHED = 1_000_000
 class Sized:
     """A run that is to be made, and what its memory depends on."""
 
-    trial: Trial
+    trial: Job
     model: Model  # of the size that the data ask for
     schedule: Schedule
 

@@ -10,15 +10,16 @@ import torch
 from jaxtyping import Bool, Float, Int64, Num
 from torch import Tensor
 
-from fedlap.algorithms.local_work import BatchSize, Work
-from fedlap.data.client_rows import Part, Scale
+from fedlap.algorithms.local_work import BatchSize, LocalWork
+from fedlap.data.client_rows import ClientRows
 from fedlap.data.federation import Federation
+from fedlap.data.standardize import Standardizer
 from fedlap.errors import InputError
 from fedlap.kernels.dense import Fused
 from fedlap.models import CrossEntropy, DenseNetwork, Memory, Model, widened
 from fedlap.randomness import Draws, keys_of
 from fedlap.training import stored_scores
-from fedlap.training.batches import Cohort, Plan, drawn, in_order
+from fedlap.training.batches import BatchPlan, Cohort, drawn, in_order
 from fedlap.training.scores import Tally
 
 # Evaluation takes clients and rows in blocks of about this many values at most (32 MB in float32), counted
@@ -52,15 +53,15 @@ class Lent:
 
 
 @dataclass(frozen=True, eq=False)
-class Clients:
+class PlacedClients:
     """The clients of some runs, one run after another, the model they train, and what fixes their batches.
 
     Rows may lie on the host while they are computed with on a device.
     """
 
-    train: Part
-    test: Part
-    scale: Scale
+    train: ClientRows
+    test: ClientRows
+    scale: Standardizer
     digests: Int64[Tensor, "client"]
     run: Int64[Tensor, "client"]  # which run each belongs to
     seeds: tuple[int, ...]  # of the runs
@@ -78,14 +79,14 @@ class Clients:
         batch: BatchSize,
         device: torch.device,
         dtype: torch.dtype,
-    ) -> "Clients":
+    ) -> "PlacedClients":
         """Those of federations that are resident where they will be read."""
         sizes = torch.tensor([len(each.clients) for each in federations])
         scales = [each.scale for each in federations]
-        return Clients(
-            Part.joined([each.train for each in federations]),
-            Part.joined([each.test for each in federations]),
-            Scale.joined(scales, sizes.tolist()),
+        return PlacedClients(
+            ClientRows.joined([each.train for each in federations]),
+            ClientRows.joined([each.test for each in federations]),
+            Standardizer.joined(scales, sizes.tolist()),
             torch.cat([each.digests for each in federations]),
             torch.repeat_interleave(torch.arange(len(sizes)), sizes),
             tuple(seeds),
@@ -95,7 +96,7 @@ class Clients:
             dtype,
         )
 
-    def ready(self, steps: int) -> "Clients":
+    def ready(self, steps: int) -> "PlacedClients":
         """The same made ready for rounds of so many steps.
 
         On a CPU the kernel for all of them is compiled by then; without it, many are faster on wide rows, if
@@ -146,7 +147,7 @@ class Clients:
         most = self.train.count.max().expand(ids.shape[-1])
         return Cohort(ids, digests[ids], first[ids], count[ids], most)
 
-    def plans(self, cohort: Cohort, rounds: Sequence[int], work: Work) -> list[Plan]:
+    def plans(self, cohort: Cohort, rounds: Sequence[int], work: LocalWork) -> list[BatchPlan]:
         """The mini-batches of these rounds."""
         first, second = keys_of(self.seeds, "batches", rounds, self.device)
         if len(self.seeds) > 1:
@@ -154,7 +155,7 @@ class Clients:
             first, second = (key.gather(1, run.expand(len(rounds), -1)) for key in (first, second))
         return drawn(Draws((first, second)), cohort, work, self.batch)
 
-    def brought(self, ids: Int64[Tensor, "client"]) -> "Clients":
+    def brought(self, ids: Int64[Tensor, "client"]) -> "PlacedClients":
         """These clients alone with their training rows on the device, copied there while it may be busy."""
         if self.train.store.device == self.device:
             return self
@@ -162,13 +163,15 @@ class Clients:
         x = torch.empty(len(own.row), *own.store.shape[1:], dtype=own.store.dtype, pin_memory=True)
         torch.index_select(own.store, 0, own.row, out=x)
         y, digests = own.y.pin_memory(), self.digests[ids]
-        train = Part.of(x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True), own.count)
+        train = ClientRows.of(
+            x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True), own.count
+        )
         return replace(
             self, train=train, scale=self.scale.reordered(ids.tolist()), digests=digests, run=self.run[ids]
         )
 
     def take(
-        self, part: Part, ids: Int64[Tensor, "client"], rows: Int64[Tensor, "client batch"]
+        self, part: ClientRows, ids: Int64[Tensor, "client"], rows: Int64[Tensor, "client batch"]
     ) -> tuple[Float[Tensor, "client batch *feature"], Tensor]:
         """Features, in the units that models see, and labels of these rows."""
         at = rows.flatten().to(part.row.device)
@@ -176,7 +179,7 @@ class Clients:
         return self.features(part, ids, part.row.index_select(0, at).view(rows.shape)), y.to(self.device)
 
     def features(
-        self, part: Part, ids: Int64[Tensor, "_"], stored: Int64[Tensor, "client batch"]
+        self, part: ClientRows, ids: Int64[Tensor, "_"], stored: Int64[Tensor, "client batch"]
     ) -> Float[Tensor, "client batch *feature"]:
         """What models see of these places of the store, which belong to the first of these clients."""
         return self.reader(part.store, ids, tuple(stored.shape))(stored.reshape(-1))
@@ -212,7 +215,7 @@ class Clients:
         return self.scale.apply(_read(store, self.device, rows, shape, at), ids, self.dtype, memory)
 
     def blocks(
-        self, part: Part, cohort: Cohort, memory: Memory | None = None
+        self, part: ClientRows, cohort: Cohort, memory: Memory | None = None
     ) -> Iterator[tuple[Float[Tensor, "active row *feature"], Tensor, Bool[Tensor, "active row"]]]:
         """All rows of these clients, a block at a time: features, labels, and which are rows and not padding.
 
@@ -222,7 +225,7 @@ class Clients:
         for own, at, y, inside, _ in self._laid_out(part, cohort):
             yield self.reader(part.store, own, tuple(inside.shape), memory)(at), y, inside
 
-    def _laid_out(self, part: Part, cohort: Cohort) -> Iterator[Block]:
+    def _laid_out(self, part: ClientRows, cohort: Cohort) -> Iterator[Block]:
         """Where the rows of these blocks are stored."""
         width = self.model.network.widest * len(cohort.most)
         rows = max(1, min(int(cohort.most.max()), BLOCK // width))
@@ -235,13 +238,13 @@ class Clients:
             stored, inside = part.row.index_select(0, at), plan.weight[step, :active] > 0
             yield cohort.ids[:active], stored, y, inside, self._spans(part, stored, inside)
 
-    def _spans(self, part: Part, stored: Tensor, inside: Tensor) -> list[stored_scores.Span] | None:
+    def _spans(self, part: ClientRows, stored: Tensor, inside: Tensor) -> list[stored_scores.Span] | None:
         """Of rows that a CPU may read in the store, as they are."""
         as_they_are = self.scale.kind == "none" and part.store.dtype == self.dtype
         near = self.device.type == "cpu" and as_they_are
         return stored_scores.spans(self.model.network, stored, inside) if near else None
 
-    def _scores(self, W: Tensor, part: Part, block: Block) -> Float[Tensor, "client row output"]:
+    def _scores(self, W: Tensor, part: ClientRows, block: Block) -> Float[Tensor, "client row output"]:
         """What the models of a block's clients say of its rows, and anything finite of its padding."""
         clients, stored, _, inside, each = block
         if each is not None and isinstance(self.model.network, DenseNetwork):
@@ -249,7 +252,9 @@ class Clients:
         x = self.reader(part.store, clients, tuple(inside.shape), self.memory)(stored)
         return self.model.scores(W, x, inside)
 
-    def tally(self, W: Float[Tensor, "client param"], part: Part, ids: Int64[Tensor, "client"]) -> Tally:
+    def tally(
+        self, W: Float[Tensor, "client param"], part: ClientRows, ids: Int64[Tensor, "client"]
+    ) -> Tally:
         """Sums of loss and right answers over the rows of clients `ids`, whose models are in W."""
         loss = torch.zeros(len(ids), dtype=torch.float64, device=self.device)
         hits = torch.zeros_like(loss)
@@ -272,7 +277,7 @@ class Clients:
         """Of parts all of whose clients are scored again and again, in what pieces."""
         return {}
 
-    def _in_pieces(self, part: Part, ids: Int64[Tensor, "client"]) -> Iterable[Piece]:
+    def _in_pieces(self, part: ClientRows, ids: Int64[Tensor, "client"]) -> Iterable[Piece]:
         """Places among `ids`, on the host and where they are used, with blocks of their rows."""
         if not len(part.row):
             return []
@@ -282,7 +287,7 @@ class Clients:
             self._remembered[id(part)] = [(s, at, list(blocks)) for s, at, blocks in self._pieces(part, ids)]
         return self._remembered[id(part)]
 
-    def _pieces(self, part: Part, ids: Int64[Tensor, "client"]) -> Iterator[Piece]:
+    def _pieces(self, part: ClientRows, ids: Int64[Tensor, "client"]) -> Iterator[Piece]:
         place = part.count[ids].argsort(descending=True, stable=True)
         together = BLOCK_CLIENTS
         if self.model.mixes:  # whole clients, as many as fit a block

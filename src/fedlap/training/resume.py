@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from fedlap.algorithms import Algorithm
-from fedlap.data.client_rows import Scale
 from fedlap.data.federation import Federation
+from fedlap.data.standardize import Standardizer
 from fedlap.errors import InputError
 from fedlap.graph import Graph
 from fedlap.graph.weights import CompleteWeights
 from fedlap.models import Model
 from fedlap.models.module import ModuleNetwork
-from fedlap.training.jobs import Trial, suited
+from fedlap.training.jobs import Job, suited
 from fedlap.training.result import Origin
 from fedlap.training.schedule import Schedule
 
@@ -25,7 +25,7 @@ ROUNDING = 1e-9
 SAME_CLIENTS = "pass the clients that it began with, under the same names"
 
 
-def in_state_order(trial: Trial) -> Trial:
+def in_state_order(trial: Job) -> Job:
     """Return the trial with its clients in the order of the rows of the state that it resumes from."""
     clients = None if trial.progress is None else trial.progress.clients
     given = trial.federation.clients
@@ -49,7 +49,7 @@ def places_of(names: Sequence[str], among: Sequence[str]) -> list[int]:
     return [at[name] for name in names]
 
 
-def origin_of(trial: Trial, algorithm: Algorithm, model: Model, schedule: Schedule) -> Origin:
+def origin_of(trial: Job, algorithm: Algorithm, model: Model, schedule: Schedule) -> Origin:
     """Return all that fixes the numbers of this run; device, engine and `keep` change rounding alone."""
     settings = {
         "seed": trial.seed,
@@ -61,7 +61,7 @@ def origin_of(trial: Trial, algorithm: Algorithm, model: Model, schedule: Schedu
     return Origin(trial.federation, algorithm, model, trial.start, settings)
 
 
-def check_unchanged(trial: Trial, now: Origin) -> None:
+def check_unchanged(trial: Job, now: Origin) -> None:
     """Refuse to resume a run with anything that changes its numbers, unless the trial allows changes.
 
     A checkpoint on disk has no origin: its folder is found by the digest of the whole experiment.
@@ -129,7 +129,7 @@ def _of_data(now: Federation, before: Federation) -> Iterator[str]:
         yield f"the scaling is not that of the run; pass data with scale={before.scale.kind!r}"
 
 
-def _same_scale(a: Scale, b: Scale) -> bool:
+def _same_scale(a: Standardizer, b: Standardizer) -> bool:
     """Return whether constants are equal; sums over clients in another order differ in their last digits."""
     if a.kind != b.kind or a.shift.shape != b.shift.shape:
         return False

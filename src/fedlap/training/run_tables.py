@@ -38,7 +38,7 @@ class Shared:
     shift: Tensor  # where a run's rows begin, once for each of its clients that work
 
 
-class Pool:
+class RunTables:
     """The tables of runs of which so many clients work in a round, for as long as they write into them.
 
     A method that makes a table anew leaves the pool: its rows are then read run by run.

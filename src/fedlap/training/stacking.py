@@ -9,16 +9,16 @@ from typing import Any
 import torch
 
 from fedlap.algorithms import Algorithm, Overwriting, Own, State, Steady
-from fedlap.algorithms.local_work import Work
-from fedlap.algorithms.per_run import Column
-from fedlap.training.batches import Plan
-from fedlap.training.buffers import Room
-from fedlap.training.client_sampling import Ids, Lots, Member
+from fedlap.algorithms.local_work import LocalWork
+from fedlap.algorithms.per_run import PerRun
+from fedlap.training.batches import BatchPlan
+from fedlap.training.buffers import BufferPool
+from fedlap.training.client_sampling import ClientSampler, Ids, Member
 from fedlap.training.cuda_graph import side_by_side
 from fedlap.training.engines import Engine, Stacked
 from fedlap.training.jobs import differing, one_method
-from fedlap.training.placement import Clients
-from fedlap.training.run_tables import Places, Pool
+from fedlap.training.placement import PlacedClients
+from fedlap.training.run_tables import Places, RunTables
 from fedlap.training.state import mapped, moved, nbytes, pieces, rows, written
 from fedlap.training.task import StackTask
 
@@ -53,7 +53,7 @@ class Turn:
         everyone, who, (rows, weight) = tensors
         task, plan = self.task, self.task.plan
         cohort = replace(task.cohort, **dict(zip(("ids", "digests", "first", "count"), who, strict=True)))
-        given = Plan(rows, weight, plan.active, plan.repeat)
+        given = BatchPlan(rows, weight, plan.active, plan.repeat)
         return Turn(
             replace(self.places, everyone=everyone),
             StackTask(task.clients, cohort, task.round, task.work, given),
@@ -66,21 +66,21 @@ class Stack:
 
     members: list[Member]
     engine: Engine
-    work: Work
+    work: LocalWork
     home: torch.device
 
     @property
-    def clients(self) -> Clients:
+    def clients(self) -> PlacedClients:
         """Those of all runs."""
         return self.engine.clients
 
     @cached_property
-    def _room(self) -> Room:
-        return Room(self.home)
+    def _room(self) -> BufferPool:
+        return BufferPool(self.home)
 
     @cached_property
-    def _pool(self) -> Pool:
-        return Pool(self._sizes)
+    def _pool(self) -> RunTables:
+        return RunTables(self._sizes)
 
     @cached_property
     def _sizes(self) -> tuple[int, ...]:
@@ -88,8 +88,8 @@ class Stack:
         return tuple(member.working for member in self.members)
 
     @cached_property
-    def _lots(self) -> Lots:
-        return Lots.of(self.members)
+    def _lots(self) -> ClientSampler:
+        return ClientSampler.of(self.members)
 
     @cached_property
     def _begin(self) -> Ids:
@@ -258,11 +258,11 @@ class Stack:
         """One method for a stack of these clients, with columns for settings that differ."""
         return one_method(self.members[0].algorithm, self._differing, partial(self._column, places))
 
-    def _column(self, places: Places, values: Sequence[float]) -> Column:
+    def _column(self, places: Places, values: Sequence[float]) -> PerRun:
         numbers = torch.tensor(values, dtype=torch.float64)
         placed = torch.repeat_interleave(numbers, torch.tensor(places.sizes)).unsqueeze(1)
         placed = placed.to(self.home, self.clients.dtype)
-        return Column((placed if places.order is None else placed[places.order]).to(self.clients.device))
+        return PerRun((placed if places.order is None else placed[places.order]).to(self.clients.device))
 
 
 def _given(member: Member, kept: Kept, ids: Ids) -> tuple[State, State]:

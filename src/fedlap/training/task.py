@@ -11,13 +11,13 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from fedlap.algorithms.conjugates import Conjugate
-from fedlap.algorithms.local_work import Work
-from fedlap.algorithms.per_run import Column, Number, at_rows
+from fedlap.algorithms.local_work import LocalWork
+from fedlap.algorithms.per_run import Number, PerRun, at_rows
 from fedlap.errors import InputError, whole
 from fedlap.kernels.dense import Ahead, Ascent, Pulled, Way
 from fedlap.models import Batch, Goal, Memory
-from fedlap.training.batches import Cohort, Plan
-from fedlap.training.placement import Clients, check_models
+from fedlap.training.batches import BatchPlan, Cohort
+from fedlap.training.placement import PlacedClients, check_models
 
 Stack = Float[Tensor, "client param"]
 Some = Float[Tensor, "_ param"]
@@ -59,15 +59,15 @@ class StackTask:
     plainly: step by step, whatever could make all steps at once.
     """
 
-    clients: Clients
+    clients: PlacedClients
     cohort: Cohort
     round: int
-    work: Work
-    given: Plan | None = None
+    work: LocalWork
+    given: BatchPlan | None = None
     plainly: bool = False
 
     @cached_property
-    def plan(self) -> Plan:
+    def plan(self) -> BatchPlan:
         """Which rows each client uses in each step."""
         return self.given or self.clients.plans(self.cohort, [self.round], self.work)[0]
 
@@ -188,7 +188,7 @@ class StackTask:
         model, memory, more = clients.model, clients.memory, range(plan.repeat)
         wide = clients.wide if len(w) > 1 else None
         held = model.network.hold(w, len(plan.active) * plan.repeat, memory, wide is not None)
-        if clients.device.type == "cpu" and self._few and not isinstance(lr, Column):
+        if clients.device.type == "cpu" and self._few and not isinstance(lr, PerRun):
             # Products leave no room in a cache: whatever else a step touches is waited for.
             for active, read, places, goals in self._stretches(memory, wide):
                 descend = held.first(active)

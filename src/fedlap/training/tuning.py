@@ -10,12 +10,12 @@ import numpy as np
 
 from fedlap.algorithms import Algorithm, Coupled
 from fedlap.algorithms.coupling import Coupling
-from fedlap.algorithms.local_work import BatchSize, Work
+from fedlap.algorithms.local_work import BatchSize, LocalWork
 from fedlap.data.federation import Federation
 from fedlap.errors import DivergedError, InputError, unknown
 from fedlap.models import Architecture
 from fedlap.training.fit import fit_all
-from fedlap.training.jobs import Trial, suited
+from fedlap.training.jobs import Job, suited
 from fedlap.training.packing import Sized, stacks
 from fedlap.training.schedule import (
     DtypeName,
@@ -120,7 +120,7 @@ def tune(
         ) from first
     parts = [federation.fold(folds, held_out, seed) for held_out in range(folds)]
     runs = [
-        Sized(Trial(each.algorithm, part, model, seed), size, schedule)
+        Sized(Job(each.algorithm, part, model, seed), size, schedule)
         for each, size in zip(ready, sizes, strict=True)
         for part in parts
     ]
@@ -158,7 +158,7 @@ def _largest(algorithm: Algorithm, lr: float) -> float | None:
     if isinstance(algorithm, Coupled):
         coupling = replace(algorithm.coupling, lr=lr)
     elif "graph" in vars(algorithm):
-        repeats = Work.of(algorithm.local_steps, algorithm.local_epochs).repeats
+        repeats = LocalWork.of(algorithm.local_steps, algorithm.local_epochs).repeats
         coupling = Coupling(vars(algorithm)["graph"], None, lr, repeats)
     else:
         return None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlap.errors import DivergedError, InputError
-from fedlap.experiments.run_folder import Run
+from fedlap.experiments.run_folder import RunFolder
 from fedlap.report.comparison import Comparison, Outcome
 from fedlap.report.sweep_table import Sweep, shown
 from fedlap.report.tuning_table import Tuning
@@ -24,12 +24,12 @@ class Kept:
     """What was compared, the runs of each row in the order of its seeds, and the command that made them."""
 
     made: Comparison
-    runs: dict[str, list[Run]]
+    runs: dict[str, list[RunFolder]]
     folder: Path
     command: str
 
     @property
-    def first_row(self) -> list[Run]:
+    def first_row(self) -> list[RunFolder]:
         """The runs that say what all have in common."""
         return next(iter(self.runs.values()))
 
@@ -61,11 +61,11 @@ def kept(folders: Sequence[Path]) -> Kept:
     return _named([_opened(folder) for folder in folders])
 
 
-def _opened(folder: Path) -> Run:
+def _opened(folder: Path) -> RunFolder:
     inside = sorted(path.parent for file in FILES.values() for path in folder.glob(f"*/{file}"))
     if inside:
         raise InputError(f"{str(folder)!r} holds results of several commands; name one, as {inside[-1]}")
-    return Run.open(folder)
+    return RunFolder.open(folder)
 
 
 def _written(folder: Path, command: str) -> Kept:
@@ -119,7 +119,9 @@ def _rows(facts: dict[str, Any], command: str) -> list[dict[str, Any]]:
 
 
 def _as_written(folder: Path, command: str, facts: dict[str, Any], rows: list[dict[str, Any]]) -> Kept:
-    runs = {label: [Run(folder.parent / name) for name in names] for label, names in facts["kept"].items()}
+    runs = {
+        label: [RunFolder(folder.parent / name) for name in names] for label, names in facts["kept"].items()
+    }
     reasons = iter(facts["diverged"])  # in the order of rows and seeds
     outcomes: dict[str, list[Outcome]] = {}
     for (label, own), row in zip(runs.items(), rows, strict=True):
@@ -144,23 +146,23 @@ def _as_written(folder: Path, command: str, facts: dict[str, Any], rows: list[di
     return Kept(made, runs, folder, facts["command"])
 
 
-def _scores(run: Run, rounds: int) -> list[Any]:
+def _scores(run: RunFolder, rounds: int) -> list[Any]:
     """Up to the round that was shown then."""
-    Run.open(run.folder)
+    RunFolder.open(run.folder)
     scores = [score for score in run.scores() if score.round <= rounds]
     if run.state(rounds) == "unfinished" or not scores or scores[-1].round != rounds:
         raise InputError(_unfinished(run, rounds))
     return scores
 
 
-def _unfinished(run: Run, rounds: int) -> str:
+def _unfinished(run: RunFolder, rounds: int) -> str:
     at = f"saved at round {run.saved[0]} of {rounds}" if run.saved else "nothing saved yet"
     return f"{str(run.folder)!r} is not finished ({at}); `fedlap resume {run.folder}` goes on"
 
 
-def _named(runs: Sequence[Run]) -> Kept:
+def _named(runs: Sequence[RunFolder]) -> Kept:
     """Runs that were named one by one: those that differ in their seeds alone are a row."""
-    first, rows = runs[0].experiment, dict[str, list[Run]]()
+    first, rows = runs[0].experiment, dict[str, list[RunFolder]]()
     described = {id(run): run.experiment.described() for run in runs}
     for run in runs:
         for field in SAME:
@@ -194,7 +196,7 @@ def _named(runs: Sequence[Run]) -> Kept:
     return Kept(made, ordered, runs[0].folder, again)
 
 
-def _outcome(run: Run) -> Outcome:
+def _outcome(run: RunFolder) -> Outcome:
     if run.state() == "diverged":
         return run.failure()
     return _scores(run, run.experiment.rounds)

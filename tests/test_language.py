@@ -1,0 +1,47 @@
+"""Names and sentences follow the rules of wording that a program can check."""
+
+import pytest
+
+from language import SRC, check_text, find_duplicates
+
+FILES = sorted(SRC.rglob("*.py"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SRC)))
+def test_sources_use_the_words_of_the_field(file):
+    assert check_text(file.read_text(encoding="utf-8")) == []
+
+
+def test_one_name_has_one_meaning():
+    assert find_duplicates() == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('"""What is kept."""', "docstring begins with 'What'"),
+        ('"""Rows that are kept."""', "docstring says 'kept'"),
+        ("def drawn(): ...", "function 'drawn' is a participle"),
+        ("def _checked(): ...", "function '_checked' is a participle"),
+        ("made = 1", "name 'made' says nothing"),
+        ("def f(told): ...", "name 'told' says nothing"),
+        ('raise ValueError(f"{1} runs go on")', "text says 'go on'"),
+        ("x = 1  # of these", "comment says 'of these'"),
+    ],
+)
+def test_every_rule_can_fail(text, complaint):
+    assert any(complaint in found for _, found in check_text(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"""Return the seed."""',
+        "def seed(): ...",
+        "@property\ndef scaled(): ...",
+        "def read_rows(): ...",
+        "x = 'made'",
+    ],
+)
+def test_good_names_pass(text):
+    assert check_text(text) == []
