@@ -12,7 +12,7 @@ help:
 	@echo "make test-oldest  the tests with the oldest versions of all packages (in .venv-oldest)"
 	@echo "make torture   runs killed at random moments, twenty times each"
 	@echo "make lint      ruff, format and lint        make types   mypy --strict"
-	@echo "make results   RESULTS.md from the files in results/"
+	@echo "make results   docs/results from the files in results/"
 	@echo "make bench     speed against what one would otherwise run, and the machine's own limit"
 	@echo "make golden    write digests of every method's numbers to golden.json"
 	@echo "make golden-check BASE=<commit>  prove that no number has changed since that commit"
@@ -61,9 +61,9 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# RESULTS.md and the values stored with recipes, from the files that `fedlap reproduce --out results` left.
+# docs/results and the values stored with recipes, from the files that `fedlap reproduce --out results` left.
 results: $(READY)
-	$(BIN)/fedlap results results --to RESULTS.md --tuned src/fedlap/reproduce/recipes/tuned
+	$(BIN)/fedlap results results --to docs/results --tuned src/fedlap/reproduce/recipes/tuned
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks --results benchmarks/RESULTS.md

@@ -158,7 +158,7 @@ def _write_activity(path: Path) -> Least:
         federation = fl.data.load("har")
     except fl.InputError:
         federation = activity()
-    ready = federation.resident(torch.device("cpu"), torch.float32)
+    ready = federation.to_device(torch.device("cpu"), torch.float32)
     pairs = [ready.train.client(k) for k in range(len(ready.clients))]
     np.savez(
         path,

@@ -27,12 +27,18 @@ from torch.nn import functional
 sys.modules["fedlap"] = types.ModuleType("fedlap")
 sys.modules["fedlap"].__path__ = [str(Path(__file__).resolve().parent.parent / "src" / "fedlap")]
 
-from fedlap.models import Batch, CrossEntropy, Memory, Model, autograd  # noqa: E402
+from fedlap.models import Batch, BufferFactory, CrossEntropy, Model, autograd  # noqa: E402
 from fedlap.models import convolutional as cnn  # noqa: E402
-from fedlap.models.cnn_layers import Body, InPieces, full  # noqa: E402
-from fedlap.models.convolution import Batched, Direct, Tiled, Way, Windows  # noqa: E402
-from fedlap.models.model import InPlace, Slope  # noqa: E402
-from fedlap.models.parameters import views  # noqa: E402
+from fedlap.models.cnn_layers import ChunkedLayers, HiddenLayers, apply_full_layer  # noqa: E402
+from fedlap.models.convolution import (  # noqa: E402
+    BatchedConvolution,
+    ConvolutionBackend,
+    DirectConvolution,
+    TiledConvolution,
+    UnfoldedConvolution,
+)
+from fedlap.models.model import InPlaceWeights, ScoreGradient  # noqa: E402
+from fedlap.models.parameters import view_parameters  # noqa: E402
 
 LABELS, LR, STEPS = 10, 0.001, 5
 EVALUATED = 100  # rows of each client that are scored
@@ -47,7 +53,7 @@ class Grouped(cnn.ConvolutionalNetwork):
 
     def scores(self, W: Tensor, x: Tensor) -> Tensor:
         """What the network says of each sample."""
-        tensors, (clients, batch) = views(W, self.shapes), x.shape[:2]
+        tensors, (clients, batch) = view_parameters(W, self.shapes), x.shape[:2]
         h = x.reshape(clients, batch, *self.image).transpose(0, 1).flatten(1, 2)
         h = h.contiguous(memory_format=self.layout)
         for w, b in (tensors[:2], tensors[2:4]):
@@ -55,25 +61,27 @@ class Grouped(cnn.ConvolutionalNetwork):
             h = functional.conv2d(h, filters, b.flatten(), padding=2, groups=clients)
             h = functional.max_pool2d(h.relu(), 2)
         features = h.unflatten(1, (clients, -1)).transpose(0, 1).flatten(2)
-        return self._scored(W, full(tensors[4], tensors[5], features)).mT
+        return self._score(W, apply_full_layer(tensors[4], tensors[5], features)).mT
 
-    def gradient(self, W: Tensor, x: Tensor, slope: Slope) -> Tensor:
+    def gradient(self, W: Tensor, x: Tensor, slope: ScoreGradient) -> Tensor:
         """By autograd."""
         return autograd.gradient(self.scores, W, x, slope)
 
-    def hold(self, W: Tensor, steps: int = 1, memory: Memory | None = None, wide: bool = False) -> InPlace:
+    def prepare_weights(
+        self, W: Tensor, steps: int = 1, buffers: BufferFactory | None = None, padded: bool = False
+    ) -> InPlaceWeights:
         """As it is, with gradients by autograd."""
-        return InPlace(partial(autograd.descend, self.scores), W)
+        return InPlaceWeights(partial(autograd.descend, self.scores), W)
 
 
 @dataclass(frozen=True)
 class ByHand(cnn.ConvolutionalNetwork):
     """The network as it is, convolving in a way of choice."""
 
-    way: Way = Direct()  # noqa: RUF009 (it holds nothing)
+    way: ConvolutionBackend = DirectConvolution()  # noqa: RUF009 (it holds nothing)
 
-    def _body(self, W: Tensor, into: Tensor) -> Body:
-        return InPieces(self.way, self.image, self.shapes)
+    def _choose_hidden_layers(self, W: Tensor, into: Tensor) -> HiddenLayers:
+        return ChunkedLayers(self.way, self.image, self.shapes)
 
 
 def networks(image: tuple[int, int, int]) -> dict[str, cnn.ConvolutionalNetwork]:
@@ -81,10 +89,10 @@ def networks(image: tuple[int, int, int]) -> dict[str, cnn.ConvolutionalNetwork]
     return {
         "grouped, autograd": Grouped(image, LABELS),
         "grouped channels last, autograd": Grouped(image, LABELS, torch.channels_last),
-        "conv2d a client": ByHand(image, LABELS, Direct()),
-        "windows": ByHand(image, LABELS, Windows()),
-        "tiles": ByHand(image, LABELS, Tiled()),
-        "windows, then tiles": ByHand(image, LABELS, Batched()),
+        "conv2d a client": ByHand(image, LABELS, DirectConvolution()),
+        "windows": ByHand(image, LABELS, UnfoldedConvolution()),
+        "tiles": ByHand(image, LABELS, TiledConvolution()),
+        "windows, then tiles": ByHand(image, LABELS, BatchedConvolution()),
         "as it is": cnn.ConvolutionalNetwork(image, LABELS),  # on a GPU, by kernels
     }
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from torch import Tensor
 
 import fedlap as fl
-from fedlap.algorithms import Rows
+from fedlap.algorithms import RowUpdate
 from fedlap.models import Model
 
 
@@ -30,18 +30,18 @@ class SequentialFedU:
     def __getattr__(self, name: str) -> object:
         return getattr(self.simultaneous, name)
 
-    def suited(self, federation: fl.Federation, model: Model) -> "SequentialFedU":
+    def bind(self, federation: fl.Federation, model: Model) -> "SequentialFedU":
         """The same in the federation's order of clients."""
-        return SequentialFedU(self.simultaneous.suited(federation, model))
+        return SequentialFedU(self.simultaneous.bind(federation, model))
 
-    def merge(self, W: Tensor, ids: Tensor, ups: Tensor) -> Rows:
+    def merge(self, W: Tensor, ids: Tensor, ups: Tensor) -> RowUpdate:
         """One client after another, in the order of the federation."""
         mixed = W.index_copy(0, ids, ups)
         a = torch.from_numpy(self.simultaneous.graph.weights.matrix().toarray()).to(W)
         for k in ids.sort().values.tolist():
             pull = a[k].sum() * mixed[k] - a[k] @ mixed
             mixed[k] -= self.simultaneous.coupling.step * pull
-        return Rows(ids, mixed[ids])
+        return RowUpdate(ids, mixed[ids])
 
 
 def random_graph(clients: tuple[str, ...], seed: int) -> fl.Graph:

@@ -20,7 +20,7 @@ from scipy.stats import ttest_rel
 
 import fedlap as fl
 from benchmarks.results import write_section
-from fedlap.graph import built
+from fedlap.graph import build_graph
 
 COUPLINGS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # μRηρ at the middle rate
 EPOCHS, MIDDLE = 5, 0.03
@@ -109,7 +109,7 @@ def method(name: str, federation: fl.Federation, known: fl.Graph | None, seed: i
     if name == "true":
         graph = known
     else:
-        graph = built("complete" if name in ("equal", "learned") else name, federation, seed)
+        graph = build_graph("complete" if name in ("equal", "learned") else name, federation, seed)
     return (fl.FedULearned if name == "learned" else fl.FedU)(graph, strength=0.0, local_epochs=EPOCHS)
 
 

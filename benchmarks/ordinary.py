@@ -21,7 +21,7 @@ class Ordinary:
     @staticmethod
     def of(federation: fl.Federation, model: fl.models.Architecture) -> "Ordinary":
         """The same rows, in the units that models see, and the same network."""
-        ready = federation.resident(torch.device("cpu"), torch.float32, as_bytes=False)
+        ready = federation.to_device(torch.device("cpu"), torch.float32, as_bytes=False)
         sets = [TensorDataset(*ready.train.client(k)) for k in range(len(ready.clients))]
         network = model.build(ready.inputs, ready.outputs)
         return Ordinary(

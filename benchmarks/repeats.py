@@ -40,7 +40,7 @@ def methods(graph: fl.Graph, lr: float) -> dict[str, object]:
 def difference(name: str, lr: float, rounds: int) -> str:
     """The largest difference of a model's entry between two orders of clients."""
     federation = fl.data.load("har", seed=SEED).scarce(seed=SEED)
-    other = federation.reordered(federation.clients[::-1])
+    other = federation.reorder(federation.clients[::-1])
     models = []
     for each in (federation, other):
         method = methods(fl.Graph.complete(each.clients), lr)[name]

@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 
 from fedlap.experiments.experiment import Experiment
-from fedlap.experiments.prepare import Prepared, prepared
+from fedlap.experiments.prepare import Prepared, prepare
 from fedlap.experiments.run_folder import RunFolder
-from fedlap.experiments.session import ResumePlan, Watch
+from fedlap.experiments.session import ResumePlan, ProgressCallbacks
 
 MUST = 0.05
 CLIENTS, HIDDEN = 1_000, 100
@@ -39,7 +39,7 @@ DESCRIBED = {
 }
 
 
-def rounds_in(out: Path, made: Prepared, seconds: float) -> int:
+def list_checkpoint_rounds(out: Path, made: Prepared, seconds: float) -> int:
     """How many rounds take so long."""
     return max(5, int(4 * seconds / trained(out / "tried", made, 4).training))
 
@@ -66,7 +66,7 @@ def trained(out: Path, made: Prepared, rounds: int) -> Spent:
     plan, spent = ResumePlan.of(out, [ready], again=True), Spent()
     with timed(RunFolder, "save", spent.checkpoints), timed(RunFolder, "save_models", models := []):
         began = time.perf_counter()
-        ((_, scores),) = plan.trained(plan.stacks(), Watch())
+        ((_, scores),) = plan.train(plan.pack(), ProgressCallbacks())
         spent.total = time.perf_counter() - began
     spent.training, spent.models = scores[-1].seconds, sum(models)
     last = plan.runs[0].folder / "checkpoint" / f"round-{rounds:08d}" / "state.safetensors"
@@ -99,8 +99,8 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
-        (made,) = prepared([Experiment.of(DESCRIBED)])
-        rounds = rounds_in(out, made, options.seconds)
+        (made,) = prepare([Experiment.of(DESCRIBED)])
+        rounds = list_checkpoint_rounds(out, made, options.seconds)
         spent = trained(out / "measured", made, rounds)
     met = spent.share < MUST
     print(

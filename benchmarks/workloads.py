@@ -13,7 +13,7 @@ import fedlap as fl
 from benchmarks.limits import Least, least
 from benchmarks.ordinary import BATCH, LR, Ordinary
 from fedlap.training.jobs import Job
-from fedlap.training.loop import Runs
+from fedlap.training.loop import RunGroup
 from fedlap.training.schedule import Schedule
 
 EPOCHS, STEPS = 5, 5
@@ -47,8 +47,8 @@ class Workload:
     def evaluation(self, repeats: int) -> tuple[float, float]:
         """Seconds to score a row, and to train on one, taken in turns; medians."""
         federation = self.data()
-        runs = Runs.of([Job(fl.Local(), federation, self.model)], Schedule(batch=BATCH))
-        W, rows = runs.kept[0][1], int(federation.train.count.sum())
+        runs = RunGroup.of([Job(fl.Local(), federation, self.model)], Schedule(batch=BATCH))
+        W, rows = runs.states[0][1], int(federation.train.count.sum())
         both = rows + int(federation.test.count.sum())
         samples = EPOCHS * rows if self.epochs else STEPS * BATCH * len(federation.clients)
         runs.scorer.score(W)

@@ -42,7 +42,7 @@ def alone(monkeypatch, tmp_path):
 @pytest.fixture
 def no_compiler(monkeypatch):
     """A machine without one: everything goes step by step."""
-    monkeypatch.setattr("fedlap.kernels.cpp_library.compiled", lambda dtype: None)
+    monkeypatch.setattr("fedlap.kernels.cpp_library.load_library", lambda dtype: None)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def call(monkeypatch, capsys, tmp_path):
 @pytest.fixture
 def unpictured(monkeypatch):
     """Pages without pictures beside them, which take a second each."""
-    monkeypatch.setattr("fedlap.report.page.matplotlib_figures.pictures", lambda section, places: {})
+    monkeypatch.setattr("fedlap.report.page.matplotlib_figures.render_figures", lambda section, places: {})
 
 
 def pytest_terminal_summary(terminalreporter):

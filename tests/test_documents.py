@@ -1,22 +1,28 @@
-"""What the documents show works."""
+"""The documents show what works: every code block is run, every command is parsed by the command line."""
 
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import click
 import numpy as np
 import pandas
 import pytest
 import torch
+import typer
 from torch.utils.data import TensorDataset
 
 import fedlap as fl
 
 ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+RUN_BELOW = {"README.md": 1, "data.md": 1, "extending.md": 1, "personal-models.md": 1, "tuning.md": 1}
+RUN_ELSEWHERE = {"tracking.md": 1}  # by tests/tracking/test_trackers.py
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
@@ -26,10 +32,19 @@ def test_examples_run(example):
     assert "accuracy" in done.stdout
 
 
-def python_blocks():
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    assert len(blocks) == 3  # the third is run by test_tracking.py
-    return blocks
+def code_blocks(page, language):
+    """Return the code blocks of a page in this language; a block without one is a shell's."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.S | re.M)
+
+
+def python_block(name):
+    (block,) = code_blocks(next(page for page in PAGES if page.name == name), "python")
+    return block
+
+
+def test_every_python_block_is_run():
+    counts = {page.name: len(blocks) for page in PAGES if (blocks := code_blocks(page, "python"))}
+    assert counts == RUN_BELOW | RUN_ELSEWHERE
 
 
 class Halves:
@@ -49,22 +64,21 @@ class Halves:
         return [np.full((4, 4), n, np.uint8) if column == "image" else n % 2 for n in range(8)]
 
 
-def test_the_readme_s_ways_to_data_work():
+def test_the_ways_to_data_work():
     x, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
     names = np.repeat(["north", "south"], 10)
-    given = {
+    variables = {
         "fl": fl, "x": x, "y": y, "x2": x, "y2": y, "names": names, "partitioner": Halves(),
         "frame": pandas.DataFrame(x).assign(hospital=names, outcome=y),
         "dataset": TensorDataset(torch.from_numpy(x), torch.from_numpy(y)),
     }  # fmt: skip
-    made = [eval(line, given) for line in python_blocks()[1].splitlines()]
-    assert [len(federation.clients) for federation in made] == [2, 2, 2, 2, 20]
+    federations = [eval(line, variables) for line in python_block("data.md").splitlines()]
+    assert [len(federation.clients) for federation in federations] == [2, 2, 2, 2, 20]
 
 
-def test_the_method_in_contributing_is_fedavg():
-    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.S)
+def test_the_method_on_the_page_is_fedavg():
     names = {"dataclass": dataclass, "ClassVar": ClassVar, "Kind": str, "Steadiness": str}
-    exec(block, names)
+    exec(python_block("extending.md"), names)
     federation = fl.data.load("digits")
     one, other = (
         fl.fit(method(lr=0.05), federation, fl.models.linear(), rounds=5, sample=0.3).models
@@ -75,15 +89,79 @@ def test_the_method_in_contributing_is_fedavg():
 
 def test_the_readme_s_python_runs(tmp_path, capsys):
     script = tmp_path / "readme.py"
-    script.write_text(python_blocks()[0])
+    script.write_text(python_block("README.md"))
     names = runpy.run_path(str(script))
     assert names["result"].models.shape == (20, 650)
     assert names["result"].scores[-1].accuracy > 0.95
 
 
-def test_the_readme_s_commands_exist():
+@pytest.fixture
+def two_hospitals():
+    x, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
+    federation = fl.Federation.from_arrays({"north": (x[:20], y[:20]), "south": (x[20:], y[20:])}, labels=2)
+    return {"fl": fl, "x": x, "y": y, "x_new": x[:4], "federation": federation}
+
+
+def test_a_client_joins_as_the_page_says(two_hospitals):
+    federation = two_hospitals["federation"]
+    method = fl.FedU(fl.Graph.complete(federation.clients))
+    variables = two_hospitals | {"result": fl.fit(method, federation, fl.models.linear(), rounds=3)}
+    exec(python_block("personal-models.md"), variables)
+    assert len(variables["newcomer"].predict(two_hospitals["x_new"])) == 4
+
+
+def test_tuning_works_as_the_page_says(two_hospitals):
+    variables = two_hospitals | {"graph": fl.Graph.complete(two_hospitals["federation"].clients)}
+    exec(python_block("tuning.md").replace("rounds=100", "rounds=2"), variables)
+    assert variables["tuned"].algorithm.lr in (0.01, 0.1)
+    assert variables["result"].scores[-1].round == 2
+
+
+def shell_lines():
+    """Yield every line of every shell block, without its comment."""
+    for page in PAGES:
+        for block in code_blocks(page, ""):
+            for line in block.splitlines():
+                words = shlex.split(line, comments=True) if re.match("(fedlap|make) ", line) else []
+                if words:
+                    yield pytest.param(words, id=f"{page.name}: {' '.join(words)}")
+
+
+@pytest.mark.parametrize("words", shell_lines())
+def test_commands_are_parsed(words, monkeypatch, tmp_path):
+    if words[0] == "make":
+        assert words[1] in set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+        return
+    from fedlap.cli import app  # here, since training alone must not need what the command line needs
+
+    monkeypatch.chdir(tmp_path)
+    command, name, arguments = typer.main.get_command(app), "fedlap", words[1:]
+    context = None
+    while True:
+        context = command.make_context(name, list(arguments), parent=context)
+        if not isinstance(command, click.Group) and not hasattr(command, "resolve_command"):
+            return
+        name, command, arguments = command.resolve_command(
+            context,
+            [*context.protected_args, *context.args] if hasattr(context, "protected_args") else context.args,
+        )
+
+
+def test_make_targets_exist():
     text = (ROOT / "README.md").read_text()
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     assert set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.M)) <= targets
     assert {"demo", "test"} <= set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.M))
     assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), target
+
+
+def test_documents_stay_short():
+    assert (ROOT / "README.md").stat().st_size <= 8_000
+    assert (ROOT / "CONTRIBUTING.md").stat().st_size <= 4_000

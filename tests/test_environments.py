@@ -11,13 +11,13 @@ from run_folders import running  # noqa: F401 — a fixture
 REMARK = "last digits may differ from an unbroken run"
 
 
-@pytest.mark.skipif(cpp_library.compiled(torch.float32) is None, reason="no C++ compiler")
+@pytest.mark.skipif(cpp_library.load_library(torch.float32) is None, reason="no C++ compiler")
 @pytest.mark.parametrize("first", ["present", "missing"])
 def test_resume_says_that_the_compiler_is_missing_now_or_was_then(first, run, call, monkeypatch):
     def with_compiler(present, job, *words):
         with monkeypatch.context() as patched:
             if not present:
-                patched.setattr(cpp_library, "compiled", lambda dtype: None)
+                patched.setattr(cpp_library, "load_library", lambda dtype: None)
             return job(*words)
 
     folder, _ = with_compiler(first == "present", run, "--rounds", "2")
@@ -26,7 +26,7 @@ def test_resume_says_that_the_compiler_is_missing_now_or_was_then(first, run, ca
     now = json.loads((folder / "environment.json").read_text())["kernel"]
     assert code == 0
     assert [before is None, now is None] == ([False, True] if first == "present" else [True, False])
-    assert f"kernel was {before!r} and is {now!r} now: {REMARK}" in " ".join(said.split())
+    assert f"kernel was {before!r} and is now {now!r}; {REMARK}" in " ".join(said.split())
     assert REMARK not in with_compiler(first == "missing", call, "resume", str(folder), "--rounds", "4")[2]
 
 

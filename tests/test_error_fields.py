@@ -12,11 +12,11 @@ import pytest
 import fedlap as fl
 from fedlap.data import SOURCES, load, load_with_graph
 from fedlap.data.partition import PARTITIONS
-from fedlap.errors import DivergedError, InputError, UnsuitedError, real, unknown, whole
+from fedlap.errors import DivergedError, InputError, UnsuitedError, check_number, unknown_name_error, check_integer
 from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.prepare import Loader
 from fedlap.experiments.settings import locate_errors
-from fedlap.graph import GIVEN, GRAPHS, built
+from fedlap.graph import BUILDER_INPUTS, GRAPHS, build_graph
 from fedlap.models import MODELS
 
 WRONG = {float: (math.inf,), int: (-1, True)}  # at least one of these is refused by every such setting
@@ -37,7 +37,7 @@ def make_algorithm(name, settings):
 
 MAKERS = {  # sections, what their names stand for, and how a thing is made of a name and settings
     "algorithm": (fl.ALGORITHMS, make_algorithm),
-    "graph": (GRAPHS, lambda name, settings: built(name, digits()[0], **settings)),
+    "graph": (GRAPHS, lambda name, settings: build_graph(name, digits()[0], **settings)),
     "model": (MODELS, lambda name, settings: MODELS[name](**settings)),
     "partition": (PARTITIONS, lambda name, settings: PARTITIONS[name](**settings)),
     "data": (
@@ -56,7 +56,7 @@ def numeric_settings():
             for setting, parameter in inspect.signature(make).parameters.items():
                 kinds = {parameter.annotation, *get_args(parameter.annotation)}
                 wrong = [value for kind, values in WRONG.items() if kind in kinds for value in values]
-                if wrong and setting not in GIVEN[1:]:
+                if wrong and setting not in BUILDER_INPUTS[1:]:
                     yield pytest.param(section, name, setting, wrong, id=f"{section}-{name}-{setting}")
     yield pytest.param("data", "digits", "test_share", [math.inf], id="data-digits-test_share")
 
@@ -86,7 +86,7 @@ def make_in_experiment(section, name, setting, values):
         loader = Loader()
         if section in ("algorithm", "graph", "model"):
             loader.load = lambda experiment: digits()
-        loader.trial(experiment)
+        loader.build_job(experiment)
 
     return refuse(make, values)
 
@@ -179,10 +179,10 @@ def test_sections_are_chosen_by_field_and_scope(error, message, field):
 
 
 def test_helpers_know_their_field():
-    assert refuse(lambda value: whole("rounds", value, 1), [0]).field == "rounds"
-    assert refuse(lambda value: real("lr", value, zero=False, scope="local"), [0]).field == "lr"
-    assert refuse(lambda value: whole("width of a layer", value, 1, field="hidden"), [0]).field == "hidden"
-    assert unknown("engine", "x", ["y"], field="engine").field == "engine"
+    assert refuse(lambda value: check_integer("rounds", value, 1), [0]).field == "rounds"
+    assert refuse(lambda value: check_number("lr", value, zero=False, scope="local"), [0]).field == "lr"
+    assert refuse(lambda value: check_integer("width of a layer", value, 1, field="hidden"), [0]).field == "hidden"
+    assert unknown_name_error("engine", "x", ["y"], field="engine").field == "engine"
 
 
 @pytest.mark.parametrize(
@@ -210,6 +210,6 @@ def test_types_and_names_that_are_wrong_have_paths(description, field):
 
 def test_a_method_that_is_unsuited_has_a_path():
     experiment = Experiment.of({"algorithm": {"name": "fedper", "personal_layers": 9}})
-    error = refuse(Loader().trial, [experiment])
+    error = refuse(Loader().build_job, [experiment])
     assert type(error) is UnsuitedError
     assert error.field == "algorithm.personal_layers"

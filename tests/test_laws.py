@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap.algorithms import Pooling, ServerAlgorithm, Suited
+from fedlap.algorithms import Pooling, ServerAlgorithm, Binding
 from fedlap.models import Model
-from fedlap.training.jobs import work_of
+from fedlap.training.jobs import plan_local_work
 from fedlap.training.placement import PlacedClients
-from fedlap.training.state import read, rows
+from fedlap.training.state import gather_lazy_rows, gather_rows
 from fedlap.training.task import StackTask
 from laws import LINEAR, LR, METHODS, WORK
 
@@ -76,7 +76,7 @@ def test_reordering_clients_reorders_the_result(name, work, sample, federation, 
     make, tried = methods(name, sample)
     order = ("d", "a", "f", "c", "b", "e")
     result = plainly_trained(name, tuple(work.items()), sample, federation, graph)
-    again = trained(make(graph, **work), federation.reordered(order), **tried)
+    again = trained(make(graph, **work), federation.reorder(order), **tried)
     places = [federation.clients.index(client) for client in order]
     assert again.federation.clients == order
     assert distance(again.models, result.models[places]) < 1e-9
@@ -104,12 +104,12 @@ def test_local_work_does_not_mix_rows(name, work, federation, graph):
     algorithm = METHODS[name].make(graph, **work)
     seen = algorithm.view(federation) if isinstance(algorithm, Pooling) else federation
     model = Model(METHODS[name].model.build(seen.inputs, seen.outputs), seen.loss, 0.01)
-    if isinstance(algorithm, Suited):
-        algorithm = algorithm.suited(federation, model)
+    if isinstance(algorithm, Binding):
+        algorithm = algorithm.bind(federation, model)
     clients = PlacedClients.of([seen], [0], model, 4, torch.device("cpu"), torch.float64)
-    ids = clients.by_count(torch.arange(len(seen.clients)))
-    server, private = algorithm.begin(torch.stack([model.start(k) for k in range(len(federation.clients))]))
-    down = read(algorithm.send(server, ids)) if isinstance(algorithm, ServerAlgorithm) else None
+    ids = clients.sort_by_count(torch.arange(len(seen.clients)))
+    server, private = algorithm.init(torch.stack([model.start(k) for k in range(len(federation.clients))]))
+    down = gather_lazy_rows(algorithm.send(server, ids)) if isinstance(algorithm, ServerAlgorithm) else None
 
     def flat(state):
         if state is None:
@@ -118,13 +118,13 @@ def test_local_work_does_not_mix_rows(name, work, federation, graph):
 
     def done(places):
         at = torch.tensor(places)
-        task = StackTask(clients, clients.cohort(ids[at]), 1, work_of(algorithm, 2))
-        return flat(algorithm.local(rows(private, ids[at]), rows(down, at), task))
+        task = StackTask(clients, clients.build_cohort(ids[at]), 1, plan_local_work(algorithm, 2))
+        return flat(algorithm.local(gather_rows(private, ids[at]), gather_rows(down, at), task))
 
     together = done(list(range(len(ids))))
     apart = [torch.cat(parts) for parts in zip(*(done([k]) for k in range(len(ids))), strict=True)]
     assert all(distance(one, other) < 1e-12 for one, other in zip(together, apart, strict=True))
-    before = flat(rows(private, ids)) + flat(down)
+    before = flat(gather_rows(private, ids)) + flat(down)
     assert max(distance(x, y) for x in apart for y in before if x.shape == y.shape) > 1e-3
 
 
@@ -215,7 +215,7 @@ def test_a_peer_does_what_the_stack_does(graph):
     method = fl.DFedU(graph, strength=0.3, lr=LR)
     W = stack(6)
     for place in range(6):
-        near, weights = method.hears(place)
+        near, weights = method.in_neighbours(place)
         (mine,) = method.mix(0, (W[place : place + 1],), W[near].unsqueeze(0), weights.unsqueeze(0))
         assert distance(mine[0], method.mix_all(W)[place]) < 1e-12
 

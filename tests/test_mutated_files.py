@@ -18,20 +18,20 @@ from scipy.sparse import coo_array, save_npz
 
 import fedlap as fl
 from disk import tree
-from fedlap.data.prediction_rows import unseen
+from fedlap.data.prediction_rows import read_prediction_rows
 from fedlap.experiments.experiment import Experiment
-from fedlap.experiments.prepare import prepared
+from fedlap.experiments.prepare import prepare
 from fedlap.experiments.run_folder import RunFolder, read_experiment
-from fedlap.experiments.session import Interval, ResumePlan, Watch
+from fedlap.experiments.session import CheckpointInterval, ResumePlan, ProgressCallbacks
 from fedlap.personal import Personals
 from fedlap.personal.models import Personal
 from fedlap.report.comparison import Comparison
-from fedlap.report.page.result_folders import kept
-from fedlap.report.page.result_sections import result_sections, settings
-from fedlap.reproduce.cell_results import Findings, cells_of
+from fedlap.report.page.result_folders import load_results
+from fedlap.report.page.result_sections import build_result_sections, build_settings_sections
+from fedlap.reproduce.cell_results import ResultFolder, iterate_cells
 from fedlap.reproduce.ledger import Ledger
-from fedlap.reproduce.recipe import FOLDER, Recipe
-from fedlap.reproduce.results_pages import results as results_of
+from fedlap.reproduce.recipe import RECIPE_FOLDER, Recipe
+from fedlap.reproduce.results_pages import build_results_pages
 from fedlap.storage import files
 from random_inputs import random_weights
 from user_tables import ROWS, arrays, write
@@ -48,8 +48,8 @@ RESULTS = "table-scaling"
 
 
 def train(out, experiments, save=1):
-    plan = ResumePlan.of(out, list(prepared(experiments)))
-    for _ in plan.trained(plan.stacks(), Watch(Interval(rounds=save))):
+    plan = ResumePlan.of(out, list(prepare(experiments)))
+    for _ in plan.train(plan.pack(), ProgressCallbacks(CheckpointInterval(rounds=save))):
         pass
 
 
@@ -62,7 +62,7 @@ def originals(tmp_path_factory, federation, graph):
     train(root / "runs", [Experiment.of(EXPERIMENT)])
     shutil.copytree(root / "runs", root / "comparison")
     (run,) = (RunFolder(path) for path in (root / "comparison").iterdir())
-    facts = Comparison("synthetic", [0], {"scaffold": [run.scores()]}).as_dict()
+    facts = Comparison("synthetic", [0], {"scaffold": [run.read_scores()]}).as_dict()
     facts |= {"command": "fedlap compare", "kept": {"scaffold": [run.name]}}
     files.write_file(root / "comparison" / "compare" / "comparison.json", json.dumps(facts).encode())
     result = fl.fit(fl.FedU(graph), federation.scaled("client"), fl.models.mlp(3), rounds=1)
@@ -77,7 +77,7 @@ def originals(tmp_path_factory, federation, graph):
     save_npz(root / "graphs" / "coo.npz", matrix)
     mmwrite(root / "graphs" / "g.mtx", matrix)
     np.save(root / "graphs" / "g.npy", matrix.toarray())
-    shutil.copy(FOLDER / f"{RESULTS}.toml", root / "recipes")
+    shutil.copy(RECIPE_FOLDER / f"{RESULTS}.toml", root / "recipes")
     stored = Path(__file__).parent.parent / "results" / RESULTS
     shutil.copytree(stored, root / "results" / RESULTS)
     (root / "results" / "ledger.jsonl").write_text('{"run": "a-1", "accuracy": 0.5}\n{"run": "b-1"}\n')
@@ -87,15 +87,15 @@ def originals(tmp_path_factory, federation, graph):
 def read_runs(folder):
     (run,) = (RunFolder(path) for path in (folder / "runs").iterdir())
     RunFolder.open(run.folder)
-    run.state()
-    run.scores()
-    found, _ = run.checkpoints()
+    run.get_status()
+    run.read_scores()
+    found, _ = run.read_checkpoints()
     for each in found:
-        run.progress(each)
-    run.changes(run.experiment)
-    if run.state() == "diverged":
-        run.failure()
-    kept([run.folder])
+        run.load_progress(each)
+    run.find_environment_changes(run.experiment)
+    if run.get_status() == "diverged":
+        run.read_failure()
+    load_results([run.folder])
     Personals.load(run.folder / "models")
 
 
@@ -107,9 +107,9 @@ def resume_runs(folder):
 
 
 def read_comparison(folder):
-    found = kept([folder / "comparison" / "compare"])
-    found.made.markdown()
-    for section in (*settings(found), *result_sections(found)):
+    found = load_results([folder / "comparison" / "compare"])
+    found.comparison.render_markdown()
+    for section in (*build_settings_sections(found), *build_result_sections(found)):
         assert section
 
 
@@ -124,7 +124,7 @@ def read_models(folder):
 def read_data(folder):
     for path in sorted((folder / "data").iterdir()):
         fl.data.load("file", path=str(path), client="hospital", label="outcome")
-        unseen(str(path), (2,), None, client="hospital", label="outcome")
+        read_prediction_rows(str(path), (2,), None, client="hospital", label="outcome")
 
 
 def read_graphs(folder):
@@ -140,10 +140,10 @@ def read_recipes(folder):
 
 
 def read_results(folder):
-    findings, recipe = Findings(folder / "results"), Recipe.read(FOLDER / f"{RESULTS}.toml")
-    list(cells_of(recipe, findings))
-    findings.tuned(recipe)
-    results_of([recipe], findings)
+    findings, recipe = ResultFolder(folder / "results"), Recipe.read(RECIPE_FOLDER / f"{RESULTS}.toml")
+    list(iterate_cells(recipe, findings))
+    findings.tuned_values(recipe)
+    build_results_pages([recipe], findings)
     Ledger(folder / "results" / "ledger.jsonl")
 
 
@@ -243,7 +243,7 @@ def replace_value(path, others, draw):
     facts = json.loads(lines[at])
     signed = facts.pop("signature", None)
     _replace(facts, draw)
-    lines[at] = files.signed(facts).decode() if signed else json.dumps(facts)
+    lines[at] = files.encode_with_checksum(facts).decode() if signed else json.dumps(facts)
     path.write_text("\n".join(lines) + ("\n" if path.suffix == ".jsonl" else ""))
 
 
@@ -269,8 +269,8 @@ def resign_tensors(path, others, draw):
     path.write_bytes(content[: draw.choice((len(content), len(content), len(content) - 4))])
     facts = json.loads(about.read_bytes())
     facts.pop("signature")
-    facts |= {"sha256": files.sha256_of(path), "bytes": path.stat().st_size}
-    about.write_bytes(files.signed(facts))
+    facts |= {"sha256": files.hash_file(path), "bytes": path.stat().st_size}
+    about.write_bytes(files.encode_with_checksum(facts))
 
 
 def enlarge(path, others, draw):

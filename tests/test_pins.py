@@ -37,8 +37,8 @@ from fedlap.data.partition import PARTITIONS
 from fedlap.experiments.experiment import Experiment
 from fedlap.graph import GRAPHS
 from fedlap.models import MODELS
-from fedlap.randomness import Purpose, digests, draws
-from fedlap.reproduce.recipe import known_recipes, recipe
+from fedlap.randomness import Purpose, digest_names, draws
+from fedlap.reproduce.recipe import known_recipes, find_recipe
 
 ROOT = Path(__file__).resolve().parents[1]
 PINS = Path(__file__).with_name("pins.json")
@@ -65,7 +65,7 @@ SYNTHETIC: dict[str, Values] = {
 
 def draw_words() -> Values:
     """Words for two clients, by purpose, each purpose with another seed, round and step."""
-    clients = digests(["7", "Zürich"])
+    clients = digest_names(["7", "Zürich"])
     return {
         purpose: draws(10 + place, purpose, place).words(clients, place, 3).tolist()
         for place, purpose in enumerate(sorted(get_args(Purpose)))
@@ -184,7 +184,7 @@ def names_in(path: Path) -> list[str]:
 @cache
 def signatures(name: str) -> dict[str, str]:
     """Signatures of a recipe by recipe/cell-reading/row."""
-    return {f"{unit.place}/{unit.row}": unit.signature for unit in recipe(name).units()}
+    return {f"{unit.place}/{unit.row}": unit.signature for unit in find_recipe(name).units()}
 
 
 def hash_signatures() -> Values:

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap.randomness import Draws, digest, digests, draws, philox
+from fedlap.randomness import Draws, digest_name, digest_names, draws, philox
 
 ONES = 0xFFFFFFFF
 PI = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344), (0xA4093822, 0x299F31D0)
@@ -32,20 +32,20 @@ def test_draws_are_the_published_generator():
 
 
 def test_draws_are_pure():
-    stream, names = draws(3, "batches", 2), digests(["a", "b"])
+    stream, names = draws(3, "batches", 2), digest_names(["a", "b"])
     assert torch.equal(stream.words(names, 4, 9), stream.words(names, 4, 9))
     assert torch.equal(stream.words(names, 4, 9), draws(3, "batches", 2).words(names, 4, 9))
 
 
 @pytest.mark.parametrize("count", range(1, 14))
 def test_words_do_not_depend_on_how_many_are_asked_for(count):
-    stream, names = draws(3, "batches", 2), digests(["a", "b"])
+    stream, names = draws(3, "batches", 2), digest_names(["a", "b"])
     assert torch.equal(stream.words(names, 1, 13)[:, :count], stream.words(names, 1, count))
     assert torch.equal(stream.uniform(7, 1, 13)[:count], stream.uniform(7, 1, count))
 
 
 def test_words_do_not_depend_on_company():
-    stream, names = draws(3, "batches", 2), digests(["a", "b", "c"])
+    stream, names = draws(3, "batches", 2), digest_names(["a", "b", "c"])
     together = stream.words(names, 5, 6)
     for place in (2, 0, 1):
         assert torch.equal(stream.words(names[place : place + 1], 5, 6)[0], together[place])
@@ -57,7 +57,7 @@ def test_words_do_not_depend_on_company():
 
 def test_everything_that_names_a_draw_changes_it():
     def first(seed=0, purpose="batches", round=1, name="a", step=0):
-        return tuple(draws(seed, purpose, round).words(torch.tensor(digest(name)), step, 4).tolist())
+        return tuple(draws(seed, purpose, round).words(torch.tensor(digest_name(name)), step, 4).tolist())
 
     purposes = ["start", "sample", "batches", "split", "partition", "data"]
     seen = [first(purpose=purpose) for purpose in purposes]

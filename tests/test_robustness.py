@@ -7,14 +7,14 @@ from torch import nn
 
 import fedlap as fl
 from fedlap.data.partition import Labels
-from fedlap.training.schedule import Schedule, check_makers, sample_size
+from fedlap.training.schedule import Schedule, check_algorithm_and_model, compute_sample_size
 from random_inputs import random_arrays
 
 
 def test_global_takes_images_scaled_client_by_client():
     """Each pooled row keeps its own client's constants."""
     federation = fl.data.load("digits", scale="client")
-    pooled = federation.pooled().resident(torch.device("cpu"), torch.float64)
+    pooled = federation.pool_clients().to_device(torch.device("cpu"), torch.float64)
     by_name = federation.digests.argsort().tolist()
     raw = [federation.train.client(k)[0].unsqueeze(0) for k in by_name]
     own = [
@@ -67,7 +67,7 @@ def test_large_values_keep_their_digits():
     """Features are shifted before they are rounded."""
     arrays = {name: (x + 1e9, y) for name, (x, y) in random_arrays([30, 20]).items()}
     federation = fl.Federation.from_arrays(arrays, test_share=0).scaled("pooled")
-    seen = federation.resident(torch.device("cpu"), torch.float32).train.x
+    seen = federation.to_device(torch.device("cpu"), torch.float32).train.x
     assert seen.std(0, correction=0).sub(1).abs().max() < 1e-5
 
 
@@ -132,7 +132,7 @@ def test_a_start_of_the_wrong_shape(federation, graph):
 def test_a_graph_of_other_clients(federation):
     with pytest.raises(fl.InputError, match="client 'f' of the data is not in the graph"):
         fl.fit(fl.FedU(fl.Graph.complete("abcde")), federation, fl.models.linear())
-    with pytest.raises(fl.InputError, match="5 vertices, the data 6 clients"):
+    with pytest.raises(fl.InputError, match="5 vertices; expected 6, the number of clients"):
         fl.fit(fl.FedU(fl.Graph.from_matrix(np.zeros((5, 5)))), federation, fl.models.linear())
 
 
@@ -146,7 +146,7 @@ def test_predict_takes_raw_features():
     assert torch.cat(right).double().mean().item() == pytest.approx(result.scores[-1].accuracy, abs=1e-12)
     with pytest.raises(fl.InputError, match="unknown client '33'"):
         result.predict("33", federation.test.x)
-    with pytest.raises(fl.InputError, match="give rows of features"):
+    with pytest.raises(fl.InputError, match="pass rows of features"):
         result.predict("3", torch.zeros(64))
 
 
@@ -199,7 +199,7 @@ def test_one_hidden_layer_by_its_width():
 )
 def test_makers_that_cannot_be(algorithm, model, message, federation):
     with pytest.raises(fl.InputError, match=message):
-        check_makers(algorithm, model)
+        check_algorithm_and_model(algorithm, model)
 
 
 @pytest.mark.parametrize(
@@ -225,4 +225,4 @@ def test_schedules_that_cannot_be(bad):
 )
 def test_how_many_are_sampled(share, clients, size):
     """max(1, ⌊sample·N + ½⌋): a half goes up."""
-    assert sample_size(fl.Local(), share, clients) == size
+    assert compute_sample_size(fl.Local(), share, clients) == size

@@ -66,7 +66,7 @@ def test_a_missing_client_is_no_client():
 
 
 def test_a_partition_is_an_object():
-    with pytest.raises(fl.InputError, match=r"give one, as in fedlap\.partition\.Iid"):
+    with pytest.raises(fl.InputError, match=r"expected a partition such as fedlap\.partition\.Iid"):
         fl.data.load("digits", partition=fl.partition.Iid)
 
 
@@ -79,13 +79,13 @@ def test_columns_may_be_numbers():
 def test_a_fast_form_with_a_wrong_byte_is_made_again(byte, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     arrays = {"x": np.random.default_rng(0).normal(size=(500, 10))}
-    cache.kept("some", lambda: arrays)
-    path = cache.fast_form("some")
+    cache.load_cached_arrays("some", lambda: arrays)
+    path = cache.locate_cached_arrays("some")
     content = bytearray(path.read_bytes())
     content[byte] ^= 1
     path.write_bytes(content)
-    assert np.array_equal(cache.kept("some", lambda: arrays)["x"], arrays["x"])
-    assert "made again" in capsys.readouterr().err
+    assert np.array_equal(cache.load_cached_arrays("some", lambda: arrays)["x"], arrays["x"])
+    assert "is rebuilt" in capsys.readouterr().err
 
 
 def test_an_array_is_as_long_as_it_says(tmp_path):
@@ -93,4 +93,4 @@ def test_an_array_is_as_long_as_it_says(tmp_path):
     content = (tmp_path / "a.npz").read_bytes().replace(b"'shape': (4,)", b"'shape': (9,)")
     (tmp_path / "b.npz").write_bytes(content)
     with pytest.raises((ValueError, OSError, fl.InputError)):
-        cache.map_arrays(tmp_path / "b.npz")
+        cache.map_npz(tmp_path / "b.npz")

@@ -19,8 +19,8 @@ from child_processes import ended, started
 from fedlap.algorithms import ALGORITHMS
 from fedlap.errors import DivergedError
 from fedlap.experiments.experiment import Experiment
-from fedlap.experiments.prepare import prepared
-from fedlap.experiments.session import Interval, ResumePlan, Watch
+from fedlap.experiments.prepare import prepare
+from fedlap.experiments.session import CheckpointInterval, ResumePlan, ProgressCallbacks
 
 KILLS = int(os.environ.get("FEDLAP_KILLS", "2"))
 SEEDS = {"alone": [3], "stack": [3, 4, 5]}
@@ -52,7 +52,7 @@ def experiments(name, work, seeds, rounds):
 def train(out, ready):
     """All that is left, saved after every round."""
     plan = ResumePlan.of(out, ready)
-    for _, made in plan.trained(plan.stacks(), Watch(Interval(rounds=1))):
+    for _, made in plan.train(plan.pack(), ProgressCallbacks(CheckpointInterval(rounds=1))):
         assert not isinstance(made, DivergedError)
 
 
@@ -101,13 +101,13 @@ TORTURED = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]
 @pytest.mark.parametrize("work", ["steps", pytest.param("epochs", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", TORTURED)
 def test_killed_runs_end_as_unbroken_ones(tmp_path, name, work):
-    ready = list(prepared(experiments(name, work, SEEDS["alone"], rounds=10 + KILLS)))
+    ready = list(prepare(experiments(name, work, SEEDS["alone"], rounds=10 + KILLS)))
     torture(tmp_path, ready, KILLS, f"{name} {work}")
 
 
 @pytest.mark.parametrize("name", ["fedu", "scaffold"])
 def test_killed_stacks_end_as_unbroken_ones(tmp_path, name):
-    ready = list(prepared(experiments(name, "steps", SEEDS["stack"], rounds=10 + KILLS)))
+    ready = list(prepare(experiments(name, "steps", SEEDS["stack"], rounds=10 + KILLS)))
     torture(tmp_path, ready, KILLS, name)
 
 
@@ -116,7 +116,7 @@ def test_killed_stacks_end_as_unbroken_ones(tmp_path, name):
 )
 def test_a_full_disk_costs_no_more_than_what_was_not_saved(tmp_path, name):
     """No file may grow to nine tenths of what this one had in the end, as if the disk were full by then."""
-    ready = list(prepared(experiments("fedu", "steps", SEEDS["alone"], rounds=30)))
+    ready = list(prepare(experiments("fedu", "steps", SEEDS["alone"], rounds=30)))
     assert ended(started(train, tmp_path / "unbroken", ready)) == 0
     size = max(path.stat().st_size for path in tmp_path.glob(f"unbroken/*/{name}"))
     reading, writing = os.pipe()
@@ -135,6 +135,6 @@ def test_a_full_disk_costs_no_more_than_what_was_not_saved(tmp_path, name):
         said = file.read()
     assert "cannot be written" in said
     assert "File too large" in said
-    assert "make room there" in said
+    assert "free disk space" in said
     assert ended(started(train, tmp_path / "broken", ready)) == 0
     compared(tmp_path, ready)

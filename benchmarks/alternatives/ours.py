@@ -10,7 +10,7 @@ from protocol import BATCH, EPOCHS, LABELS, LR
 
 import fedlap as fl
 from fedlap.training.jobs import Job
-from fedlap.training.loop import Runs, played
+from fedlap.training.loop import RunGroup, play_rounds
 from fedlap.training.schedule import Schedule
 
 
@@ -27,8 +27,8 @@ def main() -> None:
     network = model.build(federation.inputs, federation.outputs)
     trial = Job(fl.FedAvg(lr=LR, local_epochs=EPOCHS), federation, model, start=torch.zeros(network.size))
     schedule = Schedule(rounds=10**6, batch=BATCH, evaluate_every=0)
-    runs = Runs.of([trial], schedule)
-    rounds = played(runs.stack, runs.kept, range(1, schedule.rounds + 1))
+    runs = RunGroup.of([trial], schedule)
+    rounds = play_rounds(runs.stack, runs.states, range(1, schedule.rounds + 1))
     ((state, _),), _ = next(rounds)
 
     def correct() -> float:

@@ -1,4 +1,4 @@
-"""What a user can do wrong, said in one line."""
+"""Errors for users, each with a message of one line, and checks of numbers and names."""
 
 import bisect
 import copy
@@ -9,17 +9,17 @@ import numbers
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-LONGEST = 600  # characters of a message
-NEAREST = 3  # known names that a message about an unknown name suggests
-COMPARED = 1000  # names that an unknown name is compared with, letter by letter: about 20 ms
-NO_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")  # as PyTorch says it
+LONGEST_MESSAGE = 600  # characters
+MOST_SUGGESTIONS = 3  # known names in a message about an unknown name
+MOST_COMPARISONS = 1000  # known names that an unknown name is compared with, which takes about 20 ms
+OUT_OF_MEMORY_TEXTS = ("not enough memory", "can't allocate memory", "out of memory")  # of PyTorch
 
 
 class InputError(ValueError):
-    """A mistake in what was asked for. The message says what is wrong, where, and what to do.
+    """A wrong input. The message states what was given, what is expected, and what to do.
 
-    field: name of the wrong setting, as in "lr"; its path, as in "algorithm.lr", once an experiment found it.
-    scope: printed before the message: the section or the maker of the setting, as in "fedavg".
+    field: name of the wrong setting, as in "lr", or its path in an experiment, as in "algorithm.lr".
+    scope: printed before the message: the section or owner of the setting, as in "fedavg".
     """
 
     def __init__(self, message: str, *, field: str | None = None, scope: str | None = None) -> None:
@@ -33,60 +33,64 @@ class InputError(ValueError):
         return str(self.args[0])
 
     def reword(self, message: str, *, field: str | None, scope: str | None) -> "InputError":
-        """Return a copy with another message, field and scope; its type and other attributes stay."""
+        """Return a copy with another message, field and scope, and the same type and attributes."""
         copied = copy.copy(self)
         copied.args = (message,)
         copied.field, copied.scope = field, scope
         return copied
 
     def __str__(self) -> str:
-        return shortened(f"{self.scope}: {self.message}" if self.scope else self.message)
+        return shorten(f"{self.scope}: {self.message}" if self.scope else self.message)
 
 
 class DataWarning(UserWarning):
-    """Something in a user's data that is not wrong but may surprise."""
+    """A warning about valid data that may surprise the user."""
 
 
 class DivergedError(InputError):
-    """Training left the finite numbers. The message says in which round, at which client, and why."""
+    """Training reached NaN or infinity. The message states the round, the client and the cause."""
 
 
 class UnsuitedError(InputError):
-    """A method that cannot be used for this model, data or schedule. The message says why."""
+    """A method does not support this model, data or schedule. The message states why."""
 
 
-def shortened(text: str, longest: int = LONGEST) -> str:
-    """The text, without its middle if it is too long: its end says what to do."""
+def shorten(text: str, longest: int = LONGEST_MESSAGE) -> str:
+    """Cut out the middle of a text that is too long; the end stays, since it states what to do."""
     if len(text) <= longest:
         return text
     end = longest // 3
     return f"{text[: longest - end - 3]} … {text[-end:]}"
 
 
-def unknown(what: str, name: object, known: Iterable[str], *, field: str | None = None) -> InputError:
-    """The error for an unknown name, with the nearest known names; all known names if they are few."""
-    names, given = sorted(known), shortened(str(name), 100)
+def unknown_name_error(
+    what: str, name: object, known: Iterable[str], *, field: str | None = None
+) -> InputError:
+    """Return the error for an unknown name, with similar known names, or all if they are few."""
+    names, text = sorted(known), shorten(str(name), 100)
     all_names = ", ".join(names) or "(none)"
-    near = nearest(given, names, cutoff=0.6)
-    if near:
-        *others, last = (repr(shortened(each, 100)) for each in near)
+    similar = find_similar_names(text, names, cutoff=0.6)
+    if similar:
+        *others, last = (repr(shorten(candidate, 100)) for candidate in similar)
         hint = f"did you mean {' or '.join([', '.join(others), last] if others else [last])}?"
-    elif len(all_names) <= LONGEST // 2:
+    elif len(all_names) <= LONGEST_MESSAGE // 2:
         hint = f"known: {all_names}"
     else:
-        some = ", ".join(shortened(each, 100) for each in nearest(given, names, cutoff=0.0))
-        hint = f"known: {some}, … ({len(names):,} in all)"
-    return InputError(f"unknown {what} {given!r}; {hint}", field=field)
+        examples = ", ".join(shorten(known, 100) for known in find_similar_names(text, names, cutoff=0.0))
+        hint = f"known: {examples}, … ({len(names):,} in all)"
+    return InputError(f"unknown {what} {text!r}; {hint}", field=field)
 
 
-def nearest(name: str, names: Sequence[str], cutoff: float) -> list[str]:
-    """The names most similar to this one; of many, only those that stand near it in sorted order."""
-    at = bisect.bisect_left(names, name)
-    first = max(0, min(at - COMPARED // 2, len(names) - COMPARED))
-    return difflib.get_close_matches(name, names[first : first + COMPARED], n=NEAREST, cutoff=cutoff)
+def find_similar_names(name: str, names: Sequence[str], cutoff: float) -> list[str]:
+    """Return the most similar of sorted names; of many, only those near it in this order are compared."""
+    place = bisect.bisect_left(names, name)
+    first = max(0, min(place - MOST_COMPARISONS // 2, len(names) - MOST_COMPARISONS))
+    return difflib.get_close_matches(
+        name, names[first : first + MOST_COMPARISONS], n=MOST_SUGGESTIONS, cutoff=cutoff
+    )
 
 
-def whole(
+def check_integer(
     name: str,
     value: object,
     least: int | None = None,
@@ -94,33 +98,39 @@ def whole(
     scope: str | None = None,
     field: str | None = None,
 ) -> int:
-    """A whole number, of at least this much; `field` is the setting where `name` is only a part of it."""
+    """Return an integer of at least `least`; raise InputError for anything else.
+
+    field: the setting, if `name` describes only a part of it.
+    """
     number = int(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else None
     if number is None or (least is not None and number < least):
-        bound = "" if least is None else f", at least {least}"
-        raise _wrong_value(name, value, f"it must be a whole number{bound}", scope, field)
+        bound = "" if least is None else f" of at least {least}"
+        raise _value_error(name, value, f"expected an integer{bound}", scope, field)
     return number
 
 
-def real(
+def check_number(
     name: str, value: object, *, zero: bool, scope: str | None = None, field: str | None = None
 ) -> float:
-    """A finite number above zero, or from zero on; `field` is as for `whole`."""
+    """Return a finite number above zero, or at least zero if `zero`; raise InputError for anything else.
+
+    field: the setting, if `name` describes only a part of it.
+    """
     number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
     if not 0 <= number < math.inf or (number == 0 and not zero):
-        least = "zero or more" if zero else "above zero"
-        raise _wrong_value(name, value, f"it must be a finite number, {least}", scope, field)
+        bound = "of at least zero" if zero else "above zero"
+        raise _value_error(name, value, f"expected a finite number {bound}", scope, field)
     return number
 
 
-def _wrong_value(name: str, value: object, advice: str, scope: str | None, field: str | None) -> InputError:
-    """The error for the value of a setting, or of a part of the setting `field`."""
+def _value_error(name: str, value: object, advice: str, scope: str | None, field: str | None) -> InputError:
+    """Return the error for the value of a setting, or of a part of the setting `field`."""
     return InputError(f"{name} = {value!r}; {advice}", field=field or name, scope=scope)
 
 
 @contextmanager
-def memory_reported(what: str, advice: str) -> Iterator[None]:
-    """Turn an error of Python or PyTorch for want of memory into one line with this advice."""
+def report_out_of_memory(what: str, advice: str) -> Iterator[None]:
+    """Turn an out-of-memory error of Python or PyTorch into an InputError with this advice."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -131,8 +141,8 @@ def memory_reported(what: str, advice: str) -> Iterator[None]:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an exception of Python, NumPy, PyTorch or the system says that memory was lacking."""
+    """Return whether Python, NumPy, PyTorch or the system reports a lack of memory by this exception."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     text = str(error) if isinstance(error, RuntimeError) else ""
-    return isinstance(error, MemoryError) or any(words in text for words in NO_MEMORY)
+    return isinstance(error, MemoryError) or any(words in text for words in OUT_OF_MEMORY_TEXTS)

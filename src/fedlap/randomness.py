@@ -1,8 +1,8 @@
 """Counter-based draws: every random number is a pure function of (seed, purpose, round, client, step, index).
 
 The generator is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), in
-plain integer tensor arithmetic, so that every device gives the same words. A client is known by a 64-bit
-digest of its name, never by its position. No generator state exists, and no global one is read or seeded.
+integer tensor arithmetic, so that every device computes the same words. A client is identified by a 64-bit
+digest of its name, never by its position. There is no generator state, and no global generator is used.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from fedlap.errors import whole
+from fedlap.errors import check_integer
 
 Purpose = Literal[
     "start", "sample", "batches", "split", "partition", "scarce", "fold", "data", "coin", "heterogeneity"
@@ -27,9 +27,11 @@ _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 
 Words = tuple[Tensor, Tensor, Tensor, Tensor]
-Key = tuple[int, int] | tuple[Tensor, Tensor]  # one for all, or tensors of them that go with the counters
+Key = (
+    tuple[int, int] | tuple[Tensor, Tensor]
+)  # one key for all counters, or tensors that broadcast with the counters
 
-CHUNK = 16_384  # counters that a CPU works on together, so that what is in between stays in its cache
+COUNTERS_PER_CHUNK = 16_384  # counters per pass on a CPU, so that intermediate words stay in its cache
 
 
 def philox(counter: Words, key: Key) -> Words:
@@ -37,7 +39,7 @@ def philox(counter: Words, key: Key) -> Words:
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):
-        # int64 products wrap modulo 2^64, which keeps both 32-bit halves of the unsigned product intact.
+        # int64 products wrap modulo 2^64, which preserves both 32-bit halves of the unsigned product.
         p0, p1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
         c0, c1, c2, c3 = (p1 >> 32 & _LOW) ^ c1 ^ k0, p1 & _LOW, (p0 >> 32 & _LOW) ^ c3 ^ k1, p0 & _LOW
         k0, k1 = k0 + _WEYL[0] & _LOW, k1 + _WEYL[1] & _LOW
@@ -45,32 +47,32 @@ def philox(counter: Words, key: Key) -> Words:
 
 
 def _philox_on_host(counter: Words, key: Key) -> Int64[Tensor, "... 4"]:
-    """The same words, last axis, by NumPy, which starts an operation ten times faster than PyTorch does."""
+    """Compute the words of `philox`, along the last axis, by NumPy, whose calls cost a tenth of PyTorch's."""
     keys = [np.asarray(k, dtype=np.int64).view(np.uint64) for k in key]
     shape = np.broadcast_shapes(*(word.shape for word in counter), *(k.shape for k in keys))
     words = [np.broadcast_to(word.numpy().view(np.uint64), shape) for word in counter]
     out = np.empty((*shape, 4), dtype=np.uint64)
     if keys[0].size == 1:
         _philox_by_chunks(words, [k.ravel()[0] for k in keys], out)
-    elif keys[0].shape == (shape[0], *(1 for _ in shape[1:])) and out[0].size >= CHUNK:
-        for place, own in enumerate(zip(*(k.ravel() for k in keys), strict=True)):
-            _philox_by_chunks([word[place] for word in words], own, out[place])
+    elif keys[0].shape == (shape[0], *(1 for _ in shape[1:])) and out[0].size >= COUNTERS_PER_CHUNK:
+        for place, row_keys in enumerate(zip(*(k.ravel() for k in keys), strict=True)):
+            _philox_by_chunks([word[place] for word in words], row_keys, out[place])
     else:
         _philox_by_chunks(words, [np.broadcast_to(k, shape).reshape(-1) for k in keys], out)
     return torch.from_numpy(out.view(np.int64))
 
 
 def _philox_by_chunks(words: Sequence[np.ndarray], keys: Sequence[Any], out: np.ndarray) -> None:
-    """With keys that are one number each, which is faster, or as many as there are counters."""
-    own, out = [word.flatten() for word in words], out.reshape(-1, 4)
-    for begin in range(0, len(out), CHUNK):
-        some = slice(begin, begin + CHUNK)
-        chunk = [k[some] if isinstance(k, np.ndarray) else k for k in keys]
-        _philox_chunk([word[some] for word in own], chunk, out[some])
+    """Compute words chunk by chunk; keys are scalars, which is faster, or arrays with one key per counter."""
+    counters, out = [word.flatten() for word in words], out.reshape(-1, 4)
+    for begin in range(0, len(out), COUNTERS_PER_CHUNK):
+        chunk = slice(begin, begin + COUNTERS_PER_CHUNK)
+        chunk_keys = [k[chunk] if isinstance(k, np.ndarray) else k for k in keys]
+        _philox_chunk([word[chunk] for word in counters], chunk_keys, out[chunk])
 
 
 def _philox_chunk(c: list[np.ndarray], keys: list[Any], out: np.ndarray) -> None:
-    """Ten rounds in place; here words are unsigned, so that no sign has to be masked away."""
+    """Run ten rounds in place, on unsigned words, so that no sign has to be masked."""
     half, low = np.uint64(32), np.uint64(_LOW)
     m0, m1 = (np.uint64(m) for m in _MULTIPLIERS)
     w0, w1 = (np.uint64(w) for w in _WEYL)
@@ -92,31 +94,31 @@ def _philox_chunk(c: list[np.ndarray], keys: list[Any], out: np.ndarray) -> None
         out[:, place] = c[place]
 
 
-def digest(name: str) -> int:
-    """A client's 64-bit number, from its name alone (signed, as tensors hold it)."""
+def digest_name(name: str) -> int:
+    """Return the 64-bit digest of a client's name, signed, since tensors have no unsigned type."""
     return int.from_bytes(
         hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest(), "little", signed=True
     )
 
 
-def digests(names: Sequence[str]) -> Int64[Tensor, "client"]:
-    """The numbers of many clients."""
-    return torch.tensor([digest(name) for name in names], dtype=torch.int64)
+def digest_names(names: Sequence[str]) -> Int64[Tensor, "client"]:
+    """Return the digests of several clients' names."""
+    return torch.tensor([digest_name(name) for name in names], dtype=torch.int64)
 
 
 @dataclass(frozen=True)
 class Draws:
-    """All draws for one purpose in one round; or, with keys that go with clients, in rounds of their own."""
+    """All draws for one purpose in one round; with a tensor of keys, a seed and round per element."""
 
     key: Key
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of the keys, which the shape of what is drawn must go with."""
+        """Shape of the keys, which must broadcast with the shape of the draws."""
         return () if isinstance(self.key[0], int) else tuple(self.key[0].shape)
 
-    def mapped(self, function: Callable[[Tensor], Tensor]) -> "Draws":
-        """The same draws with their keys, where these are tensors, in another shape."""
+    def map_keys(self, function: Callable[[Tensor], Tensor]) -> "Draws":
+        """Return the draws with reshaped keys; a single key for all stays as it is."""
         first, second = self.key
         if isinstance(first, int) or isinstance(second, int):
             return self
@@ -128,22 +130,22 @@ class Draws:
         """`count` uniform words in [0, 2³²) for each client and step."""
         block = torch.arange(-(-count // 4), device=client.device)
         shape = (*client.shape, len(block))
-        at = step.unsqueeze(-1) if isinstance(step, Tensor) else torch.full_like(block, step)
-        wide = self.mapped(lambda key: key.unsqueeze(-1))
-        words = wide.blocks(client.unsqueeze(-1).expand(shape), at.expand(shape), block.expand(shape))
+        steps = step.unsqueeze(-1) if isinstance(step, Tensor) else torch.full_like(block, step)
+        draws = self.map_keys(lambda key: key.unsqueeze(-1))
+        words = draws.blocks(client.unsqueeze(-1).expand(shape), steps.expand(shape), block.expand(shape))
         return words.flatten(-2)[..., :count]
 
     def blocks(
         self, client: Int64[Tensor, "..."], step: Int64[Tensor, "..."], block: Int64[Tensor, "..."]
     ) -> Int64[Tensor, "... 4"]:
-        """Words 4·block to 4·block + 3 of each client and step, whose shapes are brought together."""
+        """Words 4·block to 4·block + 3 of each client and step; the three shapes are broadcast."""
         counter = (client & _LOW, client >> 32 & _LOW, block, step)
         if client.device.type == "cpu":
             return _philox_on_host(counter, self.key)
         return torch.stack(philox(counter, self.key), dim=-1)
 
     def keys(self, client: Int64[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
-        """One 63-bit number a client, to sort clients by."""
+        """One 63-bit number per client, by which clients are sorted."""
         high, low = self.words(client, 0, 2).unbind(-1)
         return (high >> 1) << 32 | low
 
@@ -166,14 +168,14 @@ class Draws:
     def uniforms(
         self, client: Int64[Tensor, "client"], step: int, count: int
     ) -> Float64[Tensor, "client count"]:
-        """The numbers that `uniform` gives each of these clients."""
+        """The numbers of `uniform` for several clients."""
         high, low = self.words(client, step, 2 * count).view(len(client), count, 2).unbind(-1)
         return ((high << 20 | low >> 12).double() + 0.5) / 2**52
 
     def normals(
         self, client: Int64[Tensor, "client"], step: int, count: int
     ) -> Float64[Tensor, "client count"]:
-        """The numbers that `normal` gives each of these clients."""
+        """The numbers of `normal` for several clients."""
         half = -(-count // 2)
         radius, angle = self.uniforms(client, step, 2 * half).view(len(client), 2, half).unbind(1)
         radius, angle = (-2 * radius.log()).sqrt(), 2 * math.pi * angle
@@ -182,9 +184,9 @@ class Draws:
     def permutations(
         self, client: Int64[Tensor, "client"], step: int, count: Int64[Tensor, "client"]
     ) -> Int64[Tensor, "row"]:
-        """The orders that `permutation` gives each of these clients, one client after another.
+        """The orders of `permutation` for several clients, one client after another.
 
-        Clients with about as many rows are drawn for together, and what is drawn too much sorts last.
+        Clients of similar size are drawn together; surplus draws of the smaller ones are sorted last.
         """
         first = count.cumsum(0) - count
         orders = torch.empty(int(count.sum()), dtype=torch.int64)
@@ -193,23 +195,23 @@ class Draws:
             alike = (group == size).nonzero().flatten()
             width = int(count[alike].max())
             place = torch.arange(width)
-            for some in alike.split(max(1, 4 * CHUNK // width)):
-                inside = place < count[some].unsqueeze(1)
-                drawn = self.uniforms(client[some], step, width)
-                order = torch.where(inside, drawn, 1.0).argsort(stable=True, dim=1)
-                orders[(first[some].unsqueeze(1) + place)[inside]] = order[inside]
+            for part in alike.split(max(1, 4 * COUNTERS_PER_CHUNK // width)):
+                inside = place < count[part].unsqueeze(1)
+                numbers = self.uniforms(client[part], step, width)
+                order = torch.where(inside, numbers, 1.0).argsort(stable=True, dim=1)
+                orders[(first[part].unsqueeze(1) + place)[inside]] = order[inside]
         return orders
 
 
 def draws(seed: int, purpose: Purpose, round: int = 0) -> Draws:
-    """The draws that `seed` gives for `purpose` in `round`."""
-    return Draws(_key(whole("seed", seed), purpose, round))
+    """Return the draws of a seed for one purpose in one round."""
+    return Draws(_key(check_integer("seed", seed), purpose, round))
 
 
-def keys_of(
+def derive_keys(
     seeds: Sequence[int], purpose: Purpose, rounds: Sequence[int], device: torch.device
 ) -> tuple[Int64[Tensor, "round seed"], Int64[Tensor, "round seed"]]:
-    """The keys of several rounds and seeds, as tensors for `Draws`."""
+    """Return the keys of several rounds and seeds, as tensors for `Draws`."""
     distinct = list(dict.fromkeys(seeds))
     places = {seed: place for place, seed in enumerate(distinct)}
     keys = torch.tensor([[_key(seed, purpose, round) for seed in distinct] for round in rounds])

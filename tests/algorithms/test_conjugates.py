@@ -39,13 +39,13 @@ def test_the_best_of_one_dual_variable(loss):
     z = rng.normal(size=3000) * 10 ** rng.uniform(-3, 3, 3000)
     y = rng.choice([-1.0, 1.0], 3000)
     a = np.where(rng.uniform(size=3000) < 0.4, rng.integers(0, 2, 3000), rng.uniform(size=3000)) * y
-    found = CONJUGATES[loss].best(*(torch.from_numpy(v) for v in (a, z, y, c))).numpy()
+    found = CONJUGATES[loss].minimise(*(torch.from_numpy(v) for v in (a, z, y, c))).numpy()
     expected = [best(loss, *each) for each in zip(a, z, y, c, strict=True)]
     assert np.abs(found - expected).max() < 1e-13 * max(1, np.abs(expected).max())
     if loss != "squared":
         rounded = [torch.from_numpy(v).float() for v in (a, z, y, c)]
-        single = CONJUGATES[loss].best(*rounded)
-        exact = CONJUGATES[loss].best(*(each.double() for each in rounded))
+        single = CONJUGATES[loss].minimise(*rounded)
+        exact = CONJUGATES[loss].minimise(*(each.double() for each in rounded))
         assert (single - exact).abs().max() < 1e-6
         assert (single * rounded[2]).min() >= 0
         assert (single * rounded[2]).max() <= 1

@@ -160,7 +160,7 @@ def test_strong_mixing_of_few_clients_is_refused(lost, refused, federation):
     if not refused:
         fl.fit(method, federation, fl.models.linear(), rounds=1, sample=0.33)
         return
-    with pytest.raises(fl.InputError, match="mixing takes back more than local steps gain"):
+    with pytest.raises(fl.InputError, match="mixing undoes more than local steps gain"):
         fl.fit(method, federation, fl.models.linear(), rounds=1, sample=0.33)
     fl.fit(method, federation, fl.models.linear(), rounds=1)
     fl.fit(replace(method, neighbours="sampled"), federation, fl.models.linear(), rounds=1, sample=0.33)

@@ -110,7 +110,7 @@ def losses(models, federation):
     """Σ_k F_k(w_k), client by client."""
     total = 0.0
     for place, w in enumerate(models):
-        at = federation.train.places(place)
+        at = federation.train.locate_client(place)
         x, y = federation.train.x[at].double(), federation.train.y[at]
         scores = x @ w[:-LABELS].view(LABELS, -1).T + w[-LABELS:]
         total += float(nn.functional.cross_entropy(scores, y) + L2 / 2 * w.square().sum())

@@ -62,7 +62,7 @@ def test_l2gd_is_its_algorithm_1(arrays, federation, work, share, seed):
     method = fl.L2GD(1.5, 0.4, seed, **fields(work))
     found = trained(method, federation, sample=share, start=start)
     assert distance(found.models, plain_l2gd(arrays, start, share, work, 1.5, 0.4, seed)) < 1e-9
-    assert 0 < sum(method.averages(t) for t in range(1, ROUNDS + 1)) < ROUNDS
+    assert 0 < sum(method.is_averaging_round(t) for t in range(1, ROUNDS + 1)) < ROUNDS
 
 
 # What is exactly true.
@@ -70,10 +70,10 @@ def test_l2gd_is_its_algorithm_1(arrays, federation, work, share, seed):
 
 def test_l2gd_s_coins_are_the_same_in_every_training_and_fall_as_often_as_they_should():
     method = fl.L2GD(0.1, 0.3, 5)
-    coins = [method.averages(t) for t in range(1, 501)]
+    coins = [method.is_averaging_round(t) for t in range(1, 501)]
     assert coins == [coin(5, t, 0.3) for t in range(1, 501)]
     assert np.mean(coins) == pytest.approx(0.3, abs=0.06)
-    assert coins != [fl.L2GD(0.1, 0.3, 6).averages(t) for t in range(1, 501)]
+    assert coins != [fl.L2GD(0.1, 0.3, 6).is_averaging_round(t) for t in range(1, 501)]
 
 
 def test_l2gd_s_averaging_keeps_the_mean_and_draws_every_model_to_it(federation):
@@ -81,7 +81,7 @@ def test_l2gd_s_averaging_keeps_the_mean_and_draws_every_model_to_it(federation)
     after = [trained(method, federation, rounds=t).models for t in range(1, ROUNDS + 1)]
     seen = 0
     for t, (before, now) in enumerate(pairwise(after), 2):
-        if method.averages(t):
+        if method.is_averaging_round(t):
             seen += 1
             assert distance(before.mean(0), now.mean(0)) < 1e-12
             middle = before.mean(0)
@@ -99,7 +99,7 @@ def test_l2gd_s_problem_is_that_of_fedu_on_the_complete_graph(federation):
     W = stack(6)
     whole = fl.FedU(fl.Graph.complete(federation.clients), strength=0.9 / 6, lr=0.01)
     method = fl.L2GD(0.9)
-    assert method.penalty(*method.begin(W)).item() == pytest.approx(whole.penalty(W, None).item())
+    assert method.penalty(*method.init(W)).item() == pytest.approx(whole.penalty(W, None).item())
 
 
 @either_work
@@ -111,7 +111,7 @@ def test_l2gd_whose_coin_never_falls_is_local(federation, work, share):
 
 def test_l2gd_without_strength_does_nothing_when_it_averages(federation):
     method = fl.L2GD(0.0, 0.4, 5, lr=LR)
-    t = next(t for t in range(2, 20) if method.averages(t))
+    t = next(t for t in range(2, 20) if method.is_averaging_round(t))
     before, now = (trained(method, federation, rounds=rounds) for rounds in (t - 1, t))
     assert torch.equal(before.models, now.models)
 
@@ -120,7 +120,7 @@ def test_l2gd_sends_models_only_around_averaging(federation):
     method, size = fl.L2GD(0.5, 0.3, lr=LR), 4 * (LABELS * FEATURES + LABELS)
     found = trained(method, federation, rounds=20, dtype="float32", sample=0.5)
     up, down = np.diff([(0, 0), *((s.bytes_up, s.bytes_down) for s in found.scores)], axis=0).T
-    coins = [method.averages(t) for t in range(1, 22)]
+    coins = [method.is_averaging_round(t) for t in range(1, 22)]
     assert up.tolist() == [3 * size * (not now and then) for now, then in pairwise(coins)]
     assert down.tolist() == [3 * (size * now + 2) for now in coins[:20]]  # two coins are two bytes
     assert len(set(up)) == len(set(down)) == 2

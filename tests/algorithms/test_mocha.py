@@ -93,7 +93,7 @@ def test_the_mean_regulariser_of_the_paper_is_a_complete_graph():
     names = list("abcde")
     centre = torch.eye(5, dtype=torch.float64) - 1 / 5
     assert torch.allclose(
-        fl.Graph.complete(names, 1 / 5).laplacian_times(torch.eye(5).double()), centre @ centre
+        fl.Graph.complete(names, 1 / 5).apply_laplacian(torch.eye(5).double()), centre @ centre
     )
 
 
@@ -109,7 +109,7 @@ def test_the_mean_regulariser_of_the_paper_is_a_complete_graph():
         ({"drop": -0.1}, "drop = -0.1"),
         ({"least_work": 1.1}, "at most 1"),
         ({"learn_every": -1}, "learn_every = -1"),
-        ({"local_steps": 1, "local_epochs": 1}, "both given"),
+        ({"local_steps": 1, "local_epochs": 1}, "both set"),
     ],
 )
 def test_settings_out_of_range_are_refused(graph, settings, words):

@@ -9,7 +9,7 @@ from conjugate_losses import LOSSES, conjugate, value
 from fedlap.algorithms.local_work import LocalWork
 from fedlap.algorithms.mocha import EPSILON
 from fedlap.models import Model
-from fedlap.training.jobs import suited
+from fedlap.training.jobs import bind_algorithm
 from fedlap.training.placement import PlacedClients
 from fedlap.training.task import StackTask
 from mocha_problems import ETA, L2, OUTPUTS, SEED, flat, problem, trained
@@ -127,8 +127,8 @@ def test_the_safe_bound_is_tight_and_within_the_paper_s(small):
     """tr(UA⁻¹Uᵀ) ≤ σ′ Σ_k q_k‖u_k‖² for any changes of the sampled, with equality for some."""
     data, federation, graph, laplacian = small["classes"]
     inverse = np.linalg.inv(ETA * laplacian + L2 * np.eye(len(data)))
-    method, _ = suited(fl.Mocha(graph, ETA), federation, fl.models.linear(l2=L2))
-    server, _ = method.begin(torch.zeros(len(data), 15, dtype=torch.float64))
+    method, _ = bind_algorithm(fl.Mocha(graph, ETA), federation, fl.models.linear(l2=L2))
+    server, _ = method.init(torch.zeros(len(data), 15, dtype=torch.float64))
     bounds = []
     for ids in ([0, 1, 2, 3, 4], [3, 1, 4], [2]):
         block, q = inverse[np.ix_(ids, ids)], np.diag(inverse)[ids]
@@ -151,13 +151,13 @@ def test_more_passes_solve_the_subproblem_better(small, loss):
     method = fl.Mocha(graph, ETA, loss=loss)
     model = Model(fl.models.linear().build(federation.inputs, OUTPUTS), federation.loss, L2)
     clients = PlacedClients.of([federation], [SEED], model, 4, torch.device("cpu"), torch.float64)
-    ids = clients.by_count(torch.arange(len(data)))
+    ids = clients.sort_by_count(torch.arange(len(data)))
     before = trained(method, federation, 2)
     method = before.algorithm
     w, step, share = method.send(before.server, ids)
 
     def subproblem(passes):
-        task = StackTask(clients, clients.cohort(ids), 3, LocalWork(passes, True))
+        task = StackTask(clients, clients.build_cohort(ids), 3, LocalWork(passes, True))
         a, u = method.local(before.private[ids].clone(), (w.clone(), step, share), task)
         own = [conjugate(loss, a[k, : len(y)].numpy(), y).sum() / len(y)
                for k, (_, y) in enumerate(data[federation.clients[i]] for i in ids)]  # fmt: skip
@@ -222,7 +222,7 @@ def test_the_alternation_lowers_its_objective(small):
 def test_shrinkage_comes_from_the_model(small):
     _, federation, graph, _ = small["classes"]
     for l2, given, expected in ((0.02, None, 0.01), (0.0, None, 1e-3), (0.02, 0.3, 0.3)):
-        method, _ = suited(fl.Mocha(graph, shrinkage=given), federation, fl.models.linear(l2=l2))
+        method, _ = bind_algorithm(fl.Mocha(graph, shrinkage=given), federation, fl.models.linear(l2=l2))
         assert method.clientele.shrinkage == expected
 
 
@@ -237,7 +237,7 @@ def test_the_start_does_not_matter(small):
 def test_what_has_no_such_dual_is_refused(small):
     _, federation, graph, _ = small["classes"]
     for model in (fl.models.mlp((5,)), fl.models.module(torch.nn.Linear(4, 3))):
-        with pytest.raises(fl.InputError, match="only linear models"):
+        with pytest.raises(fl.InputError, match="the dual exists for linear models only"):
             trained(fl.Mocha(graph), federation, 1, model)
     with pytest.raises(fl.InputError, match="server vertex"):
         trained(fl.Mocha(fl.Graph.star(federation.clients, server=True)), federation, 1)

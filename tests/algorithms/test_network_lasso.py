@@ -6,7 +6,7 @@ import torch
 
 import fedlap as fl
 from fedlap.experiments.experiment import Experiment
-from fedlap.experiments.prepare import prepared
+from fedlap.experiments.prepare import prepare
 from related_methods import (
     LR,
     a_start,
@@ -124,5 +124,5 @@ def test_the_lasso_s_default_strength_is_stable_and_is_written_down():
     assert fl.NetworkLasso(small).coupling.eta == 0.01
     assert fl.NetworkLasso(large).coupling.product == pytest.approx(1)
     asked = {"algorithm": {"name": "lasso"}, "graph": {"name": "complete"}, "data": {"name": "digits"}}
-    settled = next(prepared([Experiment.of({**asked, "model": {"name": "linear"}})])).experiment
+    settled = next(prepare([Experiment.of({**asked, "model": {"name": "linear"}})])).experiment
     assert settled.algorithm["strength"] == 0.01

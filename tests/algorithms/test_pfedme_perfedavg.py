@@ -149,7 +149,7 @@ def stacked(problem, request):
     _, federation, _ = problem
     model = sized(request.param)
     clients = PlacedClients.of([federation], [SEED], model, 4, CPU, torch.float64)
-    cohort = clients.cohort(clients.by_count(torch.arange(len(COUNTS))))
+    cohort = clients.build_cohort(clients.sort_by_count(torch.arange(len(COUNTS))))
     task = StackTask(clients, cohort, 1, LocalWork(2, False))
     w = torch.stack([model.start(k) for k in range(len(COUNTS))])
     return (4, *request.param, LABELS), task, *task.batches(), w

@@ -21,7 +21,7 @@ import fedlap as fl
         (lambda: fl.PerFedAvg(adapt_lr=-0.1), "perfedavg: adapt_lr = -0.1"),
         (lambda: fl.PerFedAvg(adapt_lr=float("inf")), "perfedavg: adapt_lr = inf"),
         (lambda: fl.PerFedAvg(lr=-1.0), "perfedavg: lr = -1.0"),
-        (lambda: fl.PerFedAvg(local_steps=1, local_epochs=1), "both given"),
+        (lambda: fl.PerFedAvg(local_steps=1, local_epochs=1), "both set"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(make, words):
@@ -32,7 +32,7 @@ def test_what_cannot_be_meant_is_refused(make, words):
 def test_an_unknown_form_is_refused():
     method = fl.PerFedAvg()
     object.__setattr__(method, "form", "second")  # past the checker of types, which is on in tests only
-    with pytest.raises(fl.InputError, match="form = 'second'; it must be 'first-order' or 'hessian'"):
+    with pytest.raises(fl.InputError, match="form = 'second'; use 'first-order' or 'hessian'"):
         method.__post_init__()
 
 

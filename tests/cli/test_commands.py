@@ -74,7 +74,7 @@ def test_compare_writes_one_table_and_a_picture(call, tmp_path):
     code, out, _ = call(*words)
     assert code == 0
     assert "mean ± std over 2 seeds" in out
-    assert "leads in test accuracy" in out
+    assert "has the highest pooled test accuracy" in out
     (folder,) = (tmp_path / "runs").glob("*compare*")
     assert (folder / "curves.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     table = (folder / "table.md").read_text()
@@ -166,7 +166,7 @@ def test_regression_is_ranked_by_loss(call):
         "--algorithms", "fedu,local", "--seeds", "0-1", *SHORT,
     )  # fmt: skip
     assert code == 0
-    assert "lower is better" in out
+    assert "has the lowest pooled test loss" in out
     assert "accuracy" not in out
 
 
@@ -201,7 +201,7 @@ def test_all_are_those_that_can_be_run(call):
     code, out, err = call(*words, "--json")
     assert code == 0
     assert set(json.loads(out)["algorithms"]) == set(fl.ALGORITHMS) - {"dfedu"}
-    assert "note: dfedu is left out; algorithm: DFedU: peers are not sampled" in err
+    assert "note: dfedu is skipped; algorithm: DFedU: sample = 0.2; peers are not sampled" in err
 
 
 def test_algorithms_say_what_they_are_and_what_they_send(call):

@@ -13,7 +13,7 @@ import pytest
 
 from fedlap import cli
 from fedlap.cli import console, streams
-from fedlap.errors import InputError, unknown
+from fedlap.errors import InputError, unknown_name_error
 
 FULL = Path("/dev/full")
 EVIL = "\x1b]0;owned\x07\x1b[31m\x9b2J\u202e"
@@ -29,7 +29,7 @@ def test_control_characters_are_shown_and_not_sent(capsys):
     table.add_row(EVIL, Text(EVIL))
     made.print(table)
     made.print(EVIL)
-    assert console.visible(EVIL) == CLEAN
+    assert console.escape_control_characters(EVIL) == CLEAN
     out = capsys.readouterr().out
     assert not any(sign in out for sign in EVIL if sign < " " or sign > "~")
     assert r"\x1b]0;owned" in out
@@ -43,7 +43,7 @@ def test_text_is_neither_markup_nor_emoji(capsys):
 
 def test_a_line_stays_one_line(capsys, monkeypatch):
     monkeypatch.setattr(console, "err", console.Console(stderr=True, width=20))
-    console.remark("note: client a\nerror: b\u2028c")
+    console.print_remark("note: client a\nerror: b\u2028c")
     assert capsys.readouterr().err == "note: client a\\nerror: b\\nc\n"
 
 
@@ -69,17 +69,20 @@ def test_clients_of_a_file_cannot_command_the_terminal(call, tmp_path):
 def test_an_unknown_name_is_told_with_the_three_nearest():
     names = [f"client {number}" for number in range(1_000_000)]
     begun = time.process_time()
-    told = str(unknown("client", "client 12345x", names))
+    told = str(unknown_name_error("client", "client 12345x", names))
     assert time.process_time() - begun < 5
     assert re.fullmatch(
         r"unknown client 'client 12345x'; did you mean 'client 12345', 'client \d{6}' or 'client \d{6}'\?",
         told,
     )
-    other = str(unknown("client", "@", names))
+    other = str(unknown_name_error("client", "@", names))
     assert other.endswith(", … (1,000,000 in all)")
     assert len(other) < 200
-    assert str(unknown("colour", "size", ["red", "blue"])) == "unknown colour 'size'; known: blue, red"
-    assert len(str(unknown("client", "x" * 10**6, ["y" * 10**6] * 9))) < 600
+    assert (
+        str(unknown_name_error("colour", "size", ["red", "blue"]))
+        == "unknown colour 'size'; known: blue, red"
+    )
+    assert len(str(unknown_name_error("client", "x" * 10**6, ["y" * 10**6] * 9))) < 600
 
 
 def test_no_error_is_longer_than_some_hundreds_of_characters(call):
@@ -130,7 +133,7 @@ def test_characters_that_an_encoding_lacks_are_escaped(monkeypatch):
     content = io.BytesIO()
     with io.TextIOWrapper(content, encoding="cp1252") as narrow:
         monkeypatch.setattr(sys, "stdout", narrow)
-        with streams.checked_streams():
+        with streams.check_streams():
             console.Console(width=100).print("accuracy − 名 \udcff é")
             print("η")
         narrow.flush()

@@ -120,7 +120,7 @@ def test_answers_are_a_table_and_columns_go_by_name(call, tmp_path):
     frame[["dose", "age", "salt"]].to_csv(tmp_path / "new.csv", index=False)
     code, out, err = call("predict", run, "--client", "north", str(tmp_path / "new.csv"), out=False)
     assert (code, err) == (0, "")
-    wanted = result.personal("north").answers(frame[["salt", "age", "dose"]])
+    wanted = result.personal("north").predict_labels(frame[["salt", "age", "dose"]])
     assert column(out) == ["answer", *wanted]
     frame.to_parquet(tmp_path / "new.parquet")
     words = ("predict", run, "--client", "north", str(tmp_path / "new.parquet"))
@@ -217,12 +217,12 @@ def folder(tmp_path_factory):
     [
         ("export run --client nort", "unknown client 'nort'; did you mean 'north'?"),
         ("export run", "--client"),
-        ("export run --client north --to m.bin", "ends in .safetensors; 'm.bin' does not"),
+        ("export run --client north --to m.bin", "unsupported extension in 'm.bin'; use .safetensors"),
         ("export run --client north --to held.csv/m.safetensors", "held.csv/m.safetensors cannot be written"),
         ("export nothing --client 7", "there is no run 'nothing'"),
         ("export empty --client 7", "'empty' is no run: there is no experiment.toml in it"),
         ("export early --client 7", "the run 'early' has no models yet"),
-        ("export own --client a", "a module of your own"),
+        ("export own --client a", "a user-defined module"),
         ("export bad --client a", "about.json is damaged"),
         ("predict run held.csv", "a model for each client; choose one with --client (north, south, 7)"),
         ("predict run held.csv --client 7 --by site", "--client and --by: give one"),
@@ -234,13 +234,13 @@ def folder(tmp_path_factory):
         ("predict run text.csv --client 7", "row 1, column 'dose': 'much'"),
         ("predict run label.csv --client 7", "row 1: the label 'dead' is not one of ill, so-so, well"),
         ("predict run absent.csv --client 7", "'absent.csv' cannot be read"),
-        ("predict run run --client 7", "'run' is none of .csv, .parquet, .npz"),
-        ("predict run wide.npz --client 7", "it has shape (2, 4)"),
+        ("predict run run --client 7", "'run' has unsupported extension ''; use .csv, .parquet, .npz"),
+        ("predict run wide.npz --client 7", "shape (2, 4)"),
         ("predict run other.npz --client 7", "unknown array of other.npz 'x'"),
-        ("predict run short.npz --client 7", "3 entries, and 2 rows"),
+        ("predict run short.npz --client 7", "3 entries for 2 rows"),
         ("predict north.safetensors held.csv --client 7", "the model of client 'north' alone"),
-        ("predict absent.safetensors held.csv", "a model is two files, absent.safetensors and absent.json"),
-        ("predict plain held.csv --client a", "held.csv has 6 columns of features, the model takes 3"),
+        ("predict absent.safetensors held.csv", "a model consists of two files, absent.safetensors and absent.json"),
+        ("predict plain held.csv --client a", "held.csv has 6 columns of features; the model expects 3"),
         ("predict run held.csv --client 7 --to held.csv/a.csv", "held.csv/a.csv cannot be written"),
     ],
 )  # fmt: skip

@@ -9,7 +9,7 @@ from scipy.spatial.distance import pdist
 import fedlap as fl
 from fedlap.experiments.run_folder import RunFolder
 from fedlap.graph.io import from_file
-from fedlap.graph.learning import learned
+from fedlap.graph.learning import learn_graph
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -114,8 +114,8 @@ def test_describe_in_words(graph):
         assert words in out
     assert "R = 5 local steps" in out
     parts = graph("describe parts.csv")
-    assert "no: 3 components, of 3, 2, 1 clients" in parts
-    assert "1 without any neighbour: f" in parts
+    assert "no: 3 components with 3, 2, 1 clients" in parts
+    assert "1 without neighbours: f" in parts
     assert "0.5 to 2" in parts
     assert "strength" not in graph("describe --data digits --graph empty")
 
@@ -152,7 +152,7 @@ def test_learn_finds_the_ring_that_models_are_smooth_on(graph, folder, method):
     assert said["average_precision"] > 0.6
     personals = fl.personal.Personals.load(folder / "true" / "models")
     start = personals.network.start(0).to(personals.models)
-    wanted = learned(personals.models, personals.clients, method, 2, start).weights.matrix().toarray()
+    wanted = learn_graph(personals.models, personals.clients, method, 2, start).weights.matrix().toarray()
     assert np.array_equal(from_file(None, str(folder / f"{method}.npz")).weights.matrix().toarray(), wanted)
     out = graph(f"learn true {method}.csv --method {method} --neighbours 2")
     assert f"average precision {said['average_precision']:.3f}" in out
@@ -195,54 +195,54 @@ def test_a_drawn_run_is_coloured_by_the_accuracy_that_it_states(graph, folder, m
     (_, _, shown, rows), (_, _, other, _) = seen
     federation, score = (
         RunFolder(folder / "local").experiment.load()[0],
-        RunFolder(folder / "local").scores()[-1],
+        RunFolder(folder / "local").read_scores()[-1],
     )
-    assert shown.what == "test accuracy %"
+    assert shown.label == "test accuracy %"
     assert shown.values.mean() / 100 == pytest.approx(score.accuracy_mean)
     count = federation.test.count.numpy()
     assert (shown.values * count).sum() / count.sum() / 100 == pytest.approx(score.accuracy)
     assert np.array_equal(rows, federation.train.count.numpy())
-    assert other.what == "training rows"  # real targets have no accuracy
+    assert other.label == "training rows"  # real targets have no accuracy
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("describe", "name a file with a graph, the folder of a run, or --data with --graph"),
-        ("describe absent", "there is no file and no run 'absent'"),
-        ("describe absent.csv", "there is no file 'absent.csv'"),
+        ("describe", "no graph; pass a graph file, the folder of a run, or --data with --graph"),
+        ("describe absent", "no file or run 'absent'"),
+        ("describe absent.csv", "no file 'absent.csv'; set path to an existing file"),
         ("describe text.csv", "text.csv"),
         ("describe empty", "'empty' is not the folder of a run"),
-        ("describe local", "'local' trained local, which uses no graph; name one with --graph"),
-        ("describe parts.csv --data digits", "give one; the graph of a file for the clients of data is"),
-        ("describe parts.csv --graph ring", "is a graph already; leave out --graph and --set"),
+        ("describe local", "'local' trained local, which uses no graph; choose one with --graph"),
+        ("describe parts.csv --data digits", "pass only one; for a graph file on the clients of the data, use"),
+        ("describe parts.csv --graph ring", "is a graph file; remove --graph and --set"),
         ("describe parts.csv --models begun", "the run 'begun' has no models yet"),
-        ("describe parts.csv --models absent", "there is no file and no run 'absent'"),
+        ("describe parts.csv --models absent", "no file or run 'absent'"),
         ("describe parts.csv --models local", "(in parts.csv)"),
-        ("describe parts.csv --lr 0", "lr = 0.0; it must be a finite number, above zero"),
-        ("describe parts.csv --strength -1", "strength = -1.0; it must be a finite number, zero or more"),
-        ("describe parts.csv --local-steps 2 --local-epochs 2", "are both given"),
+        ("describe parts.csv --lr 0", "lr = 0.0; expected a finite number above zero"),
+        ("describe parts.csv --strength -1", "strength = -1.0; expected a finite number of at least zero"),
+        ("describe parts.csv --local-steps 2 --local-epochs 2", "are both set"),
         ("describe --data digits --graph rong", "unknown graph 'rong'; did you mean"),
-        ("describe --data digits --graph known", "no graph comes with 'digits'"),
-        ("describe --data digits --set rounds=3", "--set rounds=3: only graph, data, partition, scarce"),
-        ("describe true --set data.rows=3", "--set data.rows=3: of a run only the graph can be another"),
-        ("describe --data digits --graph star --set graph.server=true --models local", "server's vertex"),
-        ("learn absent a.csv", "there is no file and no run 'absent'"),
-        ("learn begun a.csv", "the run 'begun' has no models yet; let it finish"),
-        ("learn true a.csv --method kernal", "unknown way to learn a graph 'kernal'; did you mean 'kernel'?"),
+        ("describe --data digits --graph known", "'digits' has no known graph"),
+        ("describe --data digits --set rounds=3", "--set rounds=3: a graph only depends on graph, data, partition, scarce"),
+        ("describe true --set data.rows=3", "--set data.rows=3: only fields of the graph can differ"),
+        ("describe --data digits --graph star --set graph.server=true --models local", "server vertex, whose model is not stored"),
+        ("learn absent a.csv", "no file or run 'absent'"),
+        ("learn begun a.csv", "the run 'begun' has no models yet; finish it"),
+        ("learn true a.csv --method kernal", "unknown learning method 'kernal'; did you mean 'kernel'?"),
         ("learn true a.txt", "a.txt"),
         ("learn true a.csv --neighbours 0", "neighbours"),
         ("make ring.txt --graph ring", "ring.txt"),
         ("make parts.csv/ring.csv --graph ring", "cannot be written"),
         ("make", "out"),
         ("draw", "PICTURE"),
-        ("draw true", "draw: name a file or a run (unless there is --data), and then the .png to write"),
-        ("draw true parts.csv a.png", "draw: name a file or a run"),
+        ("draw true", "draw: expected a graph file or a run (unless there is --data), then the .png"),
+        ("draw true parts.csv a.png", "draw: expected a graph file or a run"),
         ("draw true a.png --colour size", "unknown colour 'size'; known: accuracy, component, label, rows"),
-        ("draw parts.csv a.png --colour accuracy", "--colour accuracy: a graph alone does not say this"),
-        ("draw begun a.png --colour accuracy", "--colour accuracy: there are no models; name a finished run"),
+        ("draw parts.csv a.png --colour accuracy", "--colour accuracy: a graph file has no accuracy; pass a run"),
+        ("draw begun a.png --colour accuracy", "--colour accuracy: there are no models; pass a finished run"),
         ("draw --data digits a.png --colour accuracy", "--colour accuracy: there are no models"),
-        ("draw real a.png --graph ring --colour label", "--colour label: targets are real numbers"),
+        ("draw real a.png --graph ring --colour label", "--colour label: a regression has no labels; use"),
         ("draw --data synthetic --set data.clients=3000 a.png", "which makes no picture"),
     ],
 )  # fmt: skip
@@ -258,7 +258,7 @@ def test_a_mistake_is_one_line(call, folder, monkeypatch, capsys, words, message
 
 def test_the_graph_of_a_run_that_learns_one_is_the_one_that_it_came_to(graph, folder):
     run = RunFolder.open(folder / "learned")
-    kept = run.progress(run.checkpoints()[0][0]).server[1].numpy()
+    kept = run.load_progress(run.read_checkpoints()[0][0]).server[1].numpy()
     found = graph("describe learned --json")
     assert found["edges"] == np.count_nonzero(kept) // 2 < 12 * 11 // 2
     assert "learned in 40 rounds on synthetic" in graph("describe learned")

@@ -56,10 +56,10 @@ def test_a_signal_lets_the_round_end_and_saves(number, begun, call, tmp_path):
     out, err = running.communicate(timeout=30)
     assert (running.returncode, out) == (130, ""), err
     assert "Traceback" not in err
-    assert "stopping after this round; once more stops at once" in err
+    assert "Stopping after this round (press Ctrl-C again to quit now)" in err
     (folder,) = (tmp_path / "runs").iterdir()
     at = saved(folder)
-    assert err.splitlines()[-1] == f"stopped after round {at}, and saved; the same command goes on"
+    assert err.splitlines()[-1] == f"stopped after round {at}, checkpoint saved; repeat the command to resume"
     assert rounds(folder)[-1]["round"] in range(at - 2, at + 1)
     assert (folder / "models" / "models.safetensors").exists()
     same_as_unbroken(folder, at + 4, call, tmp_path)
@@ -71,7 +71,7 @@ def test_a_second_signal_stops_at_once(begun, call, tmp_path):
     running = begun("experiment.toml", *WORDS, *long)
     time.sleep(0.3)
     running.send_signal(signal.SIGINT)
-    assert "stopping after this round" in running.stderr.readline()
+    assert "Stopping after this round" in running.stderr.readline()
     time.sleep(0.2)  # nobody is quicker
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=30)
@@ -81,7 +81,7 @@ def test_a_second_signal_stops_at_once(begun, call, tmp_path):
     assert rounds(folder) == []
     (line,) = call("runs", "--json")[1].splitlines()
     assert json.loads(line)["state"] == "unfinished"
-    assert "nothing saved yet" in call("show", str(folder))[2]
+    assert "no checkpoint yet" in call("show", str(folder))[2]
 
 
 def same_as_unbroken(folder, last, call, tmp_path):

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedlap.cli.graph_source import loaded
-from fedlap.cli.predict import models
-from fedlap.experiments.run_folder import RunFolder, runs_in
-from fedlap.report.page.client_gains import scored
-from fedlap.report.page.result_folders import kept
-from fedlap.report.page.result_sections import supported
+from fedlap.cli.graph_source import load_experiment_data
+from fedlap.cli.trained_models import load_trained_models
+from fedlap.experiments.run_folder import RunFolder, list_run_folders
+from fedlap.report.page.client_gains import score_clients
+from fedlap.report.page.result_folders import load_results
+from fedlap.report.page.result_sections import find_significant_leaders
 from pages import page
 
 COMPARED = ("compare", "--algorithms", "fedu,local,fedavg", "--seeds", "0-2", "--rounds", "4")
@@ -46,9 +46,9 @@ def test_a_comparison_becomes_a_page(call, compared):
     assert page(out) == compared / "report" / "page.html"
     text = page(out).read_text("utf-8")
     for title in (
-        "Scores", "What the numbers show", "Over rounds", "Clients against local",
-        "Who gains, who loses against local", "Who has which labels", "The graph of fedu", "Settings",
-        "Environment", "To make it again",
+        "Scores", "Summary", "Learning curves", "Clients compared with local",
+        "Gain per client over local", "Label distribution", "Graph of fedu", "Settings",
+        "Environment", "Reproduce this page",
     ):  # fmt: skip
         assert f">{title}<" in text
     # The same numbers as in the table that compare printed.
@@ -75,18 +75,18 @@ def test_compare_names_the_command(call, compared, tmp_path):
 
 
 def test_the_comparison_is_what_it_was(compared):
-    made = kept([compared]).made
+    made = load_results([compared]).comparison
     facts = json.loads((compared / "comparison.json").read_bytes())
     again = json.loads(json.dumps(made.as_dict()))
     assert again == {key: facts[key] for key in again}
 
 
 def test_clients_scores_are_those_of_the_run(call, compared):
-    found = kept([compared])
+    found = load_results([compared])
     for row, runs in found.runs.items():
-        for run, scores in zip(runs, found.made.runs[row], strict=True):
-            federation = loaded(run.experiment)[0]
-            each = scored(federation, models(run.folder))
+        for run, scores in zip(runs, found.comparison.runs[row], strict=True):
+            federation = load_experiment_data(run.experiment)[0]
+            each = score_clients(federation, load_trained_models(run.folder))
             assert np.nanmean(each) == pytest.approx(100 * scores[-1].accuracy_mean, abs=1e-9)
 
 
@@ -101,36 +101,36 @@ def test_folders_may_move_together(call, compared, tmp_path):
 
 @pytest.mark.usefixtures("unpictured")
 def test_runs_by_name_are_put_into_rows(call, compared, tmp_path):
-    folders = [str(run.folder) for run in runs_in(tmp_path / "runs")]
-    made = kept([Path(folder) for folder in folders])
-    whole = kept([compared])
+    folders = [str(run.folder) for run in list_run_folders(tmp_path / "runs")]
+    made = load_results([Path(folder) for folder in folders])
+    whole = load_results([compared])
     assert {row: [run.name for run in own] for row, own in made.runs.items()} == {
         row: [run.name for run in own] for row, own in whole.runs.items()
     }
-    assert sorted(made.made.rows()) == sorted(whole.made.rows())
+    assert sorted(made.comparison.table_rows()) == sorted(whole.comparison.table_rows())
     code, out, _ = call("report", *folders, "--out", str(tmp_path / "page"), out=False)
     assert code == 0
     assert f"fedlap run {folders[0]}/experiment.toml" in page(out).read_text("utf-8")
 
 
 def test_the_best_is_marked_only_where_the_test_supports_it(call, compared):
-    made = kept([compared]).made
-    leads = made.leads()
-    wanted = all(lead.shown or lead.pair.same for lead in leads) and any(lead.shown for lead in leads)
-    assert bool(supported(made)) == wanted
-    apart = RunFolder.open(kept([compared]).runs["fedu"][0].folder)
-    alone = kept([apart.folder]).made
-    assert supported(alone) == []  # one row has nobody to be better than
+    made = load_results([compared]).comparison
+    leads = made.compare_leader()
+    wanted = all(lead.significant or lead.pair.identical for lead in leads) and any(lead.significant for lead in leads)
+    assert bool(find_significant_leaders(made)) == wanted
+    apart = RunFolder.open(load_results([compared]).runs["fedu"][0].folder)
+    alone = load_results([apart.folder]).comparison
+    assert find_significant_leaders(alone) == []  # one row has nobody to be better than
 
 
 @pytest.mark.usefixtures("unpictured")
 def test_a_run_that_went_on_keeps_its_numbers_but_not_its_clients(call, compared, tmp_path):
-    run = next(run for run in runs_in(tmp_path / "runs") if run.experiment.algorithm["name"] == "fedavg")
+    run = next(run for run in list_run_folders(tmp_path / "runs") if run.experiment.algorithm["name"] == "fedavg")
     assert call("resume", str(run.folder), "--rounds", "6", out=False)[0] == 0
     code, out, err = call("report", str(compared), out=False)
     assert code == 0
-    assert "clients of fedavg are left out; it was trained further since" in " ".join(err.split())
-    assert kept([compared]).made.runs["fedavg"][0][-1].round == 4
+    assert "clients of fedavg are left out; its scores are of round" in " ".join(err.split())
+    assert load_results([compared]).comparison.runs["fedavg"][0][-1].round == 4
     assert 'data-name="fedavg"><h4>' not in page(out).read_text("utf-8")
 
 
@@ -140,7 +140,7 @@ def test_open_asks_for_a_browser(call, compared, monkeypatch):
     monkeypatch.setattr(webbrowser, "open", lambda address: asked.append(address) or False)
     code, out, err = call("report", str(compared), "--open", out=False)
     assert (code, asked) == (0, [out.strip()])
-    assert "no browser was found" in err
+    assert "no browser found" in err
 
 
 # --------------------------------------------------------------------------------------------- mistakes
@@ -157,16 +157,16 @@ def one_line(answer, *parts):
 
 
 def test_mistakes_are_one_line(call, compared, tmp_path):
-    runs = runs_in(tmp_path / "runs")
+    runs = list_run_folders(tmp_path / "runs")
     by = {run.experiment.algorithm["name"]: run.folder for run in runs}
     one_line(call("report", str(tmp_path / "nowhere"), out=False), "is not the folder of a run")
-    one_line(call("report", str(tmp_path / "runs"), out=False), "name one, as", compared.name)
-    one_line(call("report", str(compared), str(by["fedu"]), out=False), "name it alone")
-    one_line(call("report", str(by["fedu"]), str(by["fedu"]), out=False), "is named twice")
+    one_line(call("report", str(tmp_path / "runs"), out=False), "pass one of them", compared.name)
+    one_line(call("report", str(compared), str(by["fedu"]), out=False), "pass it alone")
+    one_line(call("report", str(by["fedu"]), str(by["fedu"]), out=False), "is given twice")
     one_line(call("report", out=False), "Missing argument")
     seeds = {(run.experiment.algorithm["name"], run.experiment.seed): str(run.folder) for run in runs}
     answer = call("report", seeds["fedu", 0], seeds["local", 1], out=False)
-    one_line(answer, "runs of fedu have seeds [0] and those of local [1]")
+    one_line(answer, "runs of fedu have seeds [0], runs of local [1]")
     (tmp_path / "file").write_text("")
     answer = call("report", str(compared), "--out", str(tmp_path / "file" / "under"), out=False)
     one_line(answer, "cannot be written")
@@ -175,12 +175,12 @@ def test_mistakes_are_one_line(call, compared, tmp_path):
 def test_other_data_cannot_be_compared(call, tmp_path):
     for words in ((), ("--scarce",)):
         assert call("run", "--rounds", "1", *words)[0] == 0
-    folders = [str(run.folder) for run in runs_in(tmp_path / "runs")]
-    one_line(call("report", *folders, out=False), "are of different data (scarce)", "make a page of each")
+    folders = [str(run.folder) for run in list_run_folders(tmp_path / "runs")]
+    one_line(call("report", *folders, out=False), "have different data (scarce)", "write one page for each")
 
 
 def test_unfinished_runs_are_said(call, compared, tmp_path):
-    run = runs_in(tmp_path / "runs")[0]
+    run = list_run_folders(tmp_path / "runs")[0]
     shutil.rmtree(run.folder / "checkpoint")
     one_line(call("report", str(run.folder), out=False), "is not finished", "fedlap resume")
     one_line(call("report", str(compared), out=False), "is not finished")
@@ -191,7 +191,7 @@ def test_unfinished_runs_are_said(call, compared, tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda facts: facts.pop("kept"), "does not say 'kept'"),
+        (lambda facts: facts.pop("kept"), "has no 'kept'"),
         (lambda facts: facts.update(algorithms=[1]), "is damaged"),
         (lambda facts: facts["kept"].pop("fedu"), "is damaged"),
     ],
@@ -201,7 +201,7 @@ def test_damaged_comparisons_are_said(call, compared, change, said):
     facts = json.loads(file.read_bytes())
     change(facts)
     file.write_text(json.dumps(facts))
-    one_line(call("report", str(compared), out=False), said, "`fedlap compare` write it again")
+    one_line(call("report", str(compared), out=False), said, "run `fedlap compare` again")
 
 
 @pytest.mark.usefixtures("unpictured")
@@ -210,9 +210,9 @@ def test_data_that_changed_are_said_and_left_out(call, tmp_path):
     (tmp_path / "my.csv").write_text("\n".join(["who,x,y", *rows]))
     words = "--data", str(tmp_path / "my.csv"), "--client", "who", "--label", "y", "--rounds", "2"
     assert call("run", *words)[0] == 0
-    (run,) = runs_in(tmp_path / "runs")
+    (run,) = list_run_folders(tmp_path / "runs")
     (tmp_path / "my.csv").unlink()
     code, out, err = call("report", str(run.folder), out=False)
     assert code == 0
-    assert "clients and graph are left out" in " ".join(err.split())
-    assert "Over rounds" in page(out).read_text("utf-8")
+    assert "clients and graph are omitted" in " ".join(err.split())
+    assert "Learning curves" in page(out).read_text("utf-8")

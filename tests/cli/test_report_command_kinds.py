@@ -5,31 +5,31 @@ import re
 
 import pytest
 
-from fedlap.cli.graph_source import loaded
-from fedlap.cli.predict import models
-from fedlap.experiments.run_folder import runs_in
-from fedlap.report.page.client_gains import scored
-from fedlap.report.page.result_folders import kept
+from fedlap.cli.graph_source import load_experiment_data
+from fedlap.cli.trained_models import load_trained_models
+from fedlap.experiments.run_folder import list_run_folders
+from fedlap.report.page.client_gains import score_clients
+from fedlap.report.page.result_folders import load_results
 from pages import page
 
 
 def test_rows_of_one_algorithm_are_told_apart(call, tmp_path):
     for lr in ("0.01", "0.1"):
         assert call("run", "--rounds", "2", "--lr", lr)[0] == 0
-    made = kept([run.folder for run in runs_in(tmp_path / "runs")])
+    made = load_results([run.folder for run in list_run_folders(tmp_path / "runs")])
     assert {"fedu (lr = 0.01)", "fedu (lr = 0.1)"} == set(made.runs)
 
 
 @pytest.mark.usefixtures("unpictured")
 def test_one_run_alone(call, tmp_path):
     assert call("run", "--graph", "ring", "--rounds", "3")[0] == 0
-    (run,) = runs_in(tmp_path / "runs")
+    (run,) = list_run_folders(tmp_path / "runs")
     code, out, err = call("report", str(run.folder), out=False)
     assert (code, err) == (0, "")
     text = page(out).read_text("utf-8")
-    for title in ("Scores", "Over rounds", "Objective", "Client by client", "The graph of fedu"):
+    for title in ("Scores", "Learning curves", "Objective", "Score per client", "Graph of fedu"):
         assert f">{title}<" in text
-    assert "What the numbers show" not in text  # there is nobody to lead
+    assert "<h2 id=\"s-summary-head\">" not in text  # there is nobody to lead
     assert "20 clients, 20 edges" in text
 
 
@@ -41,15 +41,15 @@ def test_sweeps_and_tunings(call, tmp_path, command):
     assert call(command, *varied, *more, "--rounds", "2")[0] == 0
     folder = next((tmp_path / "runs").glob(f"*-{command}-*"))
     facts = json.loads(next(folder.glob("*.json")).read_bytes())
-    again = json.loads(json.dumps(kept([folder]).made.as_dict()))
+    again = json.loads(json.dumps(load_results([folder]).comparison.as_dict()))
     assert again == {key: facts[key] for key in again}
     code, out, err = call("report", str(folder), out=False)
     assert (code, err) == (0, "")
     text = page(out).read_text("utf-8")
-    assert "Against strength" in text
+    assert "Effect of strength" in text
     assert "<dt>batch</dt><dd>varied</dd>" in text
-    assert ("Client by client" in text) == (command == "sweep")  # folds have no test rows of their own
-    assert ("chosen" in text) == (command == "tune")
+    assert ("Score per client" in text) == (command == "sweep")  # folds have no test rows of their own
+    assert ("<small>selected</small>" in text) == (command == "tune")
     assert ("test rows" in text) == (command == "sweep")
     if command == "tune":
         assert "one standard deviation over folds" in text
@@ -61,7 +61,7 @@ def test_rows_of_other_data_have_no_clients_beside_the_first(call, tmp_path):
     assert call("sweep", *words)[0] == 0
     code, out, err = call("report", str(next((tmp_path / "runs").glob("*-sweep-*"))), out=False)
     assert code == 0
-    assert "clients of scarce.keep = 0.9 are left out; its data are others" in " ".join(err.split())
+    assert "clients of scarce.keep = 0.9 are omitted; its data differ" in " ".join(err.split())
     charts = re.findall(r'class="one scroll" data-name="([^"]+)"', page(out).read_text("utf-8"))
     assert charts == ["scarce.keep = 0.5"]
 
@@ -74,8 +74,8 @@ def test_a_learned_graph_is_drawn_beside_the_other(call, tmp_path):
     code, out, _ = call("report", str(next((tmp_path / "runs").glob("*-compare-*"))), out=False)
     assert code == 0
     text = page(out).read_text("utf-8")
-    assert "The graph of fedu-learned" in text
-    assert "The graph of fedu<" in text
+    assert "Graph of fedu-learned" in text
+    assert "Graph of fedu<" in text
     assert "20 clients, 190 edges" in text  # of fedu alone
 
 
@@ -84,15 +84,15 @@ def test_regression_counts_losses(call, tmp_path):
     words = "--data", "synthetic", "--set", "data.task=regression", "--set", "data.clients=6"
     assert call("compare", *words, "--algorithms", "fedu,local", "--seeds", "0,1", "--rounds", "3")[0] == 0
     folder = next((tmp_path / "runs").glob("*-compare-*"))
-    found = kept([folder])
-    run, scores = found.runs["local"][0], found.made.runs["local"][0]
-    each = scored(loaded(run.experiment)[0], models(run.folder))
+    found = load_results([folder])
+    run, scores = found.runs["local"][0], found.comparison.runs["local"][0]
+    each = score_clients(load_experiment_data(run.experiment)[0], load_trained_models(run.folder))
     assert -each.mean() == pytest.approx(scores[-1].loss_mean, rel=1e-6)
     code, out, err = call("report", str(folder), out=False)
     assert (code, err) == (0, "")
     text = page(out).read_text("utf-8")
-    assert "Fall of each client&#x27;s loss" in text
-    assert "Who has which labels" not in text
+    assert "Reduction of each client&#x27;s test loss" in text
+    assert "Label distribution" not in text
 
 
 @pytest.mark.usefixtures("unpictured")
@@ -105,7 +105,7 @@ def test_diverged_runs_are_said_and_not_ranked(call, tmp_path):
     assert code == 0
     text = page(out).read_text("utf-8")
     assert 'class="muted">diverged<' in text
-    assert "Not drawn, since it diverged: fedu." in text
+    assert "Diverged, not drawn: fedu." in text
     assert "fedu diverged in 2 of 2 seeds and is not ranked" in text
-    run = next(run for run in runs_in(tmp_path / "runs") if run.experiment.algorithm["name"] == "fedu")
+    run = next(run for run in list_run_folders(tmp_path / "runs") if run.experiment.algorithm["name"] == "fedu")
     assert call("report", str(run.folder), out=False)[0] == 0

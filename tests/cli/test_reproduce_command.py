@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from fedlap.cli.workers import side_by_side
-from fedlap.report.eta import Remaining, duration
+from fedlap.cli.workers import run_processes
+from fedlap.report.eta import Eta, format_duration
 from fedlap.reproduce import recipe as recipes
-from fedlap.reproduce.cell_results import Findings, stored
-from fedlap.reproduce.recipe import known_recipes, recipe
-from fedlap.reproduce.results_pages import apart, results
+from fedlap.reproduce.cell_results import ResultFolder, read_tuned_values
+from fedlap.reproduce.recipe import find_recipe, known_recipes
+from fedlap.reproduce.results_pages import build_results_pages, find_deviations
 from small_recipes import SMALL
 
 ROOT = Path(__file__).parents[2]
@@ -46,15 +46,15 @@ SMALLEST = [pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else nam
 
 @pytest.mark.parametrize("name", SMALLEST)
 def test_every_recipe_runs_in_its_smallest_form(call, monkeypatch, name, tmp_path):
-    made = smallest(recipe(name))
+    made = smallest(find_recipe(name))
     monkeypatch.setattr(
-        "fedlap.report.page.matplotlib_figures.pictures", lambda section, places: {}
+        "fedlap.report.page.matplotlib_figures.render_figures", lambda section, places: {}
     )  # a second each
-    monkeypatch.setattr(sys.modules["fedlap.cli.reproduce"], "recipe", lambda name: made)
+    monkeypatch.setattr(sys.modules["fedlap.cli.reproduce"], "find_recipe", lambda name: made)
     code, out, err = call("reproduce", name, "--quick")
     assert code == 0, err
-    findings = Findings(tmp_path / "runs" / "quick")
-    for unit in made.smaller().units():
+    findings = ResultFolder(tmp_path / "runs" / "quick")
+    for unit in made.quick_form().units():
         assert findings.has(unit, [0]), unit
         assert made.rows[unit.row].title in out
     page = (tmp_path / "runs" / "quick" / name / "page.html").read_text()
@@ -63,7 +63,7 @@ def test_every_recipe_runs_in_its_smallest_form(call, monkeypatch, name, tmp_pat
 
 
 def test_a_recipe_of_ones_own_goes_on_where_it_was(call, own, monkeypatch, tmp_path):
-    monkeypatch.setattr("fedlap.report.page.matplotlib_figures.pictures", lambda section, places: {})
+    monkeypatch.setattr("fedlap.report.page.matplotlib_figures.render_figures", lambda section, places: {})
     code, out, err = call("reproduce", own, "--seeds", "0,3")
     assert code == 0, err
     assert "paper 90.00 ± 1.00" in out
@@ -74,7 +74,7 @@ def test_a_recipe_of_ones_own_goes_on_where_it_was(call, own, monkeypatch, tmp_p
     assert re.search(r'^FedU,"digits, convex",2,0,0\.3,\d\d\.\d+,\d\.\d+,90\.0,1\.0,0$', plain, re.MULTILINE)
     code, again, err = call("reproduce", own, "--seeds", "0,3")
     assert code == 0
-    assert "2 of 2 rows are in" in err
+    assert "2 of 2 rows are finished and loaded from" in err
     assert "tuning" not in err
     assert again == out
     _, _, err = call("reproduce", own, "--seeds", "0,3,5")
@@ -93,8 +93,8 @@ def test_data_that_cannot_be_had_are_said_and_the_rest_goes_on(call, own):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["reproduce"], "name recipes, or give --all"),
-        (["reproduce", "table-down-sampled", "--all"], "name recipes, or give --all"),
+        (["reproduce"], "no recipes; pass names or --all"),
+        (["reproduce", "table-down-sampled", "--all"], "both recipes and --all; pass names or --all"),
         (["reproduce", "table-one"], "table-down-sampled"),
         (["reproduce", "table-down-sampled", "--data", "hra"], "har"),
         (["reproduce", "table-down-sampled", "--cells", "har"], "har-convex"),
@@ -115,17 +115,18 @@ def test_a_mistake_is_one_line(call, words, said):
 def test_results_are_written_from_what_was_found(call, own, monkeypatch, tmp_path):
     call("reproduce", own, "--seeds", "0,3")
     monkeypatch.setattr(sys.modules["fedlap.cli.results"], "known_recipes", lambda: [own])
-    folder, to, tuned = tmp_path / "runs", tmp_path / "R.md", tmp_path / "tuned"
+    folder, to, tuned = tmp_path / "runs", tmp_path / "pages", tmp_path / "tuned"
     code, _, err = call("results", str(folder), "--to", str(to), "--tuned", str(tuned), out=False)
     assert code == 0
     assert "no reason" in err  # four rounds are far from the made-up 90
-    assert "Digits" in to.read_text()
+    assert "Digits" in (to / "README.md").read_text()
+    assert "Digits" in (to / "digits-table.md").read_text()
     kept = json.loads((tuned / "digits-table.json").read_text())
     assert set(kept) == {f"digits-table/digits-convex-steps/{row}" for row in ("local", "fedu")}
-    monkeypatch.setattr("fedlap.reproduce.cell_results.TUNED", tuned)
+    monkeypatch.setattr("fedlap.reproduce.cell_results.TUNED_FOLDER", tuned)
     _, _, err = call("reproduce", own, "--seeds", "0,3", "--out", str(tmp_path / "new"), out=False)
     assert "tuning" not in err
-    assert "2 rows take the values that are stored with the recipe; --tune" in err
+    assert "2 rows use the tuned values that are stored with the recipe; --tune" in err
     _, _, err = call("reproduce", own, "--seeds", "0,3", "--tune", "--out", str(tmp_path / "anew"), out=False)
     assert "Local: tuning, 20 runs" in err
     code, _, err = call("results", str(tmp_path / "none"), out=False)
@@ -134,22 +135,36 @@ def test_results_are_written_from_what_was_found(call, own, monkeypatch, tmp_pat
 
 
 def committed():
-    return [recipe(name) for name in known_recipes()], Findings(ROOT / "results")
+    return [find_recipe(name) for name in known_recipes()], ResultFolder(ROOT / "results")
 
 
-def test_results_md_is_what_the_files_say():
-    assert (ROOT / "RESULTS.md").read_text() == results(*committed())
+def test_result_pages_are_what_the_files_say():
+    folder = ROOT / "docs" / "results"
+    assert {path.name: path.read_text() for path in folder.iterdir()} == build_results_pages(*committed())
+
+
+def test_verdicts_take_two_screens():
+    text = build_results_pages(*committed())["README.md"]
+    assert text.count("\n") <= 120
+    for mark in "✓✗?":
+        assert f" {mark} " in text
+
+
+def test_results_go_into_a_folder(call, tmp_path):
+    code, _, err = call("results", str(ROOT / "results"), "--to", str(tmp_path / "R.md"), out=False)
+    assert code == 2
+    assert "expected a folder" in err
 
 
 def test_stored_values_are_what_the_files_say():
     made, findings = committed()
     for each in made:
-        assert stored(each.name) == findings.tuned(each)
+        assert read_tuned_values(each.name) == findings.tuned_values(each)
 
 
 def test_every_large_difference_to_the_paper_is_explained():
     made, findings = committed()
-    assert [far for each in made for far in apart(each, findings) if far.reason is None] == []
+    assert [far for each in made for far in find_deviations(each, findings) if far.reason is None] == []
 
 
 def test_no_result_was_chosen_on_test_rows():
@@ -164,24 +179,24 @@ def test_no_result_was_chosen_on_test_rows():
 
 def test_the_rest_is_told_by_what_was_done():
     now = [0.0]
-    remaining = Remaining(10.0, lambda: now[0])
-    assert remaining.text() == ""
+    remaining = Eta(10.0, lambda: now[0])
+    assert remaining.describe() == ""
     now[0] = 30.0
     remaining.finish(2.5)
-    assert remaining.left() == pytest.approx(90.0)
+    assert remaining.estimate_seconds_left() == pytest.approx(90.0)
     remaining.add(1.0)
     remaining.add(1.5)
-    assert remaining.text() == "about 30 s left"
-    assert [duration(each) for each in (89, 91, 5399, 5401)] == ["89 s", "2 min", "90 min", "1.5 h"]
+    assert remaining.describe() == "about 30 s left"
+    assert [format_duration(each) for each in (89, 91, 5399, 5401)] == ["89 s", "2 min", "90 min", "1.5 h"]
 
 
 def test_recipes_are_found_beside_the_readme_too():
-    assert (ROOT / "recipes").resolve() == recipes.FOLDER.resolve()
+    assert (ROOT / "recipes").resolve() == recipes.RECIPE_FOLDER.resolve()
 
 
 def test_workers_make_the_same(call, own, monkeypatch, tmp_path):
     """Cells are made by processes of their own; what they say is passed on, and one ledger has all runs."""
-    monkeypatch.setattr("fedlap.report.page.matplotlib_figures.pictures", lambda section, places: {})
+    monkeypatch.setattr("fedlap.report.page.matplotlib_figures.render_figures", lambda section, places: {})
     other = 'title = "other"\ndata = { name = "digits" }\nmodel = { name = "mlp", hidden = [4] }\n'
     Path(own).write_text(f"{SMALL}\n[cells.other]\n{other}")
     code, out, err = call("reproduce", own, "--seeds", "0,3", "--workers", "2", "--no-page")
@@ -201,7 +216,7 @@ def test_workers_make_the_same(call, own, monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_workers_share_the_rows_of_a_cell(call, own, monkeypatch, tmp_path):
     """A row and what follows it by one process, others beside them; none is lost of the file they share."""
-    monkeypatch.setattr("fedlap.report.page.matplotlib_figures.pictures", lambda section, places: {})
+    monkeypatch.setattr("fedlap.report.page.matplotlib_figures.render_figures", lambda section, places: {})
     more = """
 [rows.fedavg]
 title = "FedAvg"
@@ -218,7 +233,7 @@ follows = { lr = "fedavg" }
     monkeypatch.setattr(
         sys.modules["fedlap.cli.reproduce"],
         "side_by_side",
-        lambda commands, workers: parts.extend(commands) or side_by_side(commands, workers),
+        lambda commands, workers: parts.extend(commands) or run_processes(commands, workers),
     )
     code, out, err = call("reproduce", own, "--seeds", "0", "--workers", "3", "--no-page")
     assert code == 0, err

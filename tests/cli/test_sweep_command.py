@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from fedlap.cli.vary import combinations, split
+from fedlap.cli.vary import list_combinations, split_values
 from fedlap.errors import InputError
 from fedlap.experiments.experiment import Experiment
 
@@ -118,9 +118,9 @@ def test_what_a_sweep_writes(call, tmp_path):
     code, out, _ = call("sweep", *words)
     assert code == 0
     assert "fedu on synthetic: test rows after round 3, mean ± std over 2 seeds" in out
-    assert "leads in test accuracy (pooled); the test supports it against " in out
-    assert "Paired over 2 seeds: difference [its 95 % interval], p of a two-sided t-test\n" in out
-    assert "by Holm's rule for all 3 pairs" in out
+    assert "has the highest pooled test accuracy; the difference is significant against " in out
+    assert "Paired over 2 seeds: mean difference [95 % interval], two-sided t-test p-value\n" in out
+    assert "(Holm-corrected for all 3 pairs" in out
     assert "  against strength = " in out
     (folder,) = (tmp_path / "runs").glob("synthetic-sweep-*")
     assert f"Table and picture are in {folder}" in out
@@ -167,7 +167,7 @@ def test_a_diverging_value_does_not_stop_the_others(call, tmp_path):
     words = ("sweep", *REGRESSION, "--vary", "lr=0.01,0.02,9", "--seeds", "0-1", "--rounds", "10")
     code, out, err = call(*words)
     assert code == 1
-    assert "lr = 0.02 leads in test loss" in out
+    assert "lr = 0.02 has the lowest pooled test loss" in out
     assert "lr = 9 diverged in 2 of 2 seeds and is not ranked" in out
     assert "the best" not in out  # the largest was tried
     lines = [line for line in err.splitlines() if line.startswith("error: ")]
@@ -195,7 +195,7 @@ def test_a_diverging_algorithm_does_not_stop_the_others(call, tmp_path):
     assert "lower strength" in err
     (row,) = [line for line in out.splitlines() if line.strip().startswith("fedu  ")]
     assert "diverged" in row
-    assert "leads in test loss" in out
+    assert "has the lowest pooled test loss" in out
     assert "fedu diverged in 2 of 2 seeds and is not ranked" in out
     assert len(list((tmp_path / "runs").glob("synthetic-*"))) == 7
     (folder,) = (tmp_path / "runs").glob("*compare*")
@@ -215,7 +215,7 @@ def test_where_all_diverge_a_table_is_written_all_the_same(call, tmp_path):
 
 
 def values(*texts, algorithm="fedu"):
-    return [each.values for each in combinations(texts, algorithm)]
+    return [each.values for each in list_combinations(texts, algorithm)]
 
 
 def test_values_are_read_as_those_of_set():
@@ -235,7 +235,7 @@ def test_duplicates_are_dropped_and_one_value_is_fine():
 
 
 def test_fields_go_by_their_options_names():
-    tried = combinations(
+    tried = list_combinations(
         ["local-steps=1", "strength=1", "graph.weight=1", "model=mlp", "neighbours=all"], "fedu"
     )
     assert [field.path for field in tried[0].fields] == [
@@ -243,7 +243,7 @@ def test_fields_go_by_their_options_names():
     ]  # fmt: skip
     assert tried[0].label == "local_steps = 1, strength = 1, graph.weight = 1, model = mlp, neighbours = all"
     with pytest.raises(InputError, match="varied twice"):
-        combinations(["lr=1", "algorithm.lr=2"], "fedu")
+        list_combinations(["lr=1", "algorithm.lr=2"], "fedu")
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_fields_go_by_their_options_names():
      ('"a,b",c', ['"a,b"', "c"]), ("", [""]), ("1,", ["1", ""]), ("],[", ["]", "["])],
 )  # fmt: skip
 def test_commas_within_brackets_do_not_part(text, pieces):
-    assert split(text) == pieces
+    assert split_values(text) == pieces
 
 
 def test_the_graph_of_a_file_is_a_value(call, tmp_path):

@@ -57,7 +57,7 @@ def test_mistakes_of_theory_are_one_line(kept, call, tmp_path):
     assert code == 2
     (diverged,) = (path.parent for path in (tmp_path / "runs").glob("*/diverged.json"))
     for words, said in (
-        (["theory", other], "about fedu and dfedu"),
+        (["theory", other], "is a run of local; use a run of fedu or dfedu"),
         (["theory", str(diverged)], "has diverged"),
         (["theory", str(tmp_path)], "is not the folder of a run"),
         (["theory", other, "--accuracy", "-1"], "above zero"),

@@ -58,7 +58,7 @@ def test_what_it_writes_and_the_commands_that_use_it(call, tmp_path):
     assert by_file["experiment"]["model"]["l2"] == tuned.model["l2"]
     again = call(*shlex.split(commands[1])[1:], "--json")
     assert json.loads(again[1])["folder"] == by_file["folder"]
-    assert "this run is there already" in again[2]
+    assert "this run is finished and loaded from" in again[2]
     assert "Laplacian" in call("cite", str(folder), out=False)[1]
 
 
@@ -102,13 +102,13 @@ def test_finished_runs_are_shown_and_stopped_ones_go_on(call, tmp_path):
     words = (*SMALL, "--vary", "lr=0.02,0.1", "--folds", "2", "--json")
     first = json.loads(call("tune", *words, "--rounds", "2")[1])
     _, out, err = call("tune", *words, "--rounds", "2")
-    assert "4 of 4 runs are there already" in err
+    assert "4 of 4 runs are finished and loaded" in err
     assert json.loads(out)["candidates"] == first["candidates"]
     _, out, err = call("tune", *words, "--rounds", "5")
-    assert "4 of 4 runs go on from round 2" in err
+    assert "4 of 4 runs resume from round 2" in err
     went_on = json.loads(out)
     _, out, err = call("tune", *words, "--rounds", "5", "--again")
-    assert "go on" not in err
+    assert "resume" not in err
     for one, other in zip(went_on["candidates"], json.loads(out)["candidates"], strict=True):
         assert one["mean"] == other["mean"]
         assert [s["loss"] for s in one["scores"]] == [s["loss"] for s in other["scores"]]
@@ -124,7 +124,7 @@ def test_data_are_loaded_once_a_seed_and_everything_is_one_stack(call, monkeypat
     assert loads == [0, 4]
     assert err.count("round 2/2") == 1
     assert "3 values of lr × strength, seeds 0,4  round 2/2" in err
-    assert "note: lr = 0.1, strength = 3 is left out; algorithm.strength = 3 is too large" in err
+    assert "note: lr = 0.1, strength = 3 is skipped; algorithm.strength = 3 is too large" in err
 
 
 def test_the_usual_values_are_tried_where_nothing_is_varied(call):
@@ -150,8 +150,8 @@ def test_a_candidate_that_diverges_is_shown_and_not_chosen(call):
     )
     code, out, err = call("tune", *words, "--vary", "lr=9,0.01", "--rounds", "30")
     assert code == 0, err
-    assert "best: lr = 0.01 (lowest mean, the first in order among equals), by loss" in out
-    assert "lr = 9 diverged and is not chosen" in out
+    assert "best: lr = 0.01 (lowest mean loss on held-out training rows; ties go to the first)" in out
+    assert "lr = 9 diverged and is not selected" in out
     assert err.count("training diverged") == 1
     code, out, err = call("tune", *words, "--vary", "lr=9,10", "--rounds", "30")
     assert code == 1
@@ -163,16 +163,16 @@ def test_a_candidate_that_diverges_is_shown_and_not_chosen(call):
     ("words", "says"),
     [
         (("--vary", "lr=abc,1"), "error: with lr = abc: algorithm.lr = 'abc'"),
-        (("--vary", "lr"), "error: --vary lr: write field=value,value,…"),
+        (("--vary", "lr"), "error: --vary lr: expected field=value,value,…"),
         (("--vary", "nope=1"), "error: unknown field to vary 'nope'"),
-        (("--vary", "seed=1,2"), "error: --vary seed=1,2: seeds are not varied but repeated"),
-        (("--vary", "fold.number=2,3"), "error: --vary fold.number: tune takes this from --folds"),
-        (("--set", "fold.number=3"), "error: --set fold.number: tune takes this from --folds"),
-        (("--set", "seed=3"), "error: --set seed=3: tune takes this from --seeds"),
+        (("--vary", "seed=1,2"), "error: --vary seed=1,2: seeds cannot be varied; use --seeds"),
+        (("--vary", "fold.number=2,3"), "error: --vary fold.number: tune does not take this field; use --folds"),
+        (("--set", "fold.number=3"), "error: --set fold.number: tune does not take this field; use --folds"),
+        (("--set", "seed=3"), "error: --set seed=3: tune does not take this field; use --seeds"),
         (("--folds", "1"), "error: Invalid value for '--folds'"),
-        (("--folds", "1000"), "error: fold: of 1000 folds number 37 is empty; take fewer folds"),
+        (("--folds", "1000"), "error: fold: fold 37 of 1000 is empty; use fewer folds"),
         (("--folds", "5000"), "error: Invalid value for '--folds'"),
-        (("--lr", "0.1", "--strength", "0"), "error: tune: nothing of fedu is left to choose"),
+        (("--lr", "0.1", "--strength", "0"), "error: tune: no setting of fedu is left to tune"),
         (("--vary", "strength=50,60"), "error: with strength = 50: algorithm.strength = 50 is too large"),
         (("--algorithm", "local", "--vary", "graph=ring,path"), "error: tune: graph = ring and graph = path"),
         (("--algorithm", "nope"), "error: unknown algorithm 'nope'"),

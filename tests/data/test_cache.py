@@ -10,7 +10,7 @@ import pytest
 from disk import TOO_LONG, folder_of, tree
 from downloads import HTML, OTHER
 from fedlap.data import cache
-from fedlap.storage.cache_folder import cache_folder
+from fedlap.storage.cache_folder import get_cache_folder
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -47,7 +47,7 @@ ARRAYS = {
 def test_arrays_come_back_as_they_were_written(tmp_path, array, save):
     names = {"abcdefghi"[:length] for length in range(1, 10)}  # so that arrays begin anywhere in the file
     save(tmp_path / "arrays.npz", **dict.fromkeys(names, array))
-    found = cache.map_arrays(tmp_path / "arrays.npz")
+    found = cache.map_npz(tmp_path / "arrays.npz")
     assert set(found) == names
     for back in found.values():
         assert (back.dtype, back.shape) == (array.dtype, array.shape)
@@ -59,12 +59,12 @@ def test_plain_bytes_are_mapped_and_writing_to_them_leaves_the_file(tmp_path):
     path = tmp_path / "arrays.npz"
     np.savez(path, x=ARRAYS["uint8"])
     before = path.read_bytes()
-    x = cache.map_arrays(path)["x"]
+    x = cache.map_npz(path)["x"]
     assert isinstance(x, np.memmap)
     x += 1
     x.flush()
     assert path.read_bytes() == before
-    assert np.array_equal(cache.map_arrays(path)["x"], ARRAYS["uint8"])
+    assert np.array_equal(cache.map_npz(path)["x"], ARRAYS["uint8"])
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -72,7 +72,7 @@ def test_python_objects_are_refused(tmp_path, save):
     path = tmp_path / "arrays.npz"
     save(path, x=np.array([{}, None]), allow_pickle=True)
     with pytest.raises(ValueError, match=r"[Oo]bject"):
-        cache.map_arrays(path)
+        cache.map_npz(path)
 
 
 class Making:
@@ -96,9 +96,9 @@ def assert_made(arrays):
 def test_a_fast_form_is_made_once(capsys):
     make = Making()
     for _ in range(3):
-        assert_made(cache.kept("made", make))
+        assert_made(cache.load_cached_arrays("made", make))
     assert make.times == 1
-    assert names_in(cache_folder() / "fast") == {"made.npz"}
+    assert names_in(get_cache_folder() / "fast") == {"made.npz"}
     assert capsys.readouterr().err == ""
 
 
@@ -123,28 +123,28 @@ DAMAGES = {
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_fast_form_is_made_again(capsys, damage):
     make = Making()
-    cache.kept("made", make)
-    path = cache.fast_form("made")
+    cache.load_cached_arrays("made", make)
+    path = cache.locate_cached_arrays("made")
     whole = path.read_bytes()
     path.write_bytes(damage(whole))
     for _ in range(2):
-        assert_made(cache.kept("made", make))
+        assert_made(cache.load_cached_arrays("made", make))
     assert make.times == 2
-    assert capsys.readouterr().err == f"note: {path} is damaged and is made again\n"
+    assert capsys.readouterr().err == f"note: {path} is damaged and is rebuilt\n"
     assert path.read_bytes() == whole
     assert names_in(path.parent) == {"made.npz"}
 
 
 def test_a_fast_form_with_a_changed_byte_is_no_traceback():
     make = Making()
-    cache.kept("made", make)
-    path = cache.fast_form("made")
+    cache.load_cached_arrays("made", make)
+    path = cache.locate_cached_arrays("made")
     whole = path.read_bytes()
     surprises = set()
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x80]) + whole[place + 1 :])
         try:
-            cache.kept("made", make)
+            cache.load_cached_arrays("made", make)
         except Exception as error:
             surprises.add(repr(error))
     assert surprises == set()
@@ -159,7 +159,7 @@ def fast_is_a_file(tmp_path):
 
 
 def its_name_is_taken(tmp_path):
-    cache.fast_form("made").mkdir(parents=True)
+    cache.locate_cached_arrays("made").mkdir(parents=True)
 
 
 def cannot_be_looked_into(tmp_path):
@@ -172,10 +172,10 @@ def test_without_a_fast_form_arrays_come_all_the_same(tmp_path, capsys, hinder):
     before = tree(tmp_path)
     make = Making()
     for times in (1, 2):
-        assert_made(cache.kept("made", make))
+        assert_made(cache.load_cached_arrays("made", make))
         assert make.times == times
         err = capsys.readouterr().err
-        assert err.startswith(f"note: {cache.fast_form('made')} cannot be written (")
+        assert err.startswith(f"note: {cache.locate_cached_arrays('made')} cannot be written (")
         assert err.count("\n") == 1
         assert "None" not in err
     assert tree(tmp_path) == before
@@ -197,12 +197,14 @@ def files_up_to(size):
 def test_a_fast_form_that_does_not_fit_leaves_nothing(capsys):
     made = {"x": np.arange(10), "y": np.arange(100_000)}
     with files_up_to(20_000):
-        arrays = cache.kept("made", lambda: made)
+        arrays = cache.load_cached_arrays("made", lambda: made)
     assert all(np.array_equal(arrays[name], array) for name, array in made.items())
     note = (
-        f"note: {cache.fast_form('made')} cannot be written (File too large); made is read anew each time\n"
+        f"note: {cache.locate_cached_arrays('made')} cannot be written (File too large); made is not cached\n"
     )
     assert capsys.readouterr().err == note
-    assert names_in(cache_folder() / "fast") == set()
-    assert np.array_equal(cache.kept("made", lambda: made)["y"], made["y"])  # once there is space again
-    assert names_in(cache_folder() / "fast") == {"made.npz"}
+    assert names_in(get_cache_folder() / "fast") == set()
+    assert np.array_equal(
+        cache.load_cached_arrays("made", lambda: made)["y"], made["y"]
+    )  # once there is space again
+    assert names_in(get_cache_folder() / "fast") == {"made.npz"}

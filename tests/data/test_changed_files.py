@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap.data.prediction_rows import unseen
+from fedlap.data.prediction_rows import read_prediction_rows
 from fedlap.experiments import checkpoints
 from fedlap.experiments.checkpoints import Owner
 from fedlap.personal import Personals
@@ -80,7 +80,7 @@ def test_a_file_that_is_cut_off_ends_no_process(form, tmp_path):
 def test_what_is_read_is_what_was_hashed(form, tmp_path, monkeypatch):
     """Another process replaces the file as soon as it has been hashed."""
     expected = load(rows_of(form, tmp_path / "before")).train.store.clone()
-    path, other, hashed = rows_of(form, tmp_path), rows_of(form, tmp_path / "other", 2.0), files.sha256_of
+    path, other, hashed = rows_of(form, tmp_path), rows_of(form, tmp_path / "other", 2.0), files.hash_file
     digest = hashed(path)
 
     def then_replaced(at):
@@ -89,7 +89,7 @@ def test_what_is_read_is_what_was_hashed(form, tmp_path, monkeypatch):
             other.replace(path)
         return found
 
-    monkeypatch.setattr(files, "sha256_of", then_replaced)
+    monkeypatch.setattr(files, "hash_file", then_replaced)
     made = None
     with suppress(fl.InputError):  # it may be refused
         made = load(path, sha256=digest)
@@ -97,7 +97,7 @@ def test_what_is_read_is_what_was_hashed(form, tmp_path, monkeypatch):
 
 
 def test_a_graph_is_that_which_was_hashed(tmp_path, monkeypatch):
-    path, hashed = tmp_path / "graph.csv", files.sha256_of
+    path, hashed = tmp_path / "graph.csv", files.hash_file
     path.write_text("a,b,1\n")
     digest = hashlib.sha256(b"a,b,1\n").hexdigest()
 
@@ -106,7 +106,7 @@ def test_a_graph_is_that_which_was_hashed(tmp_path, monkeypatch):
         path.write_text("a,b,7\n")
         return found
 
-    monkeypatch.setattr(files, "sha256_of", then_replaced)
+    monkeypatch.setattr(files, "hash_file", then_replaced)
     graph = fl.graph.from_file(["a", "b"], str(path), digest)
     assert graph.weights.matrix().max() == 1
 
@@ -114,15 +114,15 @@ def test_a_graph_is_that_which_was_hashed(tmp_path, monkeypatch):
 def test_rows_to_predict_are_held(tmp_path):
     path = tmp_path / "rows.npz"
     np.savez(path, x=np.ones((4, 2)))
-    x = unseen(str(path), (2,), None).x
+    x = read_prediction_rows(str(path), (2,), None).x
     overwrite(path, bytes(path.stat().st_size))
     assert bool((x == 1).all())
 
 
 def test_tensors_of_a_checkpoint_and_of_models_are_held(tmp_path, federation, graph):
     W = torch.arange(6.0).reshape(2, 3)
-    checkpoints.write(tmp_path, Progress(1, W, None, (1, 2), 0.5, []), Owner("e", ("e",)))
-    found = checkpoints.read(tmp_path, 1, "e").progress([])
+    checkpoints.write_checkpoint(tmp_path, Progress(1, W, None, (1, 2), 0.5, []), Owner("e", ("e",)))
+    found = checkpoints.read_checkpoint(tmp_path, 1, "e").load_progress([])
     fl.fit(fl.FedU(graph), federation, fl.models.linear(), rounds=1).personals.save(tmp_path / "models")
     models = Personals.load(tmp_path / "models").models
     before = models.clone()
@@ -134,13 +134,13 @@ def test_tensors_of_a_checkpoint_and_of_models_are_held(tmp_path, federation, gr
 
 def test_a_checkpoint_that_changes_after_it_was_checked_is_refused(tmp_path):
     W = torch.arange(6.0).reshape(2, 3)
-    checkpoints.write(tmp_path, Progress(1, W, None, (1, 2), 0.5, []), Owner("e", ("e",)))
-    made = checkpoints.read(tmp_path, 1, "e")
+    checkpoints.write_checkpoint(tmp_path, Progress(1, W, None, (1, 2), 0.5, []), Owner("e", ("e",)))
+    made = checkpoints.read_checkpoint(tmp_path, 1, "e")
     state = tmp_path / "round-00000001" / "state.safetensors"
     content = state.read_bytes()
     overwrite(state, content[:-1] + b"\x01")
     with pytest.raises(fl.InputError, match="is damaged"):
-        made.progress([])
+        made.load_progress([])
 
 
 def test_the_next_load_sees_the_new_content(tmp_path):

@@ -39,7 +39,7 @@ def holds(part, store, y, rows):
     assert np.array_equal(part.x, store[flat])
     assert np.array_equal(part.y, y[flat])
     assert part.count.tolist() == [len(own) for own in rows]
-    assert part.owner().tolist() == np.repeat(np.arange(len(rows)), [len(own) for own in rows]).tolist()
+    assert part.find_owners().tolist() == np.repeat(np.arange(len(rows)), [len(own) for own in rows]).tolist()
     for k, own in enumerate(rows):
         assert int(part.first[k]) == sum(len(before) for before in rows[:k])
         assert np.array_equal(part.client(k)[0], store[own])
@@ -55,10 +55,10 @@ def test_a_part_is_rows_of_a_store(counts, shape, seed, data):
     assert holds(part, store, y, rows)
     keep = np.random.default_rng(seed + 1).random(sum(counts)) < 0.5
     masks = np.split(keep, np.cumsum(counts)[:-1])
-    some = part.kept(torch.from_numpy(keep))
+    some = part.select(torch.from_numpy(keep))
     assert holds(some, store, y, [own[mask] for own, mask in zip(rows, masks, strict=True)])
     order = data.draw(st.permutations(range(len(counts))))
-    moved = part.reordered(order)
+    moved = part.reorder(order)
     assert holds(moved, store, y, [rows[place] for place in order])
     assert some.store is moved.store is part.store
 
@@ -77,12 +77,12 @@ def test_all_parts_of_a_federation_share_one_store():
     table = Table.of((torch.randn(60, 4, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 3))
     federation = from_table(table, Dirichlet(5))
     ways = [
-        federation, federation.scaled("client"), federation.pooled(), federation.reordered("42031"),
-        federation.scarce(), federation.scaled("pooled").scarce(cut_test=True).pooled(),
+        federation, federation.scaled("client"), federation.pool_clients(), federation.reorder("42031"),
+        federation.scarce(), federation.scaled("pooled").scarce(cut_test=True).pool_clients(),
     ]  # fmt: skip
     for made in ways:
         assert made.train.store is made.test.store is table.x
-    resident = federation.resident(CPU, torch.float32)
+    resident = federation.to_device(CPU, torch.float32)
     assert resident.train.store is resident.test.store
 
 
@@ -105,9 +105,9 @@ def test_features_stay_in_the_file_that_is_mapped(tmp_path, dtype, scale):
         from_table(Table(torch.from_numpy(own), y, ("a", "b", "c")), Iid(5)).scaled(scale)
         for own in (x, values.copy())
     )
-    moved = on_disk.resident(CPU, torch.float32)
-    ways = [on_disk, moved, on_disk.scarce(), on_disk.reordered("42031")]
-    for made in ways if scale == "client" else [*ways, moved.pooled()]:
+    moved = on_disk.to_device(CPU, torch.float32)
+    ways = [on_disk, moved, on_disk.scarce(), on_disk.reorder("42031")]
+    for made in ways if scale == "client" else [*ways, moved.pool_clients()]:
         assert made.train.store.data_ptr() == made.test.store.data_ptr() == x.ctypes.data
     for method in (fl.Global(lr=1e-4), fl.Local(lr=1e-4), fl.FedU(fl.Graph.ring(on_disk.clients), lr=1e-4)):
         results = [
@@ -124,7 +124,7 @@ def test_features_that_must_change_are_copied_once(tmp_path):
     x = mapped(tmp_path / "x.npy", values)
     federation = from_table(Table(torch.from_numpy(x), torch.arange(40) % 2, ("a", "b")), Iid(4))
     for other, dtype in ((federation, torch.float64), (federation.scaled("pooled"), torch.float32)):
-        resident = other.resident(CPU, dtype)
+        resident = other.to_device(CPU, dtype)
         assert resident.train.store.dtype == dtype
         assert resident.train.store.data_ptr() != x.ctypes.data
         assert len(resident.train.store) + len(resident.test.store) == 40
@@ -164,13 +164,13 @@ def test_scale_is_numpys_mean_and_deviation_in_blocks_of_any_size(shape, dtype, 
     assert scale.shift.shape == scale.factor.shape == mean.shape
     assert np.allclose(scale.shift, mean, rtol=1e-10, atol=0)
     assert np.allclose(1 / scale.factor, std, rtol=1e-10, atol=0)
-    seen = federation.scaled(kind).resident(CPU, torch.float64)
+    seen = federation.scaled(kind).to_device(CPU, torch.float64)
     for block in (1, 7, 100):
         monkeypatch.setattr(standardize, "VALUES_PER_BLOCK", block)
         again = Standardizer.of(kind, federation.train)
         assert np.allclose(again.shift, scale.shift, rtol=1e-12, atol=0)
         assert np.allclose(again.factor, scale.factor, rtol=1e-12, atol=0)
-        anew = federation.scaled(kind).resident(CPU, torch.float64)
+        anew = federation.scaled(kind).to_device(CPU, torch.float64)
         assert np.allclose(anew.train.x, seen.train.x, atol=1e-10)
         assert np.allclose(anew.test.x, seen.test.x, atol=1e-10)
 

@@ -50,7 +50,7 @@ def test_a_client_whose_label_has_run_out_takes_the_next_of_its_mix(alpha, least
 
 def mixes(alpha, share, clients=1000, seed=0):
     stream = draws(seed, "partition")
-    return Dirichlet(clients, alpha)._log_mixes(stream, torch.tensor(share).double()).exp()
+    return Dirichlet(clients, alpha)._draw_log_mixes(stream, torch.tensor(share).double()).exp()
 
 
 @pytest.mark.parametrize(

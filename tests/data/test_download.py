@@ -14,14 +14,14 @@ import pytest
 from disk import folder_of, refused
 from downloads import CONTENT, HTML, OTHER, asked_for, closing, names_in, serving  # noqa: F401 — fixtures
 from fedlap.data import cache, download
-from fedlap.data.download import located, obtained, sha256
-from fedlap.storage.cache_folder import cache_folder
+from fedlap.data.download import compute_sha256, fetch_file, find_file
+from fedlap.storage.cache_folder import get_cache_folder
 
 pytestmark = pytest.mark.usefixtures("alone")
 
 
 def assert_whole(path, content=CONTENT):
-    assert path == cache_folder() / "set" / "file.bin"
+    assert path == get_cache_folder() / "set" / "file.bin"
     assert path.read_bytes() == content
     assert names_in(path.parent) == {"file.bin"}
 
@@ -29,11 +29,11 @@ def assert_whole(path, content=CONTENT):
 @pytest.mark.parametrize("length", [len, None], ids=["length", "no length"])
 def test_a_download_is_whole_under_its_name_and_made_once(serve, length):
     server = serve(CONTENT, length=length)
-    assert located("set", "file.bin") is None
+    assert find_file("set", "file.bin") is None
     for _ in range(2):
-        assert_whole(obtained("set", asked_for(server.address)))
+        assert_whole(fetch_file("set", asked_for(server.address)))
     assert server.asked == [None]
-    assert located("set", "file.bin") == cache_folder() / "set" / "file.bin"
+    assert find_file("set", "file.bin") == get_cache_folder() / "set" / "file.bin"
 
 
 @pytest.mark.parametrize("length", [len, None], ids=["length", "no length"])
@@ -42,21 +42,21 @@ def test_a_bar_moves_on_a_terminal(serve, monkeypatch, length):
     terminal.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    assert_whole(obtained("set", asked_for(serve(CONTENT, length=length).address)))
+    assert_whole(fetch_file("set", asked_for(serve(CONTENT, length=length).address)))
     assert "file.bin" in terminal.getvalue()
     assert "\n\n" not in terminal.getvalue()
 
 
 def test_a_truncated_download_goes_on(serve):
     server = serve(CONTENT, [30_000, 40_000])
-    assert_whole(obtained("set", asked_for(server.address)))
+    assert_whole(fetch_file("set", asked_for(server.address)))
     assert server.asked == [None, "bytes=30000-", "bytes=70000-"]
 
 
 def test_a_stalled_download_goes_on(serve, monkeypatch):
-    monkeypatch.setattr(download, "TIMEOUT", 0.5)
+    monkeypatch.setattr(download, "SECONDS_WITHOUT_DATA", 0.5)
     server = serve(CONTENT, [30_000], stalls=True)
-    assert_whole(obtained("set", asked_for(server.address)))
+    assert_whole(fetch_file("set", asked_for(server.address)))
     assert server.asked == [None, "bytes=30000-"]
 
 
@@ -65,14 +65,14 @@ def test_a_stalled_download_goes_on(serve, monkeypatch):
 )
 def test_what_came_of_a_download_that_breaks_off_is_gone_on_from_later(serve, cut, ranges, came):
     broken = serve(CONTENT, itertools.repeat(cut), ranges=ranges)
-    with refused(broken.address, f"{came:,} of 100,003 bytes", str(cache_folder() / "set")):
-        obtained("set", asked_for(broken.address))
+    with refused(broken.address, f"{came:,} of 100,003 bytes", str(get_cache_folder() / "set")):
+        fetch_file("set", asked_for(broken.address))
     assert len(broken.asked) == 3
-    folder = cache_folder() / "set"
+    folder = get_cache_folder() / "set"
     assert names_in(folder) == {"file.bin.part"}
     assert (folder / "file.bin.part").read_bytes() == CONTENT[:came]
     healthy = serve(CONTENT)
-    assert_whole(obtained("set", asked_for(healthy.address)))
+    assert_whole(fetch_file("set", asked_for(healthy.address)))
     assert healthy.asked == [f"bytes={came}-" if came else None]
 
 
@@ -85,15 +85,17 @@ def test_what_came_of_a_download_that_breaks_off_is_gone_on_from_later(serve, cu
 def test_whatever_an_earlier_download_has_left_the_file_is_right(serve, ranges, part):
     (folder_of() / "file.bin.part").write_bytes(part)
     server = serve(CONTENT, ranges=ranges)
-    assert_whole(obtained("set", asked_for(server.address)))
+    assert_whole(fetch_file("set", asked_for(server.address)))
     assert server.asked[0] == (f"bytes={len(part)}-" if part else None)
 
 
 def test_a_wrong_file_is_refused_and_does_not_stay(serve):
     wrong = serve(OTHER)
-    with refused(wrong.address, "does not give the official file", sha256(OTHER), sha256(CONTENT)):
-        obtained("set", asked_for(wrong.address))
-    assert names_in(cache_folder() / "set") == set()
+    with refused(
+        wrong.address, "does not serve the official file", compute_sha256(OTHER), compute_sha256(CONTENT)
+    ):
+        fetch_file("set", asked_for(wrong.address))
+    assert names_in(get_cache_folder() / "set") == set()
 
 
 FAULTS = {
@@ -112,26 +114,26 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_after_a_bad_address_the_next_is_tried(serve, closed, fault):
     bad, good = serve(**fault), serve(CONTENT)
-    assert_whole(obtained("set", asked_for(bad.address, closed, good.address)))
+    assert_whole(fetch_file("set", asked_for(bad.address, closed, good.address)))
     assert bad.asked
     assert good.asked
 
 
 def test_when_all_addresses_fail_each_is_named(serve, closed):
     bad = [serve(**FAULTS[name]) for name in ("wrong", "not found", "hangs up")]
-    with refused(*(server.address for server in bad), closed, "Not Found", "refused", "put it into"):
-        obtained("set", asked_for(*(server.address for server in bad), closed))
-    assert names_in(cache_folder() / "set") == set()
+    with refused(*(server.address for server in bad), closed, "Not Found", "refused", "copy it to"):
+        fetch_file("set", asked_for(*(server.address for server in bad), closed))
+    assert names_in(get_cache_folder() / "set") == set()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_said_in_a_line(serve, monkeypatch):
-    monkeypatch.setattr(download, "appending", lambda path, anew: FileIO("/dev/full", "w"))
+    monkeypatch.setattr(download, "open_append", lambda path, truncate: FileIO("/dev/full", "w"))
     server = serve(CONTENT)
     with refused("file.bin.part", "No space left on device", "FEDLAP_DATA"):
-        obtained("set", asked_for(server.address, server.address))
+        fetch_file("set", asked_for(server.address, server.address))
     assert server.asked == [None]  # another address would not help
-    assert "file.bin" not in names_in(cache_folder() / "set")
+    assert "file.bin" not in names_in(get_cache_folder() / "set")
 
 
 # Several processes at once.
@@ -156,19 +158,19 @@ sys.exit(sum(child.exitcode != 0 for child in children))
 
 OBTAINING = """
 import sys
-from fedlap.data.download import Original, obtained, official, sha256
+from fedlap.data.download import OfficialFile, compute_sha256, fetch_file, require_sha256
 
 address, digest = sys.argv[1:]
 
 def work():
-    path = obtained("set", Original("file.bin", (address,), official(digest)))
-    assert sha256(path.read_bytes()) == digest
+    path = fetch_file("set", OfficialFile("file.bin", (address,), require_sha256(digest)))
+    assert compute_sha256(path.read_bytes()) == digest
 """
 
 MAKING = """
 import time
 import numpy as np
-from fedlap.data.cache import kept
+from fedlap.data.cache import load_cached_arrays
 
 def make():
     time.sleep(0.1)
@@ -176,7 +178,7 @@ def make():
 
 def work():
     for _ in range(3):
-        arrays = kept("made", make)
+        arrays = load_cached_arrays("made", make)
         assert all(np.array_equal(arrays[name], array) for name, array in make().items())
 """
 
@@ -195,13 +197,13 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @needs_fork
 def test_processes_that_want_the_same_file_download_it_once(serve):
     server = serve(CONTENT, pause=0.03)
-    at_once(OBTAINING, server.address, sha256(CONTENT))
+    at_once(OBTAINING, server.address, compute_sha256(CONTENT))
     assert server.asked == [None]
-    assert_whole(cache_folder() / "set" / "file.bin")
+    assert_whole(get_cache_folder() / "set" / "file.bin")
 
 
 @needs_fork
 def test_processes_that_make_the_same_fast_form_do_not_disturb_each_other():
     assert at_once(MAKING) == ""
-    assert names_in(cache_folder() / "fast") == {"made.npz"}
-    assert np.array_equal(cache.map_arrays(cache.fast_form("made"))["x"], np.arange(300_000))
+    assert names_in(get_cache_folder() / "fast") == {"made.npz"}
+    assert np.array_equal(cache.map_npz(cache.locate_cached_arrays("made"))["x"], np.arange(300_000))

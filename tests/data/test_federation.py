@@ -40,7 +40,7 @@ def test_rows_stay_as_given(kind):
     assert federation.clients == ("a", "b", "c")
     assert federation.train.count.tolist() == [4, 1, 7]
     assert federation.train.first.tolist() == [0, 4, 5]
-    assert federation.train.owner().tolist() == [0] * 4 + [1] + [2] * 7
+    assert federation.train.find_owners().tolist() == [0] * 4 + [1] + [2] * 7
     assert federation.test.count.tolist() == [0, 0, 0]
     assert federation.scale.kind == "none"
     for name, (x, y) in arrays.items():
@@ -141,17 +141,17 @@ def test_missing_numbers_are_named(value):
 def test_wrong_labels_are_named():
     arrays = random_arrays([4, 6, 5])
     arrays["b"][1][5] = 7
-    message = "client 'b', row 5: label 7 is out of range; labels are 0 to 2"
+    message = "client 'b', row 5: label 7 is out of range; expected 0 to 2"
     refused(message, arrays, test_share=0, labels=3)
     refused("client 'b', test row 5: label 7", random_arrays([4, 6, 5]), test=arrays, labels=3)
     arrays["b"][1][5] = -1
     refused("client 'b', row 5: label -1", arrays, test_share=0)
-    refused("labels were named but targets are real", random_arrays([4], real=True), labels=2)
+    refused("labels are named but targets are real", random_arrays([4], real=True), labels=2)
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, 1.5, math.nan])
 def test_a_share_that_cannot_be(share):
-    refused("test_share = .*must be in", random_arrays([4]), test_share=share)
+    refused("test_share = .*; expected a number in", random_arrays([4]), test_share=share)
 
 
 X, Y = np.zeros((3, 2)), np.array([0, 1, 0])
@@ -162,9 +162,9 @@ X, Y = np.zeros((3, 2)), np.array([0, 1, 0])
     [
         ((X[:0], Y[:0]), "client 'b' has no training rows"),
         ((X, Y[:2]), r"client 'b' has features of shape \(3, 2\) and labels of shape \(2,\)"),
-        ((np.zeros((3, 4)), Y), r"client 'b' has real features \(4,\) and labels, client 'a' has real fea"),
+        ((np.zeros((3, 4)), Y), r"client 'b' has real features \(4,\) and labels; expected real fea"),
         ((X.astype(np.uint8), Y), r"client 'b' has byte features \(2,\)"),
-        ((X, Y.astype(float)), r"client 'b' has .* real targets \(1,\), client 'a' has .* labels; make them"),
+        ((X, Y.astype(float)), r"client 'b' has .* real targets \(1,\); expected .* labels, as client 'a'"),
         ((X, np.zeros((3, 2), dtype=int)), r"client 'b' has .* labels of shape \(3, 2\); whole-number"),
         ((X * 1j, Y), "client 'b' has .*real numbers"),
         ((X.astype(str), Y), r"client 'b': features are text \('0\.0'\); turn them into numbers first"),

@@ -47,7 +47,7 @@ def test_flowers_names_of_labels_are_kept():
 @pytest.mark.parametrize(
     ("features", "label", "message"),
     [
-        ("picture", "label", "there is no column 'picture'; columns: image, vector"),
+        ("picture", "label", "there is no column 'picture'; use one of image, vector"),
         (["height", "width"], "label", "there is no column 'width'"),
         ("image", "class", "there is no column 'class'"),
         ("text", "label", "numbers"),

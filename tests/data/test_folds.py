@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedlap as fl
-from fedlap.experiments.content_digest import content_of
+from fedlap.experiments.content_digest import digest_content
 from fedlap.experiments.experiment import Experiment
-from fedlap.experiments.prepare import prepared
+from fedlap.experiments.prepare import prepare
 from random_inputs import random_arrays
 
 COUNTS = [9, 23, 2, 12, 40, 1]
@@ -70,7 +70,7 @@ def test_test_rows_are_gone():
 def test_a_client_s_folds_depend_on_its_name_and_the_seed_alone():
     whole = numbered(COUNTS)
     order = ["d", "a", "f", "c", "e", "b"]
-    one, other = whole.reordered(order).fold(4, 1, 7), whole.fold(4, 1, 7).reordered(order)
+    one, other = whole.reorder(order).fold(4, 1, 7), whole.fold(4, 1, 7).reorder(order)
     for a, b in ((one.train, other.train), (one.test, other.test)):
         assert torch.equal(a.row, b.row)
         assert torch.equal(a.count, b.count)
@@ -90,8 +90,8 @@ def test_folds_are_about_equally_large_however_small_clients_are():
 def test_features_are_scaled_by_the_rows_that_train(scale):
     whole = fl.Federation.from_arrays(random_arrays([20, 11, 8]), labels=3).scaled(scale)
     fold = whole.fold(4, 2, 1)
-    seen = fold.scale.whole(fold.train, torch.float64)
-    groups = [seen] if scale == "pooled" else [seen[fold.train.places(k)] for k in range(3)]
+    seen = fold.scale.standardize_rows(fold.train, torch.float64)
+    groups = [seen] if scale == "pooled" else [seen[fold.train.locate_client(k)] for k in range(3)]
     for group in groups:
         torch.testing.assert_close(group.mean(0), torch.zeros(4).double(), atol=1e-12, rtol=0)
         torch.testing.assert_close(group.std(0, correction=0), torch.ones(4).double())
@@ -110,8 +110,8 @@ def test_those_with_nothing_held_out_do_not_count():
 @pytest.mark.parametrize(
     ("number", "held_out", "says"),
     [
-        (1, 0, "fold: number = 1; it must be a whole number, at least 2"),
-        (3, 3, "fold: held_out = 3; of 3 folds it must be one of 0 to 2"),
+        (1, 0, "fold: number = 1; expected an integer of at least 2"),
+        (3, 3, "fold: held_out = 3; expected 0 to 2, for 3 folds"),
         (3, -1, "fold: held_out = -1"),
     ],
 )
@@ -121,26 +121,26 @@ def test_what_is_no_fold_is_refused(number, held_out, says):
 
 
 def test_a_fold_that_holds_nothing_is_refused():
-    with pytest.raises(fl.InputError, match="of 2 folds number 0 is empty"):
+    with pytest.raises(fl.InputError, match="fold 0 of 2 is empty"):
         numbered([1, 1]).fold(2, 0)
 
 
 def test_an_experiment_may_hold_out_a_fold():
     described = {"data": {"name": "digits"}, "scarce": {}, "seed": 4, "rounds": 2}
     whole = Experiment.of(described)
-    assert "fold" not in whole.described()
+    assert "fold" not in whole.describe()
     fold = Experiment.of({**described, "fold": {"number": 4, "held_out": 3}})
     assert fold.digest != whole.digest
-    assert Experiment.of(fold.described()) == fold
-    assert fold.described()["fold"] == {"number": 4, "held_out": 3}
+    assert Experiment.of(fold.describe()) == fold
+    assert fold.describe()["fold"] == {"number": 4, "held_out": 3}
     made, _ = fold.load()
-    assert content_of(made) == content_of(whole.load()[0].fold(4, 3, seed=4))
-    (ready,) = prepared([fold])
-    assert ready.experiment.content == content_of(made)
+    assert digest_content(made) == digest_content(whole.load()[0].fold(4, 3, seed=4))
+    (ready,) = prepare([fold])
+    assert ready.experiment.content == digest_content(made)
 
 
 def test_the_digest_of_an_experiment_without_folds_is_what_it_was():
-    described = Experiment.of({"data": {"name": "synthetic"}, "graph": {"name": "ring"}}).described()
+    described = Experiment.of({"data": {"name": "synthetic"}, "graph": {"name": "ring"}}).describe()
     assert "fold" not in described
     assert sorted(described) == [
         "algorithm", "batch", "content", "data", "device", "dtype", "engine", "evaluate_every", "graph",
@@ -167,7 +167,7 @@ def test_a_wrong_number_is_one_line():
     for fold, says in (
         ({"number": 1, "held_out": 0}, "^fold.number = 1;"),
         ({"number": 2, "held_out": 2}, "^fold.held_out = 2;"),
-        ({"number": 10**6, "held_out": 0}, "^fold: of 1000000 folds number 0 is empty"),
+        ({"number": 10**6, "held_out": 0}, "^fold: fold 0 of 1000000 is empty"),
     ):
         with pytest.raises(fl.InputError, match=says):
             Experiment.of({"fold": fold}).load()

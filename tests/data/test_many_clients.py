@@ -1,7 +1,6 @@
 """What is done for many clients at once is what would be done for each alone."""
 
 import math
-import sys
 
 import numpy as np
 import pytest
@@ -11,16 +10,16 @@ from hypothesis import strategies as st
 from scipy.sparse import coo_array, csr_array
 
 import fedlap as fl
-from fedlap.data import partition
-from fedlap.data.client_rows import ClientRows, grouped, spans
+from fedlap.data import partition, synthetic_clients
+from fedlap.data.client_rows import ClientRows, concatenate_ranges, group_rows
 from fedlap.data.partition import Dirichlet, Iid, Labels, Quantity
 from fedlap.data.standardize import Standardizer
 from fedlap.data.table import Table
-from fedlap.data.validate import held_out
+from fedlap.data.validate import draw_test_rows
 from fedlap.graph import sparse_weights
-from fedlap.graph.spectrum import TOLERANCE, _lanczos, _start, laplacian, largest
+from fedlap.graph.spectrum import EIGENVALUE_TOLERANCE, _lanczos, _start_vector, build_laplacian, compute_rho
 from fedlap.graph.weights import CompleteWeights, SparseWeights
-from fedlap.randomness import digests, draws
+from fedlap.randomness import digest_names, draws
 from property_settings import law
 
 counts_of = st.lists(st.integers(0, 70), max_size=12)
@@ -34,7 +33,7 @@ def named(number):
 @law
 @given(counts_of, st.integers(0, 9), st.integers(0, 3))
 def test_orders_of_many_clients_are_those_of_each(counts, seed, step):
-    stream, clients = draws(seed, "split"), digests(named(len(counts)))
+    stream, clients = draws(seed, "split"), digest_names(named(len(counts)))
     each = [
         stream.permutation(client, step, count)
         for client, count in zip(clients.tolist(), counts, strict=True)
@@ -45,7 +44,7 @@ def test_orders_of_many_clients_are_those_of_each(counts, seed, step):
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 8, 31])
 def test_numbers_of_many_clients_are_those_of_each(count):
-    stream, clients = draws(4, "data"), digests(named(5))
+    stream, clients = draws(4, "data"), digest_names(named(5))
     for many, one in ((stream.uniforms, stream.uniform), (stream.normals, stream.normal)):
         each = torch.stack([one(client, 2, count) for client in clients.tolist()])
         assert torch.equal(many(clients, 2, count), each)
@@ -55,25 +54,28 @@ def test_numbers_of_many_clients_are_those_of_each(count):
 @given(counts_of.filter(any), st.floats(0, 0.99), st.integers(0, 5))
 def test_rows_are_held_out_as_for_each_client_alone(counts, share, seed):
     names, expected = named(len(counts)), []
-    for client, count in zip(digests(names).tolist(), counts, strict=True):
+    for client, count in zip(digest_names(names).tolist(), counts, strict=True):
         held = min(math.floor(share * count + 0.5), max(0, count - 1))
         smallest = set(draws(seed, "split").permutation(client, 0, count)[:held].tolist())
         expected += [row in smallest for row in range(count)]
-    assert held_out(digests(names), torch.tensor(counts), share, seed).tolist() == expected
+    assert draw_test_rows(digest_names(names), torch.tensor(counts), share, seed).tolist() == expected
 
 
 @law
 @given(st.lists(st.integers(-1, 6), max_size=50))
 def test_grouping_is_a_stable_sort(owners):
     owner = torch.tensor(owners, dtype=torch.int64)
-    rows, count = grouped(owner, 7)
+    rows, count = group_rows(owner, 7)
     assert rows.tolist() == [row for k in range(7) for row, own in enumerate(owners) if own == k]
     assert count.tolist() == [owners.count(k) for k in range(7)]
 
 
 def test_spans():
-    assert spans(torch.tensor([7, 0, 3]), torch.tensor([2, 0, 3])).tolist() == [7, 8, 3, 4, 5]
-    assert spans(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)).tolist() == []
+    assert concatenate_ranges(torch.tensor([7, 0, 3]), torch.tensor([2, 0, 3])).tolist() == [7, 8, 3, 4, 5]
+    assert (
+        concatenate_ranges(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)).tolist()
+        == []
+    )
 
 
 @law
@@ -84,9 +86,9 @@ def test_spans():
 def test_labels_are_taken_at_once_as_one_after_another(counts, clients, alpha, spread):
     left = torch.tensor([count for count in counts if count])
     stream = draws(0, "partition")
-    sizes = partition._sizes(int(left.sum()), spread, stream.normal(0, 0, clients))
-    mix = Dirichlet(clients, alpha)._log_mixes(stream, left.double() / left.sum())
-    together = partition._in_turn(sizes, mix, left)
+    sizes = partition._compute_sizes(int(left.sum()), spread, stream.normal(0, 0, clients))
+    mix = Dirichlet(clients, alpha)._draw_log_mixes(stream, left.double() / left.sum())
+    together = partition._take_in_turn(sizes, mix, left)
     for size, own, taken in zip(sizes.tolist(), mix, together, strict=True):
         assert torch.equal(partition._taken(size, own, left), taken)
         left = left - taken
@@ -117,17 +119,17 @@ def test_many_clients_are_made_without_a_loop_over_them():
     federation = fl.Federation.from_table(table)
     assert len(federation.clients) == MANY
     assert sorted(torch.cat([federation.train.row, federation.test.row]).tolist()) == list(range(3 * MANY))
-    assert len(federation.scarce(cut_test=True).scaled("client").reordered(names).clients) == MANY
-    assert len(federation.remarks()) == 2
+    assert len(federation.scarce(cut_test=True).scaled("client").reorder(names).clients) == MANY
+    assert len(federation.list_warnings()) == 2
     ring = fl.Graph.ring(names)
-    assert ring.aligned(federation.clients).edges == MANY
+    assert ring.align(federation.clients).edges == MANY
     fl.FedU(ring, strength=0.1).check_sampling(1000, MANY)
 
 
 @pytest.mark.parametrize("kind", [Iid, Quantity, Labels, Dirichlet])
 def test_rows_are_dealt_to_many_clients(kind):
     y = torch.from_numpy(np.random.default_rng(0).integers(0, 4, 4 * MANY))
-    owner = kind(MANY // 4).owner(y, 0)
+    owner = kind(MANY // 4).assign_owners(y, 0)
     assert len(owner.unique()) == MANY // 4
     assert owner.min() == 0
 
@@ -154,7 +156,7 @@ def test_graphs_of_many_clients():
 def test_a_complete_graphs_neighbours_are_those_of_its_matrix(size, weight, data):
     complete = CompleteWeights(size, weight)
     matrix, place = complete.matrix().toarray(), data.draw(st.integers(0, size - 1))
-    near, weights = complete.row(place)
+    near, weights = complete.neighbours(place)
     assert near.tolist() == np.flatnonzero(matrix[place]).tolist()
     assert weights.tolist() == matrix[place, near].tolist()
 
@@ -171,7 +173,7 @@ def hubs(size, seed=0):
 @pytest.mark.parametrize("piece", [1, 3, 128])
 @pytest.mark.parametrize("chosen", [1, 2, 40, 399, 400])
 def test_sums_over_long_and_short_lists_of_neighbours(chosen, piece, monkeypatch):
-    monkeypatch.setattr(sparse_weights, "PIECE", piece)
+    monkeypatch.setattr(sparse_weights, "PIECE_LENGTH", piece)
     a, rng = hubs(400), np.random.default_rng(chosen)
     graph = fl.Graph(None, SparseWeights(a))
     W, ids = torch.from_numpy(rng.normal(size=(400, 3))), torch.from_numpy(rng.permutation(400)[:chosen])
@@ -184,7 +186,7 @@ def test_sums_over_long_and_short_lists_of_neighbours(chosen, piece, monkeypatch
             weights[:, np.setdiff1d(np.arange(400), ids)] = 0
         expected = (np.diag(weights.sum(1)) - weights) @ models.numpy()
         assert np.abs(graph.pull(ids, w, elsewhere).numpy() - expected[ids]).max() < 1e-11
-    assert np.abs(graph.weights.times(W).numpy() - full @ W.numpy()).max() < 1e-11
+    assert np.abs(graph.weights.multiply(W).numpy() - full @ W.numpy()).max() < 1e-11
 
 
 def test_models_that_are_no_longer_finite_spoil_their_neighbours_alone():
@@ -226,15 +228,14 @@ def test_eigenvalues_that_are_close_to_others(steps):
     weights = SparseWeights(csr_array(matrix + matrix.T))
     wave = 2 * math.pi * np.arange(size) / size
     known = sum(2 - 2 * np.cos(s * wave) for s in steps).max()
-    found = _lanczos(laplacian(weights), _start(weights), "largest", 10_000)
-    for rho in (found, largest(weights)):
-        assert known * (1 - TOLERANCE) <= rho <= known * (1 + 1e-12)
+    found = _lanczos(build_laplacian(weights), _start_vector(weights), "largest", 10_000)
+    for rho in (found, compute_rho(weights)):
+        assert known * (1 - EIGENVALUE_TOLERANCE) <= rho <= known * (1 + 1e-12)
 
 
 def test_a_long_rings_models_are_those_of_the_matrix(monkeypatch):
-    module = sys.modules["fedlap.data.synthetic"]  # the function of its name hides it
     one = fl.data.synthetic(clients=101, seed=2)
-    monkeypatch.setattr(module, "DENSE_UP_TO", 100)
+    monkeypatch.setattr(synthetic_clients, "DENSE_UP_TO", 100)
     other = fl.data.synthetic(clients=101, seed=2)
     assert (one.models - other.models).abs().max() < 1e-12
     assert torch.equal(one.federation.train.y, other.federation.train.y)

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap.data.frames import FRAME, numbers, repeated
-from fedlap.data.user_files import file
-from fedlap.report import Description, data_summary, draw_clients
+from fedlap.data.frames import FRAME_LOCATION, convert_features, find_repeated
+from fedlap.data.user_files import load_file
+from fedlap.report import DataSummary, data_summary, draw_clients
 from random_inputs import random_arrays
 
 CLIENTS = 60
@@ -29,32 +29,32 @@ def count_calls(monkeypatch, owner, name):
 def test_no_column_of_numbers_is_looked_at_by_itself(monkeypatch):
     frame = pandas.DataFrame(np.random.default_rng(0).normal(size=(4, 300))).rename(columns=str)
     calls = count_calls(monkeypatch, pandas.DataFrame, "__getitem__")
-    assert (numbers(frame, FRAME) == frame.to_numpy()).all()
+    assert (convert_features(frame, FRAME_LOCATION) == frame.to_numpy()).all()
     assert len(calls) < 5
 
 
 @pytest.mark.parametrize("kind", ["Int64", "Float32", "bool", "float32", "int8"])
 def test_numbers_of_every_kind_are_those_of_each_column(kind):
     frame = pandas.DataFrame({"a": [1, 0, 1], "b": [0, 0, 1]}).astype({"a": kind})
-    made = numbers(frame, FRAME)
+    made = convert_features(frame, FRAME_LOCATION)
     assert made.dtype == np.float64
     assert made.tolist() == [[1, 0], [0, 0], [1, 1]]
-    assert numbers(frame.astype("float32"), FRAME).dtype == np.float32
+    assert convert_features(frame.astype("float32"), FRAME_LOCATION).dtype == np.float32
 
 
 @pytest.mark.parametrize("value", ["NA", "nan", "None", ""])
 def test_words_for_nothing_are_clients_and_labels_but_no_numbers(tmp_path, value):
     path = tmp_path / "rows.csv"
     path.write_text("client,label,x\nNA,None,1\nNA,well,2\nnull,None,3\n")
-    made = file(str(path), "client", "label")
+    made = load_file(str(path), "client", "label")
     assert (made.clients, made.labels) == (("NA", "null"), ("None", "well"))
     path.write_text(f"client,label,x\na,p,1\na,q,{value}\n")
     with pytest.raises(fl.InputError, match="row 2, column 'x': a value is missing"):
-        file(str(path), "client", "label")
+        load_file(str(path), "client", "label")
 
 
 def test_repeated_names():
-    assert repeated(["a", "b", "a", "c", "b"]) == ["a", "b"]
+    assert find_repeated(["a", "b", "a", "c", "b"]) == ["a", "b"]
 
 
 def trained(scale, model):
@@ -85,7 +85,7 @@ def test_blocks_of_clients_do_not_change_scores(monkeypatch):
     names = list(federation.clients) * 2
     x = torch.from_numpy(np.random.default_rng(2).normal(size=(len(names), 5)))
     expected = personals.scores(names, x)
-    monkeypatch.setattr("fedlap.personal.models.BLOCK", 50)
+    monkeypatch.setattr("fedlap.personal.models.PREDICTION_BLOCK_VALUES", 50)
     assert torch.allclose(personals.scores(names, x), expected, rtol=1e-5, atol=1e-6)
     with pytest.raises(fl.InputError, match="unknown client 'nobody'"):
         personals.scores([*names[:-1], "nobody"], x)
@@ -112,7 +112,7 @@ def test_a_picture_of_many_clients_shows_means_and_says_so(monkeypatch, number, 
     train, test = torch.randint(1, 9, (2, number), generator=random)
     held = torch.stack([train, test], 1)
     names = tuple(str(place) for place in range(number))
-    draw_clients(Description("some", names, (3,), ("p", "q"), train, test, held, []))
+    draw_clients(DataSummary("some", names, (3,), ("p", "q"), train, test, held, []))
     top, below = figures[0].axes[:2]
     values = top.patches[0].get_data().values
     assert len(values) == -(-number // together)

@@ -2,7 +2,6 @@
 
 import gzip
 import struct
-import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +10,11 @@ import pytest
 
 from disk import refused, tarred, tree, zipped
 from downloads import HTML, closing, naming, put, serving  # noqa: F401 — fixtures
-from fedlap.data import SOURCES
-from fedlap.data.download import sha256
-from fedlap.storage.cache_folder import cache_folder
+from fedlap.data import SOURCES, har, mnist
+from fedlap.data.download import compute_sha256
+from fedlap.storage.cache_folder import get_cache_folder
 
 pytestmark = pytest.mark.usefixtures("alone")
-
-har, mnist = (sys.modules[f"fedlap.data.{name}"] for name in ("har", "mnist"))  # the functions hide them
 
 MEMBERS = {
     "activity_labels.txt": b"1 WALKING\n2 LAYING\n",
@@ -49,15 +46,16 @@ DIGITS = {
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     """As if these were the official contents."""
-    for module, files in ((har, MEMBERS), (mnist, DIGITS)):
-        monkeypatch.setattr(module, "SHA256", {name: sha256(content) for name, content in files.items()})
+    for module, name, files in ((har, "HAR_SHA256", MEMBERS), (mnist, "MNIST_SHA256", DIGITS)):
+        digests = {file: compute_sha256(content) for file, content in files.items()}
+        monkeypatch.setattr(module, name, digests)
 
 
 def har_zip(nested=False, **changed):
     """The archive with these changes: None leaves a member out."""
     members = {name: content for name, content in {**MEMBERS, **changed}.items() if content is not None}
-    inner = zipped({f"{har.ROOT}{name}": content for name, content in members.items()})
-    return zipped({har.ARCHIVE: inner, "readme.txt": b"see inside"}) if nested else inner
+    inner = zipped({f"{har.HAR_FOLDER}{name}": content for name, content in members.items()})
+    return zipped({har.HAR_ARCHIVE: inner, "readme.txt": b"see inside"}) if nested else inner
 
 
 @pytest.fixture
@@ -66,8 +64,10 @@ def official_at(monkeypatch):
 
     def change(name, *addresses):
         source = SOURCES[name]
-        originals = tuple(replace(each, addresses=addresses) for each in source.distribution.originals)
-        distribution = replace(source.distribution, originals=originals)
+        official_files = tuple(
+            replace(each, addresses=addresses) for each in source.distribution.official_files
+        )
+        distribution = replace(source.distribution, official_files=official_files)
         monkeypatch.setitem(SOURCES, name, replace(source, distribution=distribution))
         return distribution
 
@@ -78,14 +78,14 @@ def official_at(monkeypatch):
 def test_a_set_is_downloaded_checked_and_ready(serve, call, official_at, nested):
     wrong, right = serve(har_zip(nested, **{"test/y_test.txt": b"1\n"})), serve(har_zip(nested))
     distribution = official_at("har", wrong.address, right.address)
-    assert distribution.state() == "to download"
+    assert distribution.find_state() == "to download"
     for times in (1, 2):
         code, out, err = call("data", "get", "har", out=False)
         assert (code, out) == (0, "har: ready, 4 rows\n")
         assert err.count("downloading UCI HAR Dataset.zip") == (2 if times == 1 else 0)
     assert right.asked == [None]
-    assert distribution.state() == "ready"
-    arrays = distribution.arrays()
+    assert distribution.find_state() == "ready"
+    arrays = distribution.load_arrays()
     assert arrays["x"].tolist() == [[0.5, 0.25], [-1e-3, 0], [1, 2], [3, 4]]
     assert arrays["y"].tolist() == [0, 1, 1, 0]
     assert arrays["person"].tolist() == [7, 9, 8, 8]
@@ -97,10 +97,10 @@ def test_a_set_in_a_folder_needs_no_download(folders, call, official_at, closed)
     for place, (file, content) in enumerate(DIGITS.items()):
         put((one, two)[place % 2], content, "mnist", file)
     before = tree(one), tree(two)
-    assert official_at("mnist", closed).state() == "here"
+    assert official_at("mnist", closed).find_state() == "here"
     assert call("data", "get", "mnist", out=False) == (0, "mnist: ready, 3 rows\n", "")
     assert (tree(one), tree(two)) == before
-    arrays = SOURCES["mnist"].distribution.arrays()
+    arrays = SOURCES["mnist"].distribution.load_arrays()
     assert arrays["x"].shape == (3, 1, 2, 2)
     assert arrays["y"].tolist() == [3, 1, 4]
 
@@ -124,9 +124,15 @@ def test_without_a_network_a_set_is_one_line(call, official_at, closed, name):
     distribution = official_at(name, closed, closed.replace("file", "mirror"))
     code, out, err = call("data", "get", name, out=False)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    words = [closed, "/mirror", "refused", distribution.originals[0].name, str(cache_folder() / name)]
+    words = [
+        closed,
+        "/mirror",
+        "refused",
+        distribution.official_files[0].name,
+        str(get_cache_folder() / name),
+    ]
     assert [word for word in words if word not in err] == []
-    assert distribution.state() == "to download"
+    assert distribution.find_state() == "to download"
 
 
 @contextmanager
@@ -134,7 +140,7 @@ def set_refused(name, *words):
     """The set is refused, says how to go on, and no fast form is made of it."""
     with refused(f"data {name!r}", "delete the file", f"fedlap data get {name}", *words):
         yield
-    assert not (cache_folder() / "fast").exists()
+    assert not (get_cache_folder() / "fast").exists()
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -142,9 +148,9 @@ def set_refused(name, *words):
 def test_a_changed_member_is_named(folders, member, nested):
     (folder,) = folders("own")
     for content, word in ((MEMBERS[member] + b"\n", "SHA-256"), (None, "missing")):
-        put(folder, har_zip(nested, **{member: content}), "har", har.ARCHIVE)
-        with set_refused("har", str(folder / "har"), har.ARCHIVE, repr(member), word):
-            SOURCES["har"].distribution.arrays()
+        put(folder, har_zip(nested, **{member: content}), "har", har.HAR_ARCHIVE)
+        with set_refused("har", str(folder / "har"), har.HAR_ARCHIVE, repr(member), word):
+            SOURCES["har"].distribution.load_arrays()
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["together", "apart"])
@@ -155,7 +161,7 @@ def test_a_changed_file_is_named_with_its_folder(folders, call, file, apart):
     for name, content in DIGITS.items():
         put(bad if name == file else one, content[:-1] + b"?" if name == file else content, "mnist", name)
     with set_refused("mnist", str(bad / "mnist"), file, "SHA-256"):
-        SOURCES["mnist"].distribution.arrays()
+        SOURCES["mnist"].distribution.load_arrays()
     code, out, err = call("data", "get", "mnist", out=False)
     assert (code, out, err.count("\n")) == (2, "", 1)
 
@@ -166,13 +172,13 @@ UNPACKED = SOURCES["cifar10"].distribution.unpacked
 @pytest.mark.parametrize(
     ("name", "files", "words"),
     [
-        ("har", {har.ARCHIVE: HTML}, ["not a whole zip file"]),
-        ("har", {har.ARCHIVE: har_zip()[:-40]}, ["not a whole zip file"]),
-        ("har", {har.ARCHIVE: zipped({har.ARCHIVE: har_zip()[:-40]})}, ["not a whole zip file"]),
-        ("har", {har.ARCHIVE: zipped({"../UCI HAR Dataset/evil": b""})}, ["missing"]),
+        ("har", {har.HAR_ARCHIVE: HTML}, ["not a complete zip file"]),
+        ("har", {har.HAR_ARCHIVE: har_zip()[:-40]}, ["not a complete zip file"]),
+        ("har", {har.HAR_ARCHIVE: zipped({har.HAR_ARCHIVE: har_zip()[:-40]})}, ["not a complete zip file"]),
+        ("har", {har.HAR_ARCHIVE: zipped({"../UCI HAR Dataset/evil": b""})}, ["missing"]),
         ("vehicle", {"event.zip": zipped({"events/runs/aav3/n1/x.txt": b"1 2"})}, ["0 files of features"]),
-        ("vehicle", {"event.zip": HTML}, ["not a whole zip file"]),
-        ("cifar10", {"cifar-10-binary.tar.gz": HTML}, ["not a whole tar.gz file"]),
+        ("vehicle", {"event.zip": HTML}, ["not a complete zip file"]),
+        ("cifar10", {"cifar-10-binary.tar.gz": HTML}, ["not a complete tar.gz file"]),
         (
             "cifar10",
             {"cifar-10-binary.tar.gz": tarred({"cifar-10-batches-bin/data_batch_1.bin": "/etc/passwd"})},
@@ -191,7 +197,7 @@ def test_official_files_that_are_not_are_refused(folders, tmp_path, name, files,
         put(folder, content, name, file)
     before = tree(tmp_path)
     with set_refused(name, str(folder / name), *words):
-        SOURCES[name].distribution.arrays()
+        SOURCES[name].distribution.load_arrays()
     assert tree(tmp_path) == before
 
 
@@ -202,7 +208,7 @@ def test_official_files_that_are_not_are_refused(folders, tmp_path, name, files,
 def test_an_official_file_that_cannot_be_read_is_refused(folders, name):
     (folder,) = folders("own")
     (folder / name).mkdir(parents=True)
-    for original in SOURCES[name].distribution.originals:
+    for original in SOURCES[name].distribution.official_files:
         (folder / name / original.name).symlink_to("/proc/self/mem")
-    with refused(name, SOURCES[name].distribution.originals[0].name, str(folder)):
-        SOURCES[name].distribution.arrays()
+    with refused(name, SOURCES[name].distribution.official_files[0].name, str(folder)):
+        SOURCES[name].distribution.load_arrays()

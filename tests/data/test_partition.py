@@ -58,7 +58,9 @@ def test_a_federation_holds_what_was_given_out(case, seed, share):
     federation = fl.Federation.from_table(table, partition, share, seed)
     assert federation.clients == tuple(str(k) for k in range(partition.clients))
     for k, rows in enumerate(partition.cut(y, seed)):
-        train, test = (part.row[part.places(k)].tolist() for part in (federation.train, federation.test))
+        train, test = (
+            part.row[part.locate_client(k)].tolist() for part in (federation.train, federation.test)
+        )
         assert sorted(train + test) == rows.tolist()
         assert len(test) == min(math.floor(share * len(rows) + 0.5), len(rows) - 1)
     assert everything(federation) == list(range(len(y)))
@@ -161,7 +163,7 @@ def test_a_client_that_would_get_nothing_gets_one_row(partition):
 @pytest.mark.parametrize("kind", [Dirichlet, Quantity, Iid])
 def test_more_clients_than_rows_are_refused(kind):
     assert sizes_of(kind(5).cut(torch.arange(5) % 2, 0)) == [1] * 5
-    refused("partition: 5 clients cannot share 4 rows; take fewer", kind(5).cut, torch.arange(4) % 2, 0)
+    refused("partition: 5 clients for 4 rows; use at most", kind(5).cut, torch.arange(4) % 2, 0)
 
 
 @each_kind
@@ -183,27 +185,27 @@ def test_real_targets_are_dealt_out_only_where_labels_are_not_needed(targets):
 @pytest.mark.parametrize(
     ("kind", "setting", "values", "message"),
     [
-        *[(kind, "clients", [0, -1, True], "a whole number, at least 1") for kind in PARTITIONS.values()],
-        *[(kind, "spread", [-0.1, math.nan, math.inf, True], "a finite number, zero or more")
+        *[(kind, "clients", [0, -1, True], "an integer of at least 1") for kind in PARTITIONS.values()],
+        *[(kind, "spread", [-0.1, math.nan, math.inf, True], "a finite number of at least zero")
           for kind in (Labels, Dirichlet, Quantity)],
-        (Dirichlet, "alpha", [0.0, -1.0, math.nan, math.inf], "a finite number, above zero"),
-        (Labels, "labels_per_client", [0, -2], "a whole number, at least 1"),
-        (Labels, "rows", [-1], "a whole number, at least 0"),
+        (Dirichlet, "alpha", [0.0, -1.0, math.nan, math.inf], "a finite number above zero"),
+        (Labels, "labels_per_client", [0, -2], "an integer of at least 1"),
+        (Labels, "rows", [-1], "an integer of at least 0"),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be(kind, setting, values, message):
     for value in values:
-        refused(f"partition: {setting} = {value}; it must be {message}", kind, **{setting: value})
+        refused(f"partition: {setting} = {value}; expected {message}", kind, **{setting: value})
 
 
 @pytest.mark.parametrize(
     ("clients", "each", "rows", "message"),
     [
-        (5, 5, 0, "labels_per_client = 5; it must be 1 to 4"),
-        (1, 3, 0, "leave some of 4 labels to nobody"),
-        (12, 4, 0, "label 0 has 10 rows for 12 clients; take fewer clients"),
-        (8, 4, 28, "label 0 has 7 rows for 8 clients; take fewer clients"),
-        (8, 4, 41, "rows = 41, but there are only 40; ask for fewer"),
+        (5, 5, 0, "labels_per_client = 5; expected 1 to 4"),
+        (1, 3, 0, "do not cover all 4 labels"),
+        (12, 4, 0, "label 0 has 10 rows for 12 clients; use fewer clients"),
+        (8, 4, 28, "label 0 has 7 rows for 8 clients; use fewer clients"),
+        (8, 4, 41, "rows = 41; expected at most 40"),
     ],
 )
 def test_cuts_that_cannot_be(clients, each, rows, message):

@@ -16,9 +16,9 @@ import torch
 
 import fedlap as fl
 from fedlap.data import SOURCES
-from fedlap.data.download import data_folders
+from fedlap.data.download import get_data_folders
 
-GENUINE = data_folders()[:-1]  # those of $FEDLAP_DATA, without the cache folder
+GENUINE = get_data_folders()[:-1]  # those of $FEDLAP_DATA, without the cache folder
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def genuine(cache):
 
 def need(name):
     distribution = SOURCES[name].distribution
-    files = distribution.unpacked or tuple(original.name for original in distribution.originals)
+    files = distribution.unpacked or tuple(original.name for original in distribution.official_files)
     if not all(any((folder / name / file).is_file() for folder in GENUINE) for file in files):
         pytest.skip(f"genuine files of {name} are absent; set FEDLAP_DATA")
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedlap as fl
-from fedlap.randomness import digest
+from fedlap.randomness import digest_name
 from property_settings import short_law as law
 from random_inputs import random_arrays
 from table_rows import from_arrays, of
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 def test_pooled_scale_is_numpys():
     arrays = random_arrays([7, 9, 4])
     federation = from_arrays(arrays, 0.3)
-    scaled = federation.scaled("pooled").resident(CPU, torch.float64)
+    scaled = federation.scaled("pooled").to_device(CPU, torch.float64)
     train = federation.train.x.numpy()
     mean, std = train.mean(0), train.std(0)
     assert np.allclose(scaled.train.x, (train - mean) / std, atol=1e-12)
@@ -28,7 +28,7 @@ def test_pooled_scale_is_numpys():
 
 def test_each_clients_scale_is_numpys():
     federation = from_arrays(random_arrays([7, 9, 4]), 0.3)
-    scaled = federation.scaled("client").resident(CPU, torch.float64)
+    scaled = federation.scaled("client").to_device(CPU, torch.float64)
     for name in federation.clients:
         train, test = (of(part, federation, name)[0].numpy() for part in (federation.train, federation.test))
         mean, std = train.mean(0), train.std(0)
@@ -54,7 +54,7 @@ def test_a_constant_feature_is_only_shifted(kind, value):
     for x, _ in arrays.values():
         x[:, 1] = value
     test = {"a": (np.full((2, 4), value + 3.0), np.array([0, 1]))}
-    scaled = from_arrays(arrays, test=test).scaled(kind).resident(CPU, torch.float64)
+    scaled = from_arrays(arrays, test=test).scaled(kind).to_device(CPU, torch.float64)
     assert scaled.train.x[:, 1].abs().max() == 0
     assert np.allclose(scaled.test.x[:, 1], 3, atol=1e-7)
     assert bool(scaled.train.x.isfinite().all())
@@ -82,7 +82,7 @@ def test_images_are_scaled_by_channel():
 
 def test_images_stay_bytes_until_they_are_used():
     scaled = from_arrays(images(), test_share=0).scaled("client")
-    resident = scaled.resident(CPU, torch.float64)
+    resident = scaled.to_device(CPU, torch.float64)
     assert resident.train.x.dtype == torch.uint8
     seen = resident.scale.apply(resident.train.x[:6].unsqueeze(0), torch.tensor([0]), torch.float64)[0]
     assert np.allclose(seen.mean((0, 2, 3)), 0, atol=1e-12)
@@ -98,10 +98,10 @@ def test_byte_tables_are_scaled_by_feature():
 
 def test_no_scale():
     federation = from_arrays(random_arrays([7, 9]), 0.3)
-    again = federation.scaled("pooled").scaled("none").resident(CPU, torch.float64)
+    again = federation.scaled("pooled").scaled("none").to_device(CPU, torch.float64)
     assert torch.equal(again.train.x, federation.train.x)
     assert torch.equal(again.test.x, federation.test.x)
-    single = federation.resident(CPU, torch.float32)
+    single = federation.to_device(CPU, torch.float32)
     assert single.train.x.dtype == torch.float32
     assert torch.equal(single.train.y, federation.train.y)
 
@@ -110,9 +110,9 @@ def test_no_scale():
 def test_pooled_rows_keep_their_values(kind):
     """Pooling and then taking the rows gives what each client would have seen."""
     federation = from_arrays(random_arrays([7, 9, 4, 8]), 0.3).scaled(kind)
-    pooled = federation.pooled().resident(CPU, torch.float64)
-    apart = federation.resident(CPU, torch.float64)
-    names = sorted(federation.clients, key=digest)
+    pooled = federation.pool_clients().to_device(CPU, torch.float64)
+    apart = federation.to_device(CPU, torch.float64)
+    names = sorted(federation.clients, key=digest_name)
     assert pooled.clients == ("pooled",)
     for whole, part in ((pooled.train, apart.train), (pooled.test, apart.test)):
         assert whole.count.tolist() == [int(part.count.sum())]
@@ -124,7 +124,7 @@ def test_pooled_rows_keep_their_values(kind):
 
 def test_pooled_images_keep_bytes_and_scale():
     federation = from_arrays(images()).scaled("pooled")
-    pooled = federation.pooled()
+    pooled = federation.pool_clients()
     assert pooled.train.x.dtype == torch.uint8
     assert torch.equal(pooled.scale.shift, federation.scale.shift)
 
@@ -133,19 +133,19 @@ def test_pooled_images_keep_bytes_and_scale():
 @given(st.permutations("abcd"), st.sampled_from(["none", "pooled", "client"]))
 def test_reordering(order, kind):
     federation = from_arrays(random_arrays([7, 9, 4, 8]), 0.3).scaled(kind)
-    other = federation.reordered(order)
+    other = federation.reorder(order)
     assert other.clients == tuple(order)
-    before, after = (f.resident(CPU, torch.float64) for f in (federation, other))
+    before, after = (f.to_device(CPU, torch.float64) for f in (federation, other))
     for name in order:
         for one, two in ((before.train, after.train), (before.test, after.test)):
             for values, again in zip(of(one, before, name), of(two, after, name), strict=True):
                 assert torch.equal(values, again)
-    for one, two in zip((federation.pooled().train.x, federation.pooled().test.x),
-                        (other.pooled().train.x, other.pooled().test.x), strict=True):  # fmt: skip
-        assert torch.equal(one, two)
+    one, two = federation.pool_clients(), other.pool_clients()
+    assert torch.equal(one.train.x, two.train.x)
+    assert torch.equal(one.test.x, two.test.x)
 
 
 @pytest.mark.parametrize("order", [["a"], ["a", "a"], ["a", "b", "c"], ["a", "z"]])
 def test_an_order_names_everyone_once(order):
     with pytest.raises(fl.InputError, match="each client exactly once"):
-        from_arrays(random_arrays([3, 4])).reordered(order)
+        from_arrays(random_arrays([3, 4])).reorder(order)

@@ -26,7 +26,7 @@ def named_clients(*counts):
 
 
 def rows_by_name(part, clients):
-    return {name: part.row[part.places(k)].tolist() for k, name in enumerate(clients)}
+    return {name: part.row[part.locate_client(k)].tolist() for k, name in enumerate(clients)}
 
 
 def same_rows(one, other):
@@ -65,10 +65,10 @@ def test_scarce_clients_keep_their_share_and_others_everything(counts, share, ke
 def test_scarcity_depends_on_seed_and_names_not_on_places(order, seed, cut_test):
     federation = named_clients(14, 30, 22, 40, 17, 25)
     scarce = federation.scarce(seed=seed, cut_test=cut_test)
-    moved = federation.reordered(order).scarce(seed=seed, cut_test=cut_test)
+    moved = federation.reorder(order).scarce(seed=seed, cut_test=cut_test)
     assert moved.clients == tuple(order)
     assert same_rows(moved, scarce)
-    assert torch.equal(moved.train.row, scarce.reordered(order).train.row)
+    assert torch.equal(moved.train.row, scarce.reorder(order).train.row)
 
 
 def test_scarcity_is_drawn_anew_for_another_seed_or_name():
@@ -126,7 +126,7 @@ def test_scarce_settings_at_their_ends():
 @pytest.mark.parametrize("name", ["share_of_clients", "keep"])
 @pytest.mark.parametrize("value", [-0.1, 1.1, math.nan, math.inf, True])
 def test_scarce_settings_that_cannot_be(name, value):
-    refused(f"scarce: {name} = {value}; it must be", named_clients(14).scarce, **{name: value})
+    refused(f"scarce: {name} = {value}; expected", named_clients(14).scarce, **{name: value})
 
 
 @pytest.mark.parametrize("scarce", [{}, {"keep": 0.1}, {"share_of_clients": 0.25, "cut_test": True}], ids=str)
@@ -150,7 +150,7 @@ def test_data_may_be_loaded_scarce(scarce):
 @pytest.mark.parametrize(
     ("scarce", "message"),
     [
-        ({"keep": 2.0}, r"scarce.*keep = 2.0; it must be in"),
+        ({"keep": 2.0}, r"scarce.*keep = 2.0; expected a number in"),
         ({"kep": 0.1}, "'kep'; did you mean 'keep'"),
         ({"seed": 1}, "unknown setting of .* 'seed'"),
     ],

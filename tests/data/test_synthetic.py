@@ -69,7 +69,7 @@ def test_a_wrong_graph_does_not(measured):
 
 def test_models_are_smooth_on_the_graph_and_not_on_a_wrong_one():
     made = fl.data.synthetic(seed=0)
-    wrong = fl.Graph.ring(shuffled(made.graph, 0)).aligned(made.graph.clients)
+    wrong = fl.Graph.ring(shuffled(made.graph, 0)).align(made.graph.clients)
     assert 5 * made.graph.smoothness(made.models) < wrong.smoothness(made.models)
 
 

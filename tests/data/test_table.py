@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlap.data.partition import Iid
-from fedlap.data.table import Table, owners
+from fedlap.data.table import Table, index_clients
 from property_settings import law
 from random_inputs import random_arrays
 from table_rows import from_arrays, from_table, refused
@@ -25,7 +25,7 @@ def test_clients_come_in_the_order_in_which_they_first_appear(names):
 
 @pytest.mark.parametrize("kind", [list, tuple, iter, np.array, torch.tensor], ids=lambda kind: kind.__name__)
 def test_names_of_clients_may_be_anything(kind):
-    names, owner = owners(kind([7, 3, 7, 7, 10]), 5, "here")
+    names, owner = index_clients(kind([7, 3, 7, 7, 10]), 5, "here")
     assert names == ("7", "3", "10")
     assert owner.tolist() == [0, 1, 0, 0, 2]
 
@@ -49,37 +49,37 @@ def test_test_rows_may_be_marked():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"given": (np.zeros((0, 2)), np.zeros(0, dtype=int))}, "here has no rows; give it some"),
-        ({"client": "ab"}, "here: 2 client names for 3 rows; each row needs one"),
-        ({"labels": 2}, "here, row 2: label 2 is out of range; labels are 0 to 1"),
-        ({"labels": ["x", "y"]}, "here, row 2: label 2 is out of range; labels are 0 to 1"),
-        ({"given": (np.zeros((3, 2)), np.zeros(2))}, r"here has features of shape \(3, 2\) and labels"),
-        ({"given": (np.array([[0], [np.nan]]), np.zeros(2, dtype=int))}, "here, row 1: a feature is NaN"),
-        ({"given": (np.zeros((3, 2)), np.zeros(3)), "labels": 2}, "labels were named but targets are real"),
-        ({"given": (np.array([["x"]] * 3), np.zeros(3))}, "here: features are text"),
+        ({"pair": (np.zeros((0, 2)), np.zeros(0, dtype=int))}, "here has no rows; expected at least one"),
+        ({"client": "ab"}, "here: 2 client names for 3 rows; expected one per row"),
+        ({"labels": 2}, "here, row 2: label 2 is out of range; expected 0 to 1"),
+        ({"labels": ["x", "y"]}, "here, row 2: label 2 is out of range; expected 0 to 1"),
+        ({"pair": (np.zeros((3, 2)), np.zeros(2))}, r"here has features of shape \(3, 2\) and labels"),
+        ({"pair": (np.array([[0], [np.nan]]), np.zeros(2, dtype=int))}, "here, row 1: a feature is NaN"),
+        ({"pair": (np.zeros((3, 2)), np.zeros(3)), "labels": 2}, "labels are named but targets are real"),
+        ({"pair": (np.array([["x"]] * 3), np.zeros(3))}, "here: features are text"),
     ],
 )  # fmt: skip
 def test_tables_that_cannot_be(settings, message):
-    settings = {"given": (np.zeros((3, 2)), np.arange(3)), "where": "here", **settings}
+    settings = {"pair": (np.zeros((3, 2)), np.arange(3)), "where": "here", **settings}
     refused(message, Table.of, **settings)
 
 
 def test_somebody_must_own_the_rows():
-    refused("nothing says whose rows are whose", from_table, Table.of((np.zeros((3, 2)), np.arange(3))))
+    refused("the rows have no clients", from_table, Table.of((np.zeros((3, 2)), np.arange(3))))
 
 
 def test_surprises_are_remarked_on():
     one, both = np.zeros(4, dtype=int), np.arange(4) % 2
     rows = {"a": (np.zeros(4), one), "b": (np.zeros(4), both), "c": (np.zeros(1), one[:1])}
-    assert from_arrays(rows).remarks() == [
-        "2 of 3 clients have training rows of one label only, so a model of their own knows no other: a, c",
-        "1 of 3 clients have no test rows, and do not count in test scores: c",
+    assert from_arrays(rows).list_warnings() == [
+        "2 of 3 clients have training rows of one label only, so their local models know no other: a, c",
+        "1 of 3 clients have no test rows and do not count in test scores: c",
     ]
-    assert from_arrays({"b": rows["b"]}, test={"b": rows["b"]}).remarks() == []
+    assert from_arrays({"b": rows["b"]}, test={"b": rows["b"]}).list_warnings() == []
 
 
 def test_remarks_name_a_few_clients_and_know_targets_from_labels():
-    assert from_arrays(random_arrays([3] * 8, real=True), test_share=0).remarks() == [
-        "8 of 8 clients have no test rows, and do not count in test scores: a, b, c, d, e, …"
+    assert from_arrays(random_arrays([3] * 8, real=True), test_share=0).list_warnings() == [
+        "8 of 8 clients have no test rows and do not count in test scores: a, b, c, d, e, …"
     ]
-    assert from_arrays(random_arrays([9] * 3, real=True)).remarks() == []
+    assert from_arrays(random_arrays([9] * 3, real=True)).list_warnings() == []

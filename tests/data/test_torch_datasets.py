@@ -78,7 +78,9 @@ def test_clients_of_a_dataset_keep_their_order():
     assert from_dataset(NINE, "baabbccab").clients == ("b", "a", "c")
 
 
-GIVEN = "client 'b' is given an item that does not exist or is given already; items are 0 to 8, each for one"
+GIVEN = (
+    "client 'b' has an item that does not exist or has a client already; expected items 0 to 8, each for one"
+)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ GIVEN = "client 'b' is given an item that does not exist or is given already; it
         ({"a": [0, 1], "b": []}, "client 'b' has no training rows"),
         ({1: [0], "1": [1]}, "client '1' appears twice"),
         ({}, "(no rows|no clients)"),
-        (["a"] * 8, "8 client names for 9 rows; each row needs one"),
+        (["a"] * 8, "8 client names for 9 rows; expected one per row"),
     ],
     ids=str,
 )

@@ -29,7 +29,7 @@ BAD = {
     **{
         f"{what} in a {column} of {form}": (
             {f"my.{form}": but(3, **{column: value})}, OWN,
-            [f"my.{form}", "row 4", f"'{column}'", "missing", "fill in or leave out"])
+            [f"my.{form}", "row 4", f"'{column}'", "missing", "fill in or remove"])
         for form in ("csv", "parquet")
         for what, column, value in [
             ("a gap", "age", np.nan), ("infinity", "age", np.inf), ("minus infinity", "age", -np.inf),
@@ -85,7 +85,7 @@ BAD = {
     "dates": ({"my.csv": ROWS.assign(day="2020-01-31")}, OWN, ["'day'", "'2020-01-31'"]),
     "dates of parquet": (
         {"my.parquet": ROWS.assign(day=pd.Timestamp("2020-01-31"))}, OWN, ["'day'", "2020-01-31", "drop"]),
-    "no feature": ({"my.csv": ROWS[["hospital", "outcome"]]}, OWN, ["no column is left to be a feature"]),
+    "no feature": ({"my.csv": ROWS[["hospital", "outcome"]]}, OWN, ["no column is left as a feature"]),
     "all dropped": ({"my.csv": ROWS}, put('data.drop=["age", "dose"]'), ["no column is left"]),
     "an empty file": ({"my.csv": ""}, OWN, ["my.csv"]),
     "an empty parquet file": ({"my.parquet": b""}, OWN, ["my.parquet", "cannot be read"]),
@@ -118,7 +118,7 @@ BAD = {
     "plain text": ({"my.txt": HEAD + LINES}, OWN, ["my.txt", ".csv"]),
     "a test file of another kind": (
         {"my.csv": ROWS, "held.parquet": ROWS}, [*OWN, "--test", "{}/held.parquet"],
-        ["my.csv", "held.parquet", "one kind"]),
+        ["my.csv", "held.parquet", "use one file type"]),
     "a test file without a column": (
         {"my.csv": ROWS, "held.csv": ROWS.drop(columns="dose")}, HELD,
         ["held.csv", "'dose'"]),
@@ -128,7 +128,7 @@ BAD = {
     **{
         f"a client of the test file only, {form}": (
             {f"my.{form}": ROWS, f"held.{form}": but(0, hospital="moon")},
-            [*OWN, "--test", f"{{}}/held.{form}"], [f"held.{form}", "'moon'", f"my.{form}", "leave it out"])
+            [*OWN, "--test", f"{{}}/held.{form}"], [f"held.{form}", "'moon'", f"my.{form}", "remove its test rows"])
         for form in FILES
     },
     "junk as parquet": ({"my.parquet": b"PAR1 nothing"}, OWN, ["my.parquet", "cannot be read"]),

@@ -13,7 +13,7 @@ import torch
 import fedlap as fl
 from fedlap.data import user_npz
 from fedlap.experiments.experiment import Experiment
-from fedlap.storage.array_files import arrays_in
+from fedlap.storage.array_files import parse_npz
 from user_tables import FILES, OWN, QUICK, REAL, ROWS, arrays, loaded, metadata, models, write, zipped
 
 # The same rows are the same rows.
@@ -82,9 +82,7 @@ def test_the_task_follows_from_the_labels_and_can_be_overridden(form, tmp_path):
     many = pd.DataFrame({"hospital": "a", "age": 0.5, "outcome": np.arange(101)})
     assert len(loaded(form, many, tmp_path, task="classification").labels) == 101
     assert len(loaded(form, many[:100], tmp_path).labels) == 100
-    with pytest.raises(
-        fl.InputError, match=r"101 different whole numbers.*task = classification.*regression"
-    ):
+    with pytest.raises(fl.InputError, match=r"101 distinct integers.*task = classification.*regression"):
         loaded(form, many, tmp_path)
 
 
@@ -128,7 +126,7 @@ def test_pictures_stay_bytes(model, call, tmp_path):
 def test_features_are_held_in_memory_once(save, kind, tmp_path, monkeypatch):
     """Whatever the number of federations; where they are stored plainly, as a part of the file's content."""
     seen = {}
-    monkeypatch.setattr(user_npz, "arrays_in", lambda content: seen.setdefault("arrays", arrays_in(content)))
+    monkeypatch.setattr(user_npz, "parse_npz", lambda content: seen.setdefault("arrays", parse_npz(content)))
     x = np.arange(64).reshape(32, 2).astype(kind)
     path = write(tmp_path / "my.npz", zipped(save, x=x, y=np.arange(32) // 4 % 2, client=np.arange(32) % 4))
     store, other = (fl.data.load("file", path=path, seed=seed).train.store for seed in (0, 1))
@@ -153,12 +151,14 @@ def test_an_experiment_refuses_a_file_that_changed(changed, form, tmp_path):
         write(path, ROWS)
     data = {"name": "file", "path": str(paths["my"]), "client": "hospital", "label": "outcome"}
     experiment = Experiment.of({"data": {**data, "test": str(paths["held"])}})
-    description = experiment.described()
+    description = experiment.describe()
     assert description["data"]["sha256"] == hashlib.sha256(paths["my"].read_bytes()).hexdigest()
     assert description["data"]["test_sha256"] == hashlib.sha256(paths["held"].read_bytes()).hexdigest()
     Experiment.of(description).build()
     write(paths[changed], ROWS[::-1])
-    with pytest.raises(fl.InputError, match=rf"{changed}\.{form}.*SHA-256 differs"):
+    with pytest.raises(
+        fl.InputError, match=rf"{changed}\.{form}.*has another SHA-256 than the file of this experiment"
+    ):
         Experiment.of(description).build()
     assert Experiment.of({"data": {**data, "test": str(paths["held"])}}).digest != experiment.digest
 

@@ -40,7 +40,7 @@ def test_features_are_those_that_are_named():
 
 WRONG = {
     # name: (frame, settings, what the error says)
-    "no frame": (ROWS.to_dict(), {}, "type dict; give a pandas DataFrame"),
+    "no frame": (ROWS.to_dict(), {}, "type dict; expected a pandas DataFrame"),
     "no rows": (ROWS[:0], {}, "the data frame has no rows"),
     "no test rows": (ROWS, {"test": ROWS[:0]}, "the test frame has no rows"),
     "a column twice": (pd.concat([ROWS, ROWS[["age"]]], axis=1), {}, "'age' appears twice"),

@@ -82,7 +82,7 @@ def test_together_interrupted_and_gone_on_with_is_as_unbroken(rounds, command, c
         patched.setattr(train_runs, "stop_on_signal", stopping)
         code, out, err = call(*words)
     assert (code, out) == (130, "")
-    assert f"stopped after round {(rounds - 1) % 4 + 1}, and saved; the same command goes on" in err
+    assert f"stopped after round {(rounds - 1) % 4 + 1}, checkpoint saved; repeat the command to resume" in err
     ended, said = numbers(call(*words))
     assert ended == whole
     if rounds % 4:
@@ -112,6 +112,6 @@ def test_a_stack_that_lost_a_run_says_so(call, tmp_path):
     numbers(call(*words, "3"))
     shutil.rmtree(kept(tmp_path / "runs")[1])
     ended, said = numbers(call(*words, "5"))
-    assert "2 of 3 runs that were trained together go on without the others" in said
+    assert "2 of 3 runs that were trained together resume without the others" in said
     for one, other in zip(ended["fedu"], whole["fedu"], strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)

@@ -77,7 +77,7 @@ def test_the_last_checkpoint_of_a_run_that_was_done_is_made_again(run):
     folder, _ = run("--rounds", "3")
     (checkpoint(folder, 3) / "manifest.json").unlink()
     _, said = run("--rounds", "3")
-    assert "is not complete: manifest.json is missing" in said
+    assert "is incomplete: manifest.json is missing" in said
     same(folder, unbroken)
     _, said = run("--rounds", "3")
     assert "this run is there already" in said
@@ -91,7 +91,7 @@ def test_without_a_good_checkpoint_there_is_again(run, call):
     before = files(folder)
     for words in ((*RUN, "--rounds", "3"), (*RUN, "--rounds", "4"), ("resume", str(folder))):
         why = refused(call(*words))
-        assert "there is no other" in why
+        assert "no other checkpoint is valid" in why
         assert "--again" in why
     assert files(folder) == before
     run("--rounds", "3", "--again")
@@ -129,8 +129,8 @@ def test_a_run_that_diverges_keeps_its_last_good_checkpoint(call, tmp_path):
     (folder,) = (tmp_path / "runs").iterdir()
     saved = sorted(path.name for path in (folder / "checkpoint").iterdir())
     assert len(saved) == 2
-    good = checkpoints.read(folder / "checkpoint", int(saved[-1][-8:]), folder.name[-16:])
-    assert checkpoints.finite(good.progress([]))
+    good = checkpoints.read_checkpoint(folder / "checkpoint", int(saved[-1][-8:]), folder.name[-16:])
+    assert checkpoints.is_finite(good.load_progress([]))
     before = files(folder)
     for words in (DIVERGING, ("show", str(folder)), ("resume", str(folder), "--rounds", "80")):
         assert refused(call(*words)) == why
@@ -180,7 +180,7 @@ def test_one_process_trains_a_run(run, call):
             (*RUN, "--rounds", "2", "--again"),
             (*COMPARE, "--rounds", "3"),
         ):
-            assert f"another process is training {str(folder)!r}; wait for it" in refused(call(*words))
+            assert f"another process is training {str(folder)!r}; wait until it has finished" in refused(call(*words))
         assert "there already" in call(*RUN, "--rounds", "2")[2]  # what is only read needs no lock
     assert files(folder) == before
     run("--rounds", "3")

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from fedlap.cli.report import page_of
-from fedlap.report.page import BarsSection, DrawingSection, TableSection
-from fedlap.report.page.result_folders import kept
-from fedlap.report.page.result_sections import settings
+from fedlap.cli.report import build_page
+from fedlap.report.page import BarsSection, GraphSection, TableSection
+from fedlap.report.page.result_folders import load_results
+from fedlap.report.page.result_sections import build_settings_sections
 from run_folders import RUN, TINY, running  # noqa: F401 — a fixture
 
 
@@ -59,18 +59,18 @@ def test_runs_that_are_past_the_round_shown_are_counted_and_kept_off_the_page(
     code, _, err = call("report", said["folder"], out=False)
     assert code == 0
     told = " ".join(err.split())
-    why = "it was trained further since round 2, and its models are of round 4; repeat the command with"
+    why = "its scores are of round 2, but it was trained to round 4 since; repeat the command with"
     assert told.count(f"{why} --rounds 4") == 3
     assert "note: the learned graph of" in told
     folder = Path(said["folder"])
     assert "after round 2" in (folder / "report" / "page.html").read_text()
-    kinds = {type(section) for section in page_of(kept([folder]), "").sections}
+    kinds = {type(section) for section in build_page(load_results([folder]), "").sections}
     assert TableSection in kinds
-    assert not kinds & {DrawingSection, BarsSection}
+    assert not kinds & {GraphSection, BarsSection}
 
 
 def test_the_settings_on_a_page_say_the_rounds_of_its_scores(call):
     words = ("sweep", *TINY, "--vary", "rounds=2,4", "--seeds", "0", "--json")
     folder = json.loads(call(*words)[1])["folder"]
-    facts = dict(next(settings(kept([Path(folder)]))).facts)
+    facts = dict(next(build_settings_sections(load_results([Path(folder)]))).facts)
     assert facts["rounds"] == "varied"

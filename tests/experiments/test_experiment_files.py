@@ -11,7 +11,7 @@ import tomli_w
 
 import fedlap as fl
 from fedlap.experiments.experiment import Experiment
-from fedlap.experiments.prepare import prepared, train_stack
+from fedlap.experiments.prepare import prepare, train_stack
 from fedlap.experiments.run_folder import read_experiment
 
 TINY = {"name": "synthetic", "clients": 4, "features": 3, "rows": 8, "test_rows": 4}
@@ -91,7 +91,7 @@ def documents(tmp_path_factory):
     own.write_text(OWN)
     by_file = {"data": {"name": "file", "path": str(own), "client": "who", "label": "kind"}}
     asked = [Experiment.of({"rounds": 1, "data": TINY} | base) for base in [*BASES, by_file]]
-    return [ready.experiment.described() for ready in prepared(asked)]
+    return [ready.experiment.describe() for ready in prepare(asked)]
 
 
 def mutant(number, documents):
@@ -212,10 +212,10 @@ def test_a_thousand_changed_files_are_run_or_refused_in_one_line(block, document
         ("model.hidden", [10**6, 10**6], "model: 4 models of"),
         ("batch", 10**11, "batch = 100000000000: mini-batches"),
         ("algorithm.local_epochs", 10**7, "algorithm: 10000000 steps of 400 rows"),
-        ("algorithm.local_epochs", 10**12, "algorithm.local_epochs = 1000000000000: such a round never ends"),
+        ("algorithm.local_epochs", 10**12, "algorithm.local_epochs = 1000000000000; expected at most 10000000"),
         ("algorithm.local_epochs", 10**30, "algorithm.local_epochs = 1000000000000000000000000000000: such"),
-        ("seed", 10**30, "seed = 1000000000000000000000000000000: a whole number must be below 2⁶³"),
-        ("rounds", 10**30, "rounds = 1000000000000000000000000000000: a whole number must be below 2⁶³"),
+        ("seed", 10**30, "seed = 1000000000000000000000000000000; expected an integer below 2⁶³"),
+        ("rounds", 10**30, "rounds = 1000000000000000000000000000000; expected an integer below 2⁶³"),
         ("data.rows", "9" * 400, "data.rows = 9999"),
     ],
 )
@@ -241,7 +241,7 @@ def test_what_no_memory_holds_is_refused(field, value, wanted, call, tmp_path):
 def test_no_number_of_rounds_is_too_large_to_begin(rounds):
     """They are made one after another, and can be stopped."""
     asked = [Experiment.of({"rounds": rounds, "data": TINY, "evaluate_every": 2**62})]
-    (made,) = train_stack(list(prepared(asked)), None, lambda moment: moment.stop())
+    (made,) = train_stack(list(prepare(asked)), None, lambda moment: moment.stop())
     assert made.progress.round == 1
 
 

@@ -74,7 +74,7 @@ def test_fewer_rounds_are_shown_where_they_were_scored(call, tmp_path):
     assert shown["folder"] == long["folder"]
     assert {**shown["last"], "seconds": 0} == {**short["last"], "seconds": 0}
     why = refused(call(*words, "--rounds", "3"))
-    assert "is at round 5 already, and not scored at round 3" in why
+    assert "has finished 5 rounds and has no score of round 3; set rounds to 5 or more, or rerun with --again" in why
     assert "--again" in why
     assert files(tmp_path / "runs") == before
 

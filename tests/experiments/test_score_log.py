@@ -9,7 +9,7 @@ import pytest
 from child_processes import ended, started
 from fedlap.errors import DivergedError
 from fedlap.experiments import session
-from fedlap.experiments.session import Interval, ResumePlan, Watch
+from fedlap.experiments.session import CheckpointInterval, ResumePlan, ProgressCallbacks
 from run_folders import rounds
 from tiny_plans import finish, tiny, train
 
@@ -57,13 +57,13 @@ def test_scores_are_restored(change, most, tmp_path, monkeypatch):
         if done in (2, 5):
             change(folders[0] / "rounds.jsonl")
 
-    finish(plan, Watch(Interval(rounds=3), on_round=on_round, remark=said.append))
+    finish(plan, ProgressCallbacks(CheckpointInterval(rounds=3), on_round=on_round, on_remark=said.append))
     for folder, run in zip(folders, unbroken.runs, strict=True):
         assert rounds(folder) == rounds(run.folder)
     assert not (folders[0] / "rounds.jsonl").is_symlink()
     assert said
     assert all(str(folders[0] / "rounds.jsonl") in remark for remark in said)
-    assert [each.trial.done for each in ResumePlan.of(tmp_path / "runs", tiny(7, seeds=(0, 1))).ready] == [
+    assert [each.job.rounds_done for each in ResumePlan.of(tmp_path / "runs", tiny(7, seeds=(0, 1))).prepared] == [
         6,
         6,
     ]
@@ -78,7 +78,7 @@ def test_scores_of_a_run_that_diverges_are_restored(tmp_path):
         seen.append(score.round)
         path.unlink(missing_ok=True)
 
-    made = finish(plan, Watch(on_score=on_score))
+    made = finish(plan, ProgressCallbacks(on_score=on_score))
     assert isinstance(made[0], DivergedError)
     assert seen
     assert [score["round"] for score in rounds(plan.runs[0].folder)] == seen
@@ -94,19 +94,19 @@ def test_a_run_whose_scores_are_lost_and_cannot_be_written_fails(tmp_path):
             path.mkdir()
 
     with pytest.raises(session.InputError, match=r"rounds\.jsonl cannot be written"):
-        finish(plan, Watch(on_round=on_round))
+        finish(plan, ProgressCallbacks(on_round=on_round))
 
 
 def test_a_stack_of_many_runs_needs_few_open_files(tmp_path):
     settings = [{"lr": 0.001 * (1 + number)} for number in range(100)]
     ready = tiny(2, settings=settings)
     plan = ResumePlan.of(tmp_path / "runs", ready)
-    (stack,) = plan.stacks()
+    (stack,) = plan.pack()
     assert len(stack) == 100
 
     def within():
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-        finish(plan, Watch())
+        finish(plan, ProgressCallbacks())
 
     assert ended(started(within)) == 0
-    assert [(run.saved, len(run.scores())) for run in plan.runs] == [([2], 2)] * 100
+    assert [(run.saved_rounds, len(run.read_scores())) for run in plan.runs] == [([2], 2)] * 100

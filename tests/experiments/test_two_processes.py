@@ -9,7 +9,7 @@ from filelock import FileLock
 
 import fedlap as fl
 from fedlap.experiments import session
-from fedlap.experiments.session import Interval, ResumePlan, Watch
+from fedlap.experiments.session import CheckpointInterval, ResumePlan, ProgressCallbacks
 from fedlap.storage.locks import lock_folders
 from run_folders import TINY, files, rounds
 from tiny_plans import finish, tiny, train
@@ -25,7 +25,7 @@ def test_a_run_that_was_finished_since_the_plan_is_shown_and_not_cleared(tmp_pat
     train(tmp_path / "runs", tiny(6))  # as another process does meanwhile
     folder = plan.runs[0].folder
     before, said = files(folder), []
-    made = finish(plan, Watch(remark=said.append))
+    made = finish(plan, ProgressCallbacks(on_remark=said.append))
     assert files(folder) == before
     assert numbers(made[0]) == rounds(folder)[:2]
     assert any("trained by another process in the meantime" in remark for remark in said)
@@ -38,28 +38,28 @@ def test_a_run_that_was_trained_since_the_plan_goes_on_from_there(first, since, 
         train(tmp_path / "runs", tiny(first))
     plan, played = ResumePlan.of(tmp_path / "runs", tiny(more)), []
     train(tmp_path / "runs", tiny(since))
-    finish(plan, Watch(Interval(rounds=1), on_round=lambda _, done: played.append(done)))
+    finish(plan, ProgressCallbacks(CheckpointInterval(rounds=1), on_round=lambda _, done: played.append(done)))
     assert played == list(range(since + 1, more + 1))
     folder = plan.runs[0].folder
     assert rounds(folder) == rounds(unbroken.runs[0].folder)
-    assert plan.runs[0].saved == unbroken.runs[0].saved
+    assert plan.runs[0].saved_rounds == unbroken.runs[0].saved_rounds
 
 
 def test_the_others_of_a_stack_are_trained_and_the_finished_one_is_shown(tmp_path):
     plan = ResumePlan.of(tmp_path / "runs", tiny(3, seeds=(0, 1, 2)))
-    assert plan.stacks() == [[0, 1, 2]]
+    assert plan.pack() == [[0, 1, 2]]
     train(tmp_path / "runs", tiny(6, seeds=(1,)))
     before = files(plan.runs[1].folder)
     made = finish(plan)
     assert files(plan.runs[1].folder) == before
     assert {place: len(scores) for place, scores in made.items()} == {0: 3, 1: 3, 2: 3}
-    assert [run.saved[0] for run in plan.runs] == [3, 6, 3]
+    assert [run.saved_rounds[0] for run in plan.runs] == [3, 6, 3]
 
 
 def test_a_run_that_diverged_since_the_plan_is_shown(tmp_path):
     plan = ResumePlan.of(tmp_path / "runs", tiny(3))
     train(tmp_path / "runs", tiny(3))
-    plan.runs[0].fail(fl.DivergedError("by round 2 the loss is nan"))
+    plan.runs[0].save_failure(fl.DivergedError("by round 2 the loss is nan"))
     before = files(plan.runs[0].folder)
     assert str(finish(plan)[0]) == "by round 2 the loss is nan"
     assert files(plan.runs[0].folder) == before
@@ -69,7 +69,7 @@ def test_again_discards_what_was_finished_since(tmp_path):
     plan = ResumePlan.of(tmp_path / "runs", tiny(2), again=True)
     train(tmp_path / "runs", tiny(4))
     finish(plan)
-    assert plan.runs[0].saved[0] == 2
+    assert plan.runs[0].saved_rounds[0] == 2
 
 
 def test_a_comparison_uses_a_run_that_another_process_finished(call, tmp_path, monkeypatch):
@@ -83,10 +83,11 @@ def test_a_comparison_uses_a_run_that_another_process_finished(call, tmp_path, m
         made = train_stack(ready, *callbacks)
         if not kept:
             kept.append(tmp_path / "runs" / folder.name)
-            local = fl.experiment.Experiment.of(
-                fl.runs.read_experiment(folder / "experiment.toml").described() | {"rounds": 6}
+            local = fl.experiments.experiment.Experiment.of(
+                fl.experiments.run_folder.read_experiment(folder / "experiment.toml").describe()
+                | {"rounds": 6}
             )
-            train(tmp_path / "runs", list(fl.sweeps.prepared([local])))
+            train(tmp_path / "runs", list(fl.experiments.prepare.prepare([local])))
         return made
 
     monkeypatch.setattr(session, "train_stack", hooked)
@@ -105,21 +106,21 @@ def test_a_run_that_was_trained_alone_does_not_take_the_others_back(tmp_path):
     train(tmp_path / "runs", tiny(3, seeds=(0, 1, 2)))
     train(tmp_path / "runs", tiny(6, seeds=(1,)))
     plan = ResumePlan.of(tmp_path / "runs", tiny(8, seeds=(0, 1, 2)))
-    assert [each.trial.done for each in plan.ready] == [3, 6, 3]
-    assert any("2 of 3 runs that were trained together go on" in remark for remark in plan.remarks)
+    assert [each.job.rounds_done for each in plan.prepared] == [3, 6, 3]
+    assert any("2 of 3 runs that were trained together resume" in remark for remark in plan.remarks)
 
 
 def test_a_run_that_lost_its_checkpoints_does_not_take_the_others_back(tmp_path):
     train(tmp_path / "runs", tiny(3, seeds=(0, 1)))
     train(tmp_path / "runs", tiny(1, seeds=(1,)), again=True)
     plan = ResumePlan.of(tmp_path / "runs", tiny(5, seeds=(0, 1)))
-    assert [each.trial.done for each in plan.ready] == [3, 1]
+    assert [each.job.rounds_done for each in plan.prepared] == [3, 1]
     for path in (plan.runs[1].folder / "checkpoint").rglob("*.*"):
         path.unlink()
     for path in (plan.runs[1].folder / "checkpoint").iterdir():
         path.rmdir()
     plan = ResumePlan.of(tmp_path / "runs", tiny(5, seeds=(0, 1)))
-    assert [each.trial.done for each in plan.ready] == [3, 0]
+    assert [each.job.rounds_done for each in plan.prepared] == [3, 0]
 
 
 def busy(folders):
@@ -173,7 +174,7 @@ def test_files_that_change_while_they_are_read_are_not_called_damaged(tmp_path):
     folders = [run.folder for run in ResumePlan.of(tmp_path, ready).runs]
     for path in folders[1].glob("checkpoint/*/manifest.json"):
         path.unlink()
-    with pytest.raises(fl.InputError, match="and there is no other"):
+    with pytest.raises(fl.InputError, match="and no other checkpoint is valid"):
         ResumePlan.of(tmp_path, ready)
     for held in (folders, folders[1:]):
         with lock_folders(held), pytest.raises(fl.InputError, match="another process is training"):

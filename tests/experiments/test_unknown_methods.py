@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import pytest
 
 from fedlap.algorithms import ALGORITHMS, FedU, Local
-from fedlap.cli.report import page_of
-from fedlap.report.page import DrawingSection
-from fedlap.report.page.result_folders import kept
+from fedlap.cli.report import build_page
+from fedlap.report.page import GraphSection
+from fedlap.report.page.result_folders import load_results
 from run_folders import RUN, TINY, files, refused, rounds
 
 
@@ -60,7 +60,7 @@ def test_report_makes_its_page(own, call, unpictured):
     page = (folder / "report" / "page.html").read_text()
     assert name in page
     assert "mood = calm" in page or name == "linked"
-    drawn = [each for each in page_of(kept([folder]), "").sections if isinstance(each, DrawingSection)]
+    drawn = [each for each in build_page(load_results([folder]), "").sections if isinstance(each, GraphSection)]
     assert len(drawn) == (name == "linked")
 
 

@@ -18,7 +18,7 @@ from fedlap.graph import (
     random,
     similar,
     watts_strogatz,
-    weighted,
+    weight_by_rows,
 )
 from graphs import edges_of, matrix_of
 from random_inputs import random_arrays
@@ -61,11 +61,11 @@ def test_grids():
 
 
 def test_pairs_are_counted_without_a_gap():
-    pairs = builders._pair(np.arange(45)).T.tolist()
+    pairs = builders._unrank_pairs(np.arange(45)).T.tolist()
     assert pairs == [[k, other] for other in range(1, 10) for k in range(other)]
     size = 100_000
     last = np.array([size * (size - 1) // 2 - 1, (size - 1) * (size - 2) // 2])
-    assert builders._pair(last).T.tolist() == [[size - 2, size - 1], [0, size - 1]]
+    assert builders._unrank_pairs(last).T.tolist() == [[size - 2, size - 1], [0, size - 1]]
 
 
 def test_erdos_renyi():
@@ -120,34 +120,43 @@ REAL = fl.Federation.from_arrays(random_arrays([9, 8], real=True), scale="none")
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: similar(REAL), "targets are numbers, so clients share no labels"),
-        (lambda: nearest(REAL), "targets are numbers, so clients have no labels; use by = 'means'"),
+        (lambda: similar(REAL), "similar needs classes, but the targets are numbers; use nearest"),
+        (lambda: nearest(REAL), "by = 'labels' needs classes, but the targets are numbers; set by = 'means'"),
         (lambda: nearest(REAL, "metadata"), "path is missing"),
-        (lambda: nearest(REAL, "metadata", "none.csv"), "there is no file 'none.csv'"),
-        (lambda: nearest(REAL, "means", "none.csv"), "path = 'none.csv' is for by = 'metadata'"),
+        (
+            lambda: nearest(REAL, "metadata", "none.csv"),
+            "no file 'none.csv'; set path to an existing .csv file",
+        ),
+        (
+            lambda: nearest(REAL, "means", "none.csv"),
+            "path = 'none.csv' with by = 'means'; remove path, or set by = 'metadata'",
+        ),
         (
             lambda: nearest(REAL, "means", neighbours=0),
-            "neighbours = 0; it must be a whole number, at least 1",
+            "neighbours = 0; expected an integer of at least 1",
         ),
         (
             lambda: nearest(REAL, "means", noise=-1.0),
-            "noise = -1.0; it must be a finite number, zero or more",
+            "noise = -1.0; expected a finite number of at least zero",
         ),
         (lambda: nearest(REAL, "means", weights="gaussian", bandwidth=0.0), "bandwidth = 0.0"),
         (lambda: kernel(REAL, "means", bandwidth=-1.0), "bandwidth = -1.0; .* above zero"),
-        (lambda: kernel(REAL, "means", threshold=1.5), r"threshold = 1.5; it must be in \[0, 1\]"),
-        (lambda: weighted(REAL, -1.0), "little = -1.0"),
-        (lambda: erdos_renyi(names(3), 1.5), r"probability = 1.5; it must be in \[0, 1\]"),
-        (lambda: erdos_renyi(names(100_000)), "erdos-renyi joins about 5e.08 pairs of clients"),
-        (lambda: random(names(10_000)), "random joins about 5e.07 pairs of clients"),
-        (lambda: watts_strogatz(names(6), 3), "neighbours = 3; .* it must be even, and below 6"),
+        (lambda: kernel(REAL, "means", threshold=1.5), r"threshold = 1.5; expected a number in \[0, 1\]"),
+        (lambda: weight_by_rows(REAL, -1.0), "little = -1.0"),
+        (lambda: erdos_renyi(names(3), 1.5), r"probability = 1.5; expected a number in \[0, 1\]"),
+        (lambda: erdos_renyi(names(100_000)), "erdos-renyi has about 5e.08 edges; expected at most 2e.07"),
+        (lambda: random(names(10_000)), "random has about 5e.07 edges; expected at most 2e.07"),
+        (
+            lambda: watts_strogatz(names(6), 3),
+            "neighbours = 3; expected an even number below 6, the number of clients",
+        ),
         (lambda: watts_strogatz(names(6), 6), "neighbours = 6; .* below 6"),
         (lambda: watts_strogatz(names(6), 4, -0.1), "rewire = -0.1"),
-        (lambda: blocks(names(6), 0), "clusters = 0; it must be a whole number, at least 1"),
-        (lambda: blocks(names(6), 7), "clusters = 7; there are only 6 clients"),
+        (lambda: blocks(names(6), 0), "clusters = 0; expected an integer of at least 1"),
+        (lambda: blocks(names(6), 7), "clusters = 7; expected at most 6, the number of clients"),
         (lambda: blocks(names(6), 2, 0.5, 2.0), "between = 2.0"),
-        (lambda: grid([]), "no clients"),
-        (lambda: grid(names(3), -1.0), "weights must be finite and not negative"),
+        (lambda: grid([]), "clients is empty; pass at least one name"),
+        (lambda: grid(names(3), -1.0), "weight = -1.0; expected a finite number >= 0"),
     ],
 )
 def test_what_cannot_be_made(make, message):
@@ -179,10 +188,13 @@ def test_graphs_by_name(call, words):
     ("words", "message"),
     [
         (["nearst"], "error: graph.name: unknown graph 'nearst'; did you mean 'nearest'?"),
-        (["nearest", "--set", "graph.by=label"], "error: graph.by = 'label': input should be 'labels'"),
+        (
+            ["nearest", "--set", "graph.by=label"],
+            "error: graph.by = 'label'; expected 'labels', 'means' or 'metadata'",
+        ),
         (
             ["nearest", "--set", "graph.neighbours=0"],
-            "error: graph.neighbours = 0; it must be a whole number",
+            "error: graph.neighbours = 0; expected an integer",
         ),
         (["nearest", "--set", "graph.by=metadata"], "error: graph: path is missing"),
         (["random", "--set", "graph.seed=3"], "error: graph.seed: unknown setting of graph 'random'"),

@@ -11,8 +11,14 @@ from sklearn.metrics import average_precision_score
 
 import fedlap as fl
 from fedlap.errors import InputError
-from fedlap.graph.description import GraphDescription, Speed, component, smallest_positive, to_halve
-from fedlap.graph.model_fit import ORDERS, Fit, average_precision, pairs
+from fedlap.graph.description import (
+    GraphDescription,
+    MixingSpeed,
+    count_rounds_to_halve,
+    find_smallest_positive,
+    label_components,
+)
+from fedlap.graph.model_fit import RANDOM_ORDERS, GraphFit, compute_average_precision, list_edges
 from graphs import laplacian
 from random_inputs import random_weights
 
@@ -34,7 +40,7 @@ def test_the_facts_of_a_ring(size):
     assert facts.neighbours == (2, 2, 2)
     assert facts.degrees == (1, 1, 1)
     assert facts.weights == (0.5, 0.5)
-    assert facts.connected
+    assert facts.is_connected
     assert facts.lambda2 == facts.slowest == pytest.approx(0.5 * (2 - 2 * math.cos(2 * math.pi / size)))
     assert facts.rho == pytest.approx(0.5 * (2 - 2 * math.cos(2 * math.pi * (size // 2) / size)))
 
@@ -54,10 +60,10 @@ def test_a_graph_in_parts():
     assert facts.neighbours == (0, 2, 2)
     assert facts.lambda2 == 0
     assert facts.slowest == pytest.approx(1)  # of the path; the ring's is 1.38
-    said = "\n".join(facts.lines())
-    assert "3 components, of 5, 3, 1 clients" in said
-    assert "without any neighbour: g" in said
-    assert "nothing mixes between components; within them 1 or more" in said
+    said = "\n".join(facts.format_lines())
+    assert "3 components with 5, 3, 1 clients" in said
+    assert "1 without neighbours: g" in said
+    assert "0: components do not mix; within components 1 or more" in said
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])
@@ -77,21 +83,21 @@ def test_a_server_is_a_vertex_and_no_client():
     assert facts.components == (5,)
     assert facts.slowest == pytest.approx(1)
     assert facts.rho == pytest.approx(5)
-    assert "4 and a vertex of the server" in next(facts.lines())
+    assert "4 and a server vertex" in next(facts.format_lines())
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_smallest_positive_eigenvalue_is_that_of_the_whole_laplacian(seed):
     graph = fl.Graph.from_matrix(random_weights(names(17), seed, density=0.02 + 0.01 * seed))
     values = np.linalg.eigvalsh(laplacian(graph))
-    components = int(component(graph.weights).max()) + 1
+    components = int(label_components(graph.weights).max()) + 1
     assert (np.abs(values[:components]) < 1e-9).all()
     wanted = values[components] if components < 17 else 0
-    assert smallest_positive(graph.weights) == pytest.approx(wanted)
+    assert find_smallest_positive(graph.weights) == pytest.approx(wanted)
 
 
 def test_components_are_numbered_from_the_largest():
-    numbers = component(three_parts().weights)
+    numbers = label_components(three_parts().weights)
     assert [int(number) for number in numbers] == [0, 0, 1, 0, 1, 0, 2, 0, 1]
 
 
@@ -100,9 +106,9 @@ def test_large_graphs_that_mix_fast_and_slowly():
     each = np.arange(2**12)
     ends = np.concatenate([np.stack([each, each ^ (1 << bit)]) for bit in range(12)], 1)
     cube = coo_array((np.ones(ends.shape[1]), tuple(ends)), shape=(len(each),) * 2)
-    assert smallest_positive(fl.Graph.from_matrix(cube).weights) == pytest.approx(2, rel=1e-4)
+    assert find_smallest_positive(fl.Graph.from_matrix(cube).weights) == pytest.approx(2, rel=1e-4)
     ring = fl.Graph.ring(names(2_500)).weights
-    assert smallest_positive(ring) == pytest.approx(2 - 2 * math.cos(2 * math.pi / 2_500), rel=1e-4)
+    assert find_smallest_positive(ring) == pytest.approx(2 - 2 * math.cos(2 * math.pi / 2_500), rel=1e-4)
 
 
 @pytest.mark.parametrize("strength", [0.02, 0.3, 0.9, 1.3])
@@ -110,7 +116,7 @@ def test_speed_is_what_mixing_does(graph, strength):
     """The largest singular value of a round of mixing on models whose mean is zero."""
     facts, length = GraphDescription.of(graph), 0.25
     L, centre = laplacian(graph), np.eye(graph.size) - 1 / graph.size
-    made = Speed.of(facts, strength, length)
+    made = MixingSpeed.of(facts, strength, length)
     step = strength * length
     explicit = graph.mix_(torch.eye(graph.size, dtype=torch.float64), step).numpy()
     assert made.explicit == pytest.approx(np.linalg.norm(centre @ explicit, 2))
@@ -124,19 +130,25 @@ def test_speed_is_what_mixing_does(graph, strength):
 
 def test_a_round_at_the_largest_stable_strength_never_halves_what_explicit_mixing_leaves():
     facts = GraphDescription.of(fl.Graph.path(names(7)))
-    made = Speed.of(facts, 2 / facts.rho / 0.15, 0.15).as_dict()
+    made = MixingSpeed.of(facts, 2 / facts.rho / 0.15, 0.15).as_dict()
     assert made["explicit"] == pytest.approx(1)
     assert made["explicit_rounds_to_halve"] is None
     assert made["implicit"] ** made["implicit_rounds_to_halve"] == pytest.approx(0.5)
 
 
 def test_rounds_to_halve():
-    assert [to_halve(share) for share in (0.5, 0.25, 0.0, 1.0, 1.5)] == [1, 0.5, 0, math.inf, math.inf]
+    assert [count_rounds_to_halve(share) for share in (0.5, 0.25, 0.0, 1.0, 1.5)] == [
+        1,
+        0.5,
+        0,
+        math.inf,
+        math.inf,
+    ]
 
 
 def test_the_fit_of_three_clients_by_hand():
     graph, models = fl.Graph.path("abc"), torch.tensor([[0.0], [1.0], [3.0]])
-    made = Fit.of(graph, models)
+    made = GraphFit.of(graph, models)
     assert made.smoothness == pytest.approx(1 + 4)
     assert made.by_chance == pytest.approx(2 * (1 + 4 + 9) / 3)  # two edges
     assert made.neighbours_apart == pytest.approx(math.sqrt(5 / 2))
@@ -147,26 +159,26 @@ def test_the_fit_of_three_clients_by_hand():
 def test_chance_is_the_mean_over_all_orders(federation, graph):
     models = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     every = [float(graph.smoothness(models[list(order)])) for order in itertools.permutations(range(6))]
-    made = Fit.of(graph, models)
+    made = GraphFit.of(graph, models)
     assert made.by_chance == pytest.approx(np.mean(every))
     share = np.mean(np.array(every) <= made.smoothness + 1e-12)
-    assert made.as_smooth / ORDERS == pytest.approx(share, abs=0.2)
+    assert made.as_smooth / RANDOM_ORDERS == pytest.approx(share, abs=0.2)
 
 
 def test_on_a_complete_graph_every_order_is_as_smooth():
     models = torch.randn(9, 5, generator=torch.Generator().manual_seed(1))
     dense = fl.Graph.from_matrix(0.5 * (np.ones((9, 9)) - np.eye(9)))
     for graph in (fl.Graph.complete(names(9), weight=0.5), dense):
-        made = Fit.of(graph, models)
+        made = GraphFit.of(graph, models)
         assert made.smoothness == pytest.approx(made.by_chance)
         assert made.neighbours_apart == pytest.approx(made.all_apart)
-        assert made.as_smooth == ORDERS
-        assert "100 % of what" in next(made.lines())
+        assert made.as_smooth == RANDOM_ORDERS
+        assert "100 % of its mean over random orders" in next(made.format_lines())
 
 
 def test_models_that_are_smooth_on_their_ring_fit_it_better_than_chance():
     made = fl.data.synthetic(seed=3)
-    fit = Fit.of(made.graph, made.models)
+    fit = GraphFit.of(made.graph, made.models)
     assert fit.smoothness < 0.2 * fit.by_chance
     assert fit.neighbours_apart < 0.5 * fit.all_apart
     assert fit.as_smooth == 0
@@ -174,14 +186,18 @@ def test_models_that_are_smooth_on_their_ring_fit_it_better_than_chance():
 
 def test_a_fit_of_nothing():
     alike, apart = torch.ones(3, 2), torch.arange(6.0).view(3, 2)
-    assert list(Fit.of(fl.Graph.ring("abc"), alike).lines()) == ["models     all the same"]
-    assert list(Fit.of(fl.Graph.empty("abc"), apart).lines()) == ["models     no two of them are joined"]
-    with pytest.raises(InputError, match="the server's vertex has no model"):
-        Fit.of(fl.Graph.star("abc", server=True), apart)
+    assert list(GraphFit.of(fl.Graph.ring("abc"), alike).format_lines()) == ["models     all equal"]
+    assert list(GraphFit.of(fl.Graph.empty("abc"), apart).format_lines()) == [
+        "models     no edge joins any two of them"
+    ]
+    with pytest.raises(
+        InputError, match="a server vertex, whose model is not stored; use a graph of clients only"
+    ):
+        GraphFit.of(fl.Graph.star("abc", server=True), apart)
 
 
 def test_pairs_are_every_edge_once(graph):
-    (begin, end), weight = pairs(graph)
+    (begin, end), weight = list_edges(graph)
     assert (begin < end).all()
     assert len(weight) == graph.edges
     assert np.array_equal(graph.weights.matrix().toarray()[begin, end], weight)
@@ -195,24 +211,26 @@ def learned_and_true(more=()):
 
 def test_average_precision_by_hand():
     """Right, wrong, right, then a wrong and a right one of the same weight; and one that was not found."""
-    assert average_precision(*learned_and_true()) == pytest.approx((1 + 2 / 3 + 3 / 5) / 3)
-    assert average_precision(*learned_and_true([("b", "d")])) == pytest.approx(
+    assert compute_average_precision(*learned_and_true()) == pytest.approx((1 + 2 / 3 + 3 / 5) / 3)
+    assert compute_average_precision(*learned_and_true([("b", "d")])) == pytest.approx(
         (1 + 2 / 3 + 3 / 5 + 4 / 6) / 4
     )
 
 
 def test_average_precision_of_the_truth_and_of_nothing():
     _, true = learned_and_true()
-    assert average_precision(true, true) == 1
+    assert compute_average_precision(true, true) == 1
     for useless in (fl.Graph.empty("abcd"), fl.Graph.complete("abcd")):
-        assert average_precision(useless, true) == pytest.approx(3 / 6)  # the share of pairs that are edges
-    with pytest.raises(InputError, match="no edges to be found"):
-        average_precision(true, fl.Graph.empty("abcd"))
+        assert compute_average_precision(useless, true) == pytest.approx(
+            3 / 6
+        )  # the share of pairs that are edges
+    with pytest.raises(InputError, match="the true graph has no edges; expected at least one"):
+        compute_average_precision(true, fl.Graph.empty("abcd"))
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_average_precision_is_that_of_scikit_learn(seed):
     scores, true = random_weights(names(12), seed).round(1), random_weights(names(12), 100 + seed, 0.3) > 0
     upper = np.triu_indices(12, 1)
-    made = average_precision(fl.Graph.from_matrix(scores), fl.Graph.from_matrix(true.astype(float)))
+    made = compute_average_precision(fl.Graph.from_matrix(scores), fl.Graph.from_matrix(true.astype(float)))
     assert made == pytest.approx(average_precision_score(true[upper], scores[upper]))

@@ -50,17 +50,21 @@ def test_a_matrix_from_a_file(tmp_path):
     [
         ("e.csv", b"a\n", "line 1 has 1 columns"),
         ("e.csv", b"a,b\na,b,1,2\n", "line 2 has 4 columns"),
-        ("e.csv", b"a,b\n\nb,c,heavy\n", "line 3 has the weight 'heavy'; it must be a number"),
+        ("e.csv", b"a,b\n\nb,c,heavy\n", "line 3 has the weight 'heavy'; expected a number"),
         ("e.csv", b"a,bb\n", r"unknown client in graph's edges 'bb'.*\(in .*e.csv\)"),
         ("e.csv", b"a,b,-1\n", r"weight -1.0.*\(in .*e.csv\)"),
         ("e.csv", b"a,b,nan\n", "weight nan"),
-        ("e.csv", b"a,b\nb,a\n", "given twice"),
+        ("e.csv", b"a,b\nb,a\n", "listed twice"),
         ("e.csv", b"\xff\xfe\x00", "cannot be read"),
         ("m.npy", b"not numpy", "cannot be read"),
         ("m.npz", b"not numpy", "cannot be read"),
         ("m.mtx", b"not a matrix", "cannot be read"),
         ("m.mtx", b"%%MatrixMarket matrix coordinate real general\n2 2 1\n5 1 1.0\n", "cannot be read"),
-        ("m.txt", b"a,b\n", "neither a .csv file of edges nor a .npz, .mtx or .npy file"),
+        (
+            "m.txt",
+            b"a,b\n",
+            "unsupported extension '.txt'; use .csv for edges, or .npz, .mtx or .npy for a matrix",
+        ),
     ],
 )
 def test_files_that_cannot_be(tmp_path, name, content, message):
@@ -75,9 +79,9 @@ def test_files_that_cannot_be(tmp_path, name, content, message):
     ("matrix", "message"),
     [
         ([[0, 1], [2, 0]], r"\('a', 'b'\) and its mirror differ.*\(in .*m.npy\)"),
-        (np.zeros((2, 3)), "must be square"),
+        (np.zeros((2, 3)), "expected a square matrix"),
         (np.zeros((3, 3)), "3×3 matrix for 2 clients"),
-        ([["x", "y"], ["y", "x"]], "not a matrix of numbers"),
+        ([["x", "y"], ["y", "x"]], "expected a matrix of real numbers"),
         (np.array([[{}]], dtype=object), "cannot be read"),
     ],
     ids=["asymmetric", "oblong", "size", "text", "pickled"],
@@ -91,7 +95,7 @@ def test_matrices_in_files_that_cannot_be(tmp_path, matrix, message):
 
 def test_files_that_are_not_there(tmp_path):
     for path in (tmp_path / "none.csv", tmp_path):
-        with pytest.raises(fl.InputError, match="there is no file"):
+        with pytest.raises(fl.InputError, match=r"no file '.*'; set path to an existing file"):
             from_file(ABC, str(path))
 
 
@@ -108,7 +112,7 @@ def test_there_and_back(tmp_path_factory, kind, names, seed, density):
     assert np.array_equal(matrix_of(again), matrix_of(graph))
     if kind == "csv":  # everybody is named, if in another order
         alone = from_file(None, str(file))
-        assert np.array_equal(matrix_of(alone.aligned(names)), matrix_of(graph))
+        assert np.array_equal(matrix_of(alone.align(names)), matrix_of(graph))
     if kind == "npz":
         assert from_file(None, str(file)).clients == graph.clients
         turned = from_file(names[::-1], str(file))
@@ -180,10 +184,14 @@ def test_names_in_a_file_must_be_the_clients(tmp_path):
 @pytest.mark.parametrize(
     ("graph", "name", "message"),
     [
-        (Graph.star(ABC, server=True), "g.csv", "a server's vertex cannot be kept in a file"),
-        (Graph.path(ABC), "g.txt", "cannot be written to .*, but to .csv, .npz, .mtx"),
-        (Graph.path((" a", "b")), "g.csv", "client ' a' begins or ends with a blank"),
-        (Graph.complete([str(k) for k in range(10_000)]), "g.npz", "it joins about 5e.07 pairs"),
+        (
+            Graph.star(ABC, server=True),
+            "g.csv",
+            "a graph with a server vertex cannot be written; use graph star",
+        ),
+        (Graph.path(ABC), "g.txt", "unsupported extension in .*; use .csv, .npz, .mtx"),
+        (Graph.path((" a", "b")), "g.csv", "client ' a' begins or ends with a space"),
+        (Graph.complete([str(k) for k in range(10_000)]), "g.npz", "the graph has about 5e.07 edges"),
     ],
     ids=["server", "kind", "blank", "size"],
 )
@@ -226,10 +234,10 @@ def test_networks_of_networkx():
     [
         (networkx.DiGraph([("a", "b")]), "the network is directed"),
         (networkx.Graph([("a", "a")]), "client 'a' is joined to itself"),
-        (networkx.MultiGraph([("a", "b"), ("b", "a")]), "given twice"),
+        (networkx.MultiGraph([("a", "b"), ("b", "a")]), "listed twice"),
         (networkx.Graph([("a", "bb")]), "unknown client in the network 'bb'"),
-        (networkx.Graph([("a", "b", {"weight": -1.0})]), "weight -1.0; weights must be finite"),
-        (networkx.Graph([(1, "1")]), "the same name as text"),
+        (networkx.Graph([("a", "b", {"weight": -1.0})]), "weight -1.0; expected a finite number >= 0"),
+        (networkx.Graph([(1, "1")]), "two nodes of the network have equal names as text"),
     ],
     ids=["directed", "loop", "twice", "stranger", "negative", "name"],
 )

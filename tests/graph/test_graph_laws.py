@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 import fedlap as fl
-from fedlap.graph import GIVEN, GRAPHS, Graph, built, to_file
-from fedlap.graph.spectrum import laplacian
+from fedlap.graph import BUILDER_INPUTS, GRAPHS, Graph, build_graph, to_file
+from fedlap.graph.spectrum import build_laplacian
 from fedlap.graph.weights import DENSE_UP_TO, CompleteWeights, DenseWeights, SparseWeights
 from graphs import matrix_of
 from graphs import plain_laplacian as plain
@@ -49,7 +49,7 @@ def stack(rows, seed=0, params=4):
 def test_the_laplacian(a):
     n, size = len(a), a.max(initial=0.0) + 1e-300
     for graph in forms(a):
-        L = laplacian(graph.weights).toarray()
+        L = build_laplacian(graph.weights).toarray()
         assert np.array_equal(L, L.T)
         assert np.abs(L - plain(a)).max() <= 1e-12 * size
         assert np.abs(L @ np.ones(n)).max() <= 1e-12 * n * size
@@ -93,8 +93,8 @@ def test_all_forms_agree(a, data):
 
     def everything(graph):
         yield graph.weights.degrees(W)
-        yield graph.weights.times(W)
-        yield graph.laplacian_times(W)
+        yield graph.weights.multiply(W)
+        yield graph.apply_laplacian(W)
         yield graph.mix_(W.clone(), step)
         for elsewhere in (None, W):
             yield graph.pull(ids, w, elsewhere)
@@ -121,13 +121,13 @@ def test_another_order_is_the_same_graph(a, data):
     W = stack(n)
     for form in forms(a):
         graph = Graph(tuple(names), form.weights)
-        turned = graph.aligned(wanted)
+        turned = graph.align(wanted)
         assert turned.clients == wanted
         assert (turned.edges, turned.components) == (graph.edges, graph.components)
         assert turned.rho == pytest.approx(graph.rho, rel=1e-12)
-        assert torch.allclose(turned.laplacian_times(W[order]), graph.laplacian_times(W)[order], rtol=1e-11)
+        assert torch.allclose(turned.apply_laplacian(W[order]), graph.apply_laplacian(W)[order], rtol=1e-11)
         assert float(turned.smoothness(W[order])) == pytest.approx(float(graph.smoothness(W)), rel=1e-11)
-        assert np.array_equal(matrix_of(turned.aligned(names)), matrix_of(graph))
+        assert np.array_equal(matrix_of(turned.align(names)), matrix_of(graph))
 
 
 @law
@@ -180,7 +180,7 @@ def clients(tmp_path, monkeypatch):
 
 @every_maker
 def test_every_maker(clients, name, given):
-    graph = built(name, clients, 5, **given)
+    graph = build_graph(name, clients, 5, **given)
     a = matrix_of(graph)
     assert graph.clients == clients.clients
     assert a.shape == (len(clients.clients) + graph.server,) * 2
@@ -188,7 +188,7 @@ def test_every_maker(clients, name, given):
     assert (a >= 0).all()
     assert np.isfinite(a).all()
     assert not np.diagonal(a).any()
-    assert np.array_equal(a, matrix_of(built(name, clients, 5, **given)))
+    assert np.array_equal(a, matrix_of(build_graph(name, clients, 5, **given)))
 
 
 ORDERED = {"ring", "path", "star", "grid", "watts-strogatz", "blocks"}  # where the order is the shape
@@ -198,9 +198,9 @@ ORDERED = {"ring", "path", "star", "grid", "watts-strogatz", "blocks"}  # where 
 def test_makers_go_by_names_not_places(clients, name, given):
     if name in ORDERED:
         return
-    turned = clients.reordered(clients.clients[::-1])
-    graph = built(name, turned, 5, **given).aligned(clients.clients)
-    assert np.allclose(matrix_of(graph), matrix_of(built(name, clients, 5, **given)), rtol=1e-12)
+    turned = clients.reorder(clients.clients[::-1])
+    graph = build_graph(name, turned, 5, **given).align(clients.clients)
+    assert np.allclose(matrix_of(graph), matrix_of(build_graph(name, clients, 5, **given)), rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_makers_go_by_names_not_places(clients, name, given):
     ],
 )
 def test_another_seed_is_another_graph(clients, name, given):
-    one, two = (matrix_of(built(name, clients, seed, **given)) for seed in (0, 1))
+    one, two = (matrix_of(build_graph(name, clients, seed, **given)) for seed in (0, 1))
     assert not np.array_equal(one, two)
 
 
@@ -224,7 +224,9 @@ def test_makers_take_what_is_given_and_settings():
         parameters = inspect.signature(make).parameters
         assert {"clients", "federation"} & set(parameters), name
         for key, parameter in parameters.items():
-            assert key in GIVEN or key == "path" or parameter.default is not inspect.Parameter.empty, (
+            assert (
+                key in BUILDER_INPUTS or key == "path" or parameter.default is not inspect.Parameter.empty
+            ), (
                 name,
                 key,
             )
@@ -239,7 +241,7 @@ def test_large_graphs_are_sparse():
         fl.graph.blocks(names, 20, 0.05, 1e-4),
     ):
         assert isinstance(graph.weights, SparseWeights)
-        values = np.linalg.eigvalsh(laplacian(graph.weights).toarray())
+        values = np.linalg.eigvalsh(build_laplacian(graph.weights).toarray())
         assert graph.rho == pytest.approx(values[-1], rel=1e-4)
         assert graph.components == (values < 1e-9).sum()
         assert graph.lambda2 == pytest.approx(values[1], rel=1e-4, abs=1e-9)

@@ -6,7 +6,7 @@ import torch
 
 import fedlap as fl
 from fedlap.graph import learning
-from fedlap.graph.learning import LEARNERS, learned, log_degrees, squared_distances
+from fedlap.graph.learning import LEARNERS, compute_squared_distances, learn_graph, solve_log_degrees
 from graphs import matrix_of as matrix
 
 every_learner = pytest.mark.parametrize("method", LEARNERS)
@@ -29,7 +29,7 @@ def average_precision(true, found):
 
 @every_learner
 def test_what_a_learned_graph_always_is(method):
-    a = matrix(learned(models()[0], method=method, neighbours=NEAR))
+    a = matrix(learn_graph(models()[0], method=method, neighbours=NEAR))
     assert np.array_equal(a, a.T)
     assert (a >= 0).all()
     assert not a.diagonal().any()
@@ -44,12 +44,12 @@ def test_what_a_learned_graph_always_is(method):
 def test_it_depends_on_no_order_of_clients_nor_on_units(method):
     W = models()[0]
     order = torch.randperm(N, generator=torch.Generator().manual_seed(3))
-    a = matrix(learned(W, method=method, neighbours=NEAR))
+    a = matrix(learn_graph(W, method=method, neighbours=NEAR))
     start = W.mean(0)
-    assert matrix(learned(W[order], method=method, neighbours=NEAR)) == pytest.approx(
+    assert matrix(learn_graph(W[order], method=method, neighbours=NEAR)) == pytest.approx(
         a[order][:, order], abs=1e-4
     )
-    moved = matrix(learned(start + 7 * (W - start), method=method, neighbours=NEAR))
+    moved = matrix(learn_graph(start + 7 * (W - start), method=method, neighbours=NEAR))
     assert moved == pytest.approx(a, abs=1e-4)
 
 
@@ -57,12 +57,12 @@ def test_it_depends_on_no_order_of_clients_nor_on_units(method):
 def test_clusters_are_found(method):
     W, group = models()
     true = (group[:, None] == group[None]).numpy() & ~np.eye(N, dtype=bool)
-    assert average_precision(true, matrix(learned(W, method=method, neighbours=5))) > 0.9
+    assert average_precision(true, matrix(learn_graph(W, method=method, neighbours=5))) > 0.9
 
 
 def test_the_kernel_by_hand():
     """On a line at 0, 1, 3, 7 with one neighbour: edges 01, 12, 23, each exp(−d²/(s_k s_ℓ))."""
-    a = learning.kernel(torch.tensor([[0.0], [1.0], [3.0], [7.0]]), 1)
+    a = learning.learn_kernel_weights(torch.tensor([[0.0], [1.0], [3.0], [7.0]]), 1)
     expected = np.zeros((4, 4))
     for k, l, value in ((0, 1, -1 / 1), (1, 2, -4 / (1 * 2)), (2, 3, -16 / (2 * 4))):  # noqa: E741
         expected[k, l] = expected[l, k] = np.exp(value)
@@ -71,7 +71,7 @@ def test_the_kernel_by_hand():
 
 def test_the_cosine_by_hand():
     W = torch.tensor([[1.0, 0.0], [2.0, 2.0], [0.0, 3.0], [-1.0, -1.0]]) + 5
-    a = learning.cosine(W, 3, torch.tensor([5.0, 5.0]))
+    a = learning.learn_cosine_weights(W, 3, torch.tensor([5.0, 5.0]))
     assert a[0, 1] == pytest.approx(np.sqrt(0.5))
     assert a[0, 2] == a[0, 3] == a[1, 3] == 0
     assert a[1, 2] == pytest.approx(np.sqrt(0.5))
@@ -80,10 +80,10 @@ def test_the_cosine_by_hand():
 @pytest.mark.parametrize("neighbours", [1, 2, 4, 8, 16])
 def test_smooth_weights_are_optimal(neighbours):
     """2z + 2w − 1/d_k − 1/d_ℓ is zero on edges and not negative elsewhere: the problem is convex."""
-    z = squared_distances(models()[0])
-    z *= learning._scale_for(z, neighbours)
+    z = compute_squared_distances(models()[0])
+    z *= learning._choose_scale(z, neighbours)
     elsewhere = ~np.eye(N, dtype=bool)
-    a = log_degrees(z, elsewhere)
+    a = solve_log_degrees(z, elsewhere)
     degree = 1 / a.sum(1)
     slope = 2 * z + 2 * a - degree[:, None] - degree[None]
     scale = degree.max()
@@ -93,21 +93,21 @@ def test_smooth_weights_are_optimal(neighbours):
 
 def test_of_many_clients_near_pairs_are_enough(monkeypatch):
     W = models(60, 6)[0]
-    a = matrix(learned(W, method="smooth", neighbours=NEAR))
-    monkeypatch.setattr(learning, "EVERY", 10)
-    assert matrix(learned(W, method="smooth", neighbours=NEAR)) == pytest.approx(a, abs=1e-3)
+    a = matrix(learn_graph(W, method="smooth", neighbours=NEAR))
+    monkeypatch.setattr(learning, "ALL_PAIRS_UP_TO", 10)
+    assert matrix(learn_graph(W, method="smooth", neighbours=NEAR)) == pytest.approx(a, abs=1e-3)
 
 
 def test_distances_are_exact_far_from_the_origin():
     W = models()[0].double() + 1e6
     expected = torch.cdist(W, W, compute_mode="donot_use_mm_for_euclid_dist").square().numpy()
-    assert squared_distances(W) == pytest.approx(expected, rel=1e-6, abs=1e-8)
+    assert compute_squared_distances(W) == pytest.approx(expected, rel=1e-6, abs=1e-8)
 
 
 @every_learner
 @pytest.mark.parametrize("clients", [1, 2, 3])
 def test_few_clients(method, clients):
-    graph = learned(models(clients, 1)[0], method=method, neighbours=5)
+    graph = learn_graph(models(clients, 1)[0], method=method, neighbours=5)
     assert graph.size == clients
     assert graph.edges <= clients * (clients - 1) // 2
 
@@ -115,7 +115,7 @@ def test_few_clients(method, clients):
 @every_learner
 def test_equal_models(method):
     """Nothing tells them apart: a graph all the same, and no division by zero."""
-    a = matrix(learned(torch.ones(6, 3), method=method, neighbours=2))
+    a = matrix(learn_graph(torch.ones(6, 3), method=method, neighbours=2))
     assert np.isfinite(a).all()
 
 
@@ -128,16 +128,19 @@ def test_rho_where_the_largest_eigenvalue_is_multiple(seed):
     np.fill_diagonal(block, 0)
     a = np.ones((30, 30)) - np.eye(30)
     a[:20, :20] = block * 20 / np.linalg.eigvalsh(np.diag(block.sum(1)) - block)[-1]
-    assert learning.scaled(a) == pytest.approx(a)
+    assert learning.scale_to_rho(a) == pytest.approx(a)
 
 
 @pytest.mark.parametrize(
     ("wrong", "call"),
     [
-        ("unknown way to learn a graph 'near'", lambda W: learned(W, method="near")),
-        ("neighbours = 0", lambda W: learned(W, neighbours=0)),
-        ("not finite", lambda W: learned(W * torch.nan)),
-        ("too many to compare pair by pair", lambda W: learned(W[:1].expand(4001, -1))),
+        ("unknown learning method 'near'", lambda W: learn_graph(W, method="near")),
+        ("neighbours = 0", lambda W: learn_graph(W, neighbours=0)),
+        ("not finite", lambda W: learn_graph(W * torch.nan)),
+        (
+            "4001 clients; expected at most 4000, since it compares all pairs",
+            lambda W: learn_graph(W[:1].expand(4001, -1)),
+        ),
     ],
 )
 def test_mistakes(wrong, call):
@@ -168,7 +171,7 @@ def test_it_is_fedu_on_one_graph_and_then_on_another(mixing, sample):
         alike = fitted(fl.FedU(given, **common), federation, rounds, **settings)
         assert (fitted(method, federation, rounds, **settings).models - alike.models).abs().max() < 1e-12
     whole = fitted(method, federation, 6, **settings)
-    graph = method.learned(whole.server)
+    graph = method.learned_graph(whole.server)
     assert graph.rho == pytest.approx(given.rho)
     # From round three on, as FedU on the learned graph would have gone on.
     onwards = fl.fit(
@@ -180,9 +183,9 @@ def test_it_is_fedu_on_one_graph_and_then_on_another(mixing, sample):
 
 def test_it_is_learned_when_it_is_time():
     method = fl.FedULearned(fl.Graph.ring(["a", "b", "c"]), strength=0.01, warmup=4, every=3)
-    assert [t for t in range(1, 15) if method._learns(t)] == [4, 7, 10, 13]
+    assert [t for t in range(1, 15) if method._is_learning_round(t)] == [4, 7, 10, 13]
     once = fl.FedULearned(fl.Graph.ring(["a", "b", "c"]), strength=0.01, warmup=4, every=0)
-    assert [t for t in range(1, 15) if once._learns(t)] == [4]
+    assert [t for t in range(1, 15) if once._is_learning_round(t)] == [4]
 
 
 def sampled(federation, learner="kernel", rounds=5, **more):
@@ -198,11 +201,11 @@ def test_under_sampling_the_order_of_clients_changes_nothing(method, engine):
     """Clients that have not worked have equal models: neither places nor rounding decide between them."""
     federation = fl.data.synthetic(clients=12, clusters=3, seed=1).federation
     order = torch.randperm(12, generator=torch.Generator().manual_seed(2)).tolist()
-    other = federation.reordered([federation.clients[place] for place in order])
+    other = federation.reorder([federation.clients[place] for place in order])
     fedu, expected = sampled(federation, method)
     _, found = sampled(other, method, engine=engine)
     assert (found.models - expected.models[order]).abs().max() < 1e-9
-    weights = [matrix(fedu.learned(result.server)) for result in (expected, found)]
+    weights = [matrix(fedu.learned_graph(result.server)) for result in (expected, found)]
     assert weights[1] == pytest.approx(weights[0][order][:, order], abs=1e-6)
 
 
@@ -212,15 +215,15 @@ def test_clients_take_part_in_learning_once_they_have_worked():
     method, result = sampled(federation, rounds=2)
     worked = result.server[4].numpy()
     assert 2 <= worked.sum() < 12
-    found = matrix(method.learned(result.server, federation.clients))
-    given = matrix(method.graph.aligned(federation.clients))
+    found = matrix(method.learned_graph(result.server, federation.clients))
+    given = matrix(method.graph.align(federation.clients))
     either = ~np.outer(worked, worked)
     assert (found[either] > 0).tolist() == (given[either] > 0).tolist()
     ratio = found[either][given[either] > 0] / given[either][given[either] > 0]
     assert ratio == pytest.approx(ratio[0])
-    assert method.learned(result.server).rho == pytest.approx(method.graph.rho)
+    assert method.learned_graph(result.server).rho == pytest.approx(method.graph.rho)
     names = [name for name, has in zip(federation.clients, worked, strict=True) if has]
-    among = matrix(learned(result.models[torch.from_numpy(worked)], names, neighbours=3))
+    among = matrix(learn_graph(result.models[torch.from_numpy(worked)], names, neighbours=3))
     assert (found[np.ix_(worked, worked)] > 0).tolist() == (among > 0).tolist()
 
 
@@ -230,14 +233,14 @@ def test_of_models_at_equal_distance_names_decide(method):
     W = torch.cat([torch.ones(8, 6), models(8, 2)[0][:, :6]])
     names = [str(k) for k in range(16)]
     order = torch.randperm(16, generator=torch.Generator().manual_seed(1)).tolist()
-    a = matrix(learned(W, names, method=method, neighbours=3))
-    other = matrix(learned(W[order], [names[k] for k in order], method=method, neighbours=3))
+    a = matrix(learn_graph(W, names, method=method, neighbours=3))
+    other = matrix(learn_graph(W[order], [names[k] for k in order], method=method, neighbours=3))
     assert np.array_equal(other, a[order][:, order])
 
 
 def test_the_kernel_of_equal_models_divides_by_no_zero():
     """A client equal to its nearest ones has weight one to them and none to the others it is joined to."""
-    a = learning.kernel(torch.tensor([[0.0], [0.0], [0.0], [5.0]]), 2)
+    a = learning.learn_kernel_weights(torch.tensor([[0.0], [0.0], [0.0], [5.0]]), 2)
     assert a[:3, :3] == pytest.approx(1 - np.eye(3))
     assert a[3, :3].max() == 0
 
@@ -307,8 +310,8 @@ def test_clustered_clients():
     inverse = torch.linalg.inv(torch.eye(200) + 5 * (torch.diag(dense.sum(1)) - dense))
     spread = inverse.square().sum(1, keepdim=True).sqrt()
     z = torch.randn(200, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    from fedlap.data.synthetic import _alike
+    from fedlap.data.synthetic_clients import _smooth_in_clusters
 
-    assert (_alike(z, group, 5.0) - inverse @ z / spread).abs().max() < 1e-12
-    with pytest.raises(fl.InputError, match="there are 3 clients, take no more"):
+    assert (_smooth_in_clusters(z, group, 5.0) - inverse @ z / spread).abs().max() < 1e-12
+    with pytest.raises(fl.InputError, match="clusters = 4; expected at most 3, the number of clients"):
         fl.data.synthetic(clients=3, clusters=4)

@@ -8,8 +8,13 @@ import torch
 
 import fedlap as fl
 from fedlap.experiments.experiment import Experiment
-from fedlap.graph import kernel, nearest, similar, weighted
-from fedlap.graph.client_vectors import feature_means, label_shares, metadata, vectors
+from fedlap.graph import kernel, nearest, similar, weight_by_rows
+from fedlap.graph.client_vectors import (
+    compute_feature_means,
+    compute_label_shares,
+    compute_vectors,
+    read_metadata,
+)
 from graphs import edges_of, matrix_of
 from random_inputs import random_arrays
 
@@ -41,15 +46,15 @@ def located(*points):
 
 def test_weighted():
     federation = sized(100, 10, 90, 20, 110)
-    assert matrix_of(weighted(federation)).tolist() == [
+    assert matrix_of(weight_by_rows(federation)).tolist() == [
         [0, 0.5, 1, 0.5, 1],
         [0.5, 0, 0.5, 0, 0.5],
         [1, 0.5, 0, 0.5, 1],
         [0.5, 0, 0.5, 0, 0.5],
         [1, 0.5, 1, 0.5, 0],
     ]
-    assert np.array_equal(matrix_of(weighted(federation, little=0.0)), 1 - np.eye(5))
-    assert weighted(sized(8, 9, 10)).rho == 3
+    assert np.array_equal(matrix_of(weight_by_rows(federation, little=0.0)), 1 - np.eye(5))
+    assert weight_by_rows(sized(8, 9, 10)).rho == 3
 
 
 @pytest.mark.parametrize("clients", [9, 10, 30])
@@ -57,7 +62,7 @@ def test_scarce_clients_are_those_with_little(clients):
     full = sized(*np.random.default_rng(0).integers(70, 130, clients).tolist())
     scarce = full.scarce(seed=2)
     little = (scarce.train.count < full.train.count).numpy()
-    a = matrix_of(weighted(scarce))
+    a = matrix_of(weight_by_rows(scarce))
     assert little.sum() == math.floor(clients / 2 + 0.5)
     assert np.array_equal(a == 0, np.outer(little, little) | np.eye(clients, dtype=bool))
 
@@ -86,16 +91,16 @@ def test_only_training_rows_count():
         labels=4,
         scale="none",
     )
-    for make in (similar, nearest, kernel, weighted):
+    for make in (similar, nearest, kernel, weight_by_rows):
         assert np.array_equal(matrix_of(make(test)), matrix_of(make(other)))
-    assert np.array_equal(feature_means(test), feature_means(other))
+    assert np.array_equal(compute_feature_means(test), compute_feature_means(other))
 
 
 # Neighbours and kernels
 
 
 def test_label_shares():
-    assert label_shares(owning([0, 1], [2, 2, 3])).tolist() == pytest.approx(
+    assert compute_label_shares(owning([0, 1], [2, 2, 3])).tolist() == pytest.approx(
         np.array([[0.5, 0.5, 0, 0], [0, 0, 2 / 3, 1 / 3]])
     )
 
@@ -103,16 +108,16 @@ def test_label_shares():
 @pytest.mark.parametrize("scale", ["none", "pooled", "client"])
 def test_feature_means_are_of_what_models_see(scale):
     federation = sized(30, 7, 50).scaled(scale)
-    ready = federation.resident(torch.device("cpu"), torch.float64)
+    ready = federation.to_device(torch.device("cpu"), torch.float64)
     expected = np.stack([ready.train.client(k)[0].numpy().mean(0) for k in range(3)])
-    assert feature_means(federation) == pytest.approx(expected, abs=1e-12)
+    assert compute_feature_means(federation) == pytest.approx(expected, abs=1e-12)
 
 
 def test_feature_means_of_images():
     federation = fl.data.load("digits")
-    means = feature_means(federation)
+    means = compute_feature_means(federation)
     assert means.shape == (len(federation.clients), math.prod(federation.inputs))
-    ready = federation.resident(torch.device("cpu"), torch.float64, as_bytes=False)
+    ready = federation.to_device(torch.device("cpu"), torch.float64, as_bytes=False)
     expected = ready.train.client(3)[0].flatten(1).mean(0).numpy()
     assert means[3] == pytest.approx(expected, abs=1e-12)
 
@@ -170,17 +175,20 @@ def test_kernel_on_a_line():
 
 def test_noise_has_the_size_that_was_asked_for():
     federation = owning(*[[k % 4, 3] for k in range(200)])
-    plain, noisy = vectors(federation, "labels"), vectors(federation, "labels", noise=0.3, seed=1)
+    plain, noisy = (
+        compute_vectors(federation, "labels"),
+        compute_vectors(federation, "labels", noise=0.3, seed=1),
+    )
     added = (noisy - plain) / 0.3
     assert (added.mean(), added.std()) == pytest.approx((0, 1), abs=0.1)
-    again = vectors(federation.reordered(federation.clients[::-1]), "labels", noise=0.3, seed=1)
+    again = compute_vectors(federation.reorder(federation.clients[::-1]), "labels", noise=0.3, seed=1)
     assert np.array_equal(again[::-1], noisy)
 
 
 def test_metadata(tmp_path):
     file = tmp_path / "about.csv"
     file.write_text("who, age,height,same\n\nb,30,1.5,7\nstranger,1,1,1\na, 10,1.5,7\n", encoding="utf-8-sig")
-    assert metadata(("a", "b"), str(file)).tolist() == [[-1, 0, 0], [1, 0, 0]]
+    assert read_metadata(("a", "b"), str(file)).tolist() == [[-1, 0, 0], [1, 0, 0]]
 
 
 def test_neighbours_by_metadata(tmp_path):
@@ -195,14 +203,14 @@ def test_neighbours_by_metadata(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "line 1 must name the columns"),
-        ("client\na\n", "line 1 must name the columns"),
-        ("a,1\nb,2\n", "line 1 must name the columns"),
-        ("client,age\na,1\n", "client 'b' has no line in .*; every client needs one"),
-        ("client,age\na,1\nb,old\n", "line 3: age = 'old'; it must be a finite number"),
-        ("client,age\na,1\nb,nan\n", "line 3: age = 'nan'; it must be a finite number"),
-        ("client,age\na,1\nb,\n", "line 3: age = ''; it must be a finite number"),
-        ("client,age\na,1\n\nb,2,3\n", "line 4 has 3 columns, line 1 has 2"),
+        ("", "line 1 does not name the columns; expected a header"),
+        ("client\na\n", "line 1 does not name the columns; expected a header"),
+        ("a,1\nb,2\n", "line 1 does not name the columns; expected a header"),
+        ("client,age\na,1\n", "client 'b' has no line in .*; add one line per client"),
+        ("client,age\na,1\nb,old\n", "line 3: age = 'old'; expected a finite number"),
+        ("client,age\na,1\nb,nan\n", "line 3: age = 'nan'; expected a finite number"),
+        ("client,age\na,1\nb,\n", "line 3: age = ''; expected a finite number"),
+        ("client,age\na,1\n\nb,2,3\n", "line 4 has 3 columns; expected 2 as in line 1"),
         ("client,age\na,1\na,2\n", "line 3: client 'a' has a line already"),
     ],
 )
@@ -210,7 +218,7 @@ def test_metadata_that_cannot_be(tmp_path, content, message):
     file = tmp_path / "about.csv"
     file.write_text(content, encoding="utf-8")
     with pytest.raises(fl.InputError, match=message) as error:
-        metadata(("a", "b"), str(file))
+        read_metadata(("a", "b"), str(file))
     assert "\n" not in str(error.value)
     assert "about.csv" in str(error.value)
 
@@ -226,5 +234,5 @@ def test_an_experiment_keeps_the_content_of_metadata(tmp_path):
     assert "seed" not in experiment.graph
     experiment.build()
     file.write_text("client,room\n", encoding="utf-8")
-    with pytest.raises(fl.InputError, match="not the file that this experiment was made with"):
+    with pytest.raises(fl.InputError, match="has another SHA-256 than the file of this experiment"):
         experiment.build()

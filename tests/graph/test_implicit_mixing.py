@@ -6,7 +6,7 @@ import torch
 
 import fedlap as fl
 from fedlap.graph import weights
-from fedlap.graph.implicit import chebyshev, enough, implicit, iterated
+from fedlap.graph.implicit import compute_chebyshev_steps, count_exchanges, mix_implicitly, run_chebyshev
 
 N, P = 9, 4
 FORMS = ["complete", "dense", "sparse", "star"]
@@ -44,10 +44,10 @@ def test_all_at_once(form, step, monkeypatch):
     graph, W = made(form, monkeypatch), models()
     L = laplacian(graph)
     expected = torch.linalg.solve(torch.eye(N) + step * L, W)
-    assert (implicit(graph, W, step) - expected).abs().max() < 1e-12
+    assert (mix_implicitly(graph, W, step) - expected).abs().max() < 1e-12
     order = torch.randperm(N, generator=torch.Generator().manual_seed(1))
-    assert (implicit(graph, W[order], step, order, W) - expected[order]).abs().max() < 1e-12
-    single = implicit(graph, W.float(), step)
+    assert (mix_implicitly(graph, W[order], step, order, W) - expected[order]).abs().max() < 1e-12
+    single = mix_implicitly(graph, W.float(), step)
     assert (single - expected).abs().max() < 1e-5
 
 
@@ -60,10 +60,10 @@ def test_some_at_a_time(form, step, monkeypatch):
     rest = [k for k in range(N) if k not in ids.tolist()]
     inside = L[ids][:, ids]
     expected = torch.linalg.solve(torch.eye(4) + step * inside, w - step * L[ids][:, rest] @ W[rest])
-    assert (implicit(graph, w, step, ids, W) - expected).abs().max() < 1e-12
+    assert (mix_implicitly(graph, w, step, ids, W) - expected).abs().max() < 1e-12
     among = inside - torch.diag(inside.sum(1))
     expected = torch.linalg.solve(torch.eye(4) + step * among, w)
-    assert (implicit(graph, w, step, ids) - expected).abs().max() < 1e-12
+    assert (mix_implicitly(graph, w, step, ids) - expected).abs().max() < 1e-12
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -74,10 +74,10 @@ def test_disagreement_never_grows(form, step, exchanges, monkeypatch):
     graph = made(form, monkeypatch)
     every = torch.eye(N, dtype=torch.float64)
     if exchanges is None:
-        mixed = implicit(graph, every, step)
+        mixed = mix_implicitly(graph, every, step)
     else:
-        steps = chebyshev(step * graph.rho, exchanges)
-        mixed = iterated(steps, every, every, lambda w: step * graph.laplacian_times(w))
+        steps = compute_chebyshev_steps(step * graph.rho, exchanges)
+        mixed = run_chebyshev(steps, every, every, lambda w: step * graph.apply_laplacian(w))
     assert (mixed - mixed.T).abs().max() < 1e-10
     values = torch.linalg.eigvalsh((mixed + mixed.T) / 2)
     assert values.abs().max() <= 1 + 1e-10
@@ -91,8 +91,11 @@ def test_exchanges_are_degrees_of_a_polynomial():
     graph = fl.Graph.path([f"k{place}" for place in range(N)])
     every = torch.eye(N, dtype=torch.float64)
     for exchanges in (1, 2, 3):
-        mixed = iterated(
-            chebyshev(5 * graph.rho, exchanges), every, every, lambda w: 5 * graph.laplacian_times(w)
+        mixed = run_chebyshev(
+            compute_chebyshev_steps(5 * graph.rho, exchanges),
+            every,
+            every,
+            lambda w: 5 * graph.apply_laplacian(w),
         )
         apart = (torch.arange(N).unsqueeze(0) - torch.arange(N).unsqueeze(1)).abs()
         assert mixed[apart > exchanges].abs().max() < 1e-15
@@ -105,7 +108,9 @@ def test_enough_is_enough(coupling, error):
     """The error left is what was asked for, at every eigenvalue."""
     values = torch.linspace(0, coupling, 2001, dtype=torch.float64).unsqueeze(1)
     one = torch.ones_like(values)
-    found = iterated(chebyshev(coupling, enough(coupling, error)), one, one, lambda x: values * x)
+    found = run_chebyshev(
+        compute_chebyshev_steps(coupling, count_exchanges(coupling, error)), one, one, lambda x: values * x
+    )
     assert (found - 1 / (1 + values)).abs().max() <= error
     assert found[0] == 1
 
@@ -157,7 +162,7 @@ def test_its_fixed_point_is_the_minimiser(strength):
 @pytest.mark.slow
 def test_peers_come_to_the_same_where_exchanges_reach():
     arrays, federation, graph = ring()
-    reach = enough(0.2 * 5 * graph.rho, 1e-11)
+    reach = count_exchanges(0.2 * 5 * graph.rho, 1e-11)
     found = trained(federation, fl.DFedU(graph, strength=5.0, exchanges=reach, **GRADIENT), 200)
     once = trained(federation, fl.DFedU(graph, strength=5.0, exchanges=1, **GRADIENT), 200)
     expected = minimiser(arrays, graph, 5.0)
@@ -188,8 +193,8 @@ def test_a_strength_that_explicit_mixing_refuses_is_taken():
     graph = fl.Graph.ring([f"k{k}" for k in range(5)])
     with pytest.raises(fl.InputError, match="set mixing = implicit or allow_unstable"):
         fl.FedU(graph, strength=100.0, lr=0.2)
-    assert fl.FedU(graph, strength=100.0, lr=0.2, mixing="implicit").coupling.stable
-    assert fl.DFedU(graph, strength=100.0, lr=0.2, mixing="implicit").coupling.stable
+    assert fl.FedU(graph, strength=100.0, lr=0.2, mixing="implicit").coupling.is_stable
+    assert fl.DFedU(graph, strength=100.0, lr=0.2, mixing="implicit").coupling.is_stable
 
 
 def test_exchanges_are_counted_in_the_bytes():
@@ -204,7 +209,7 @@ def test_exchanges_are_counted_in_the_bytes():
 @pytest.mark.parametrize(
     ("wrong", "settings"),
     [
-        ("exchanges = 2; Algorithm 2 has one a round", {"exchanges": 2}),
+        ("exchanges = 2; Algorithm 2 has one per round", {"exchanges": 2}),
         ("exchanges", {"exchanges": 0, "mixing": "implicit"}),
     ],
 )
@@ -216,11 +221,15 @@ def test_mistakes(wrong, settings):
 def test_some_parameters_at_a_time_are_all_of_them(monkeypatch):
     graph, W, ids = made("sparse", monkeypatch), models(), torch.tensor([7, 2, 8, 4])
     expected = (
-        implicit(graph, W, 3.0),
-        implicit(graph, W[ids], 3.0, ids, W),
-        implicit(graph, W[ids], 3.0, ids),
+        mix_implicitly(graph, W, 3.0),
+        mix_implicitly(graph, W[ids], 3.0, ids, W),
+        mix_implicitly(graph, W[ids], 3.0, ids),
     )
-    monkeypatch.setattr("fedlap.graph.implicit.BLOCK", 1)
-    found = implicit(graph, W, 3.0), implicit(graph, W[ids], 3.0, ids, W), implicit(graph, W[ids], 3.0, ids)
+    monkeypatch.setattr("fedlap.graph.implicit.IMPLICIT_BLOCK", 1)
+    found = (
+        mix_implicitly(graph, W, 3.0),
+        mix_implicitly(graph, W[ids], 3.0, ids, W),
+        mix_implicitly(graph, W[ids], 3.0, ids),
+    )
     for one, other in zip(found, expected, strict=True):
         assert (one - other).abs().max() < 1e-13

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from fedlap.graph import Graph
-from fedlap.graph.spectrum import laplacian
+from fedlap.graph.spectrum import build_laplacian
 from fedlap.graph.weights import DENSE_UP_TO, CompleteWeights, DenseWeights, SparseWeights
 from graphs import matrices, matrix_of, names, plain_laplacian
 from property_settings import law
@@ -40,7 +40,7 @@ def plain_pull(a, ids, w, elsewhere):
 @given(matrices)
 def test_laplacian_laws(a):
     graph = Graph.from_matrix(a)
-    L = laplacian(graph.weights).toarray()
+    L = build_laplacian(graph.weights).toarray()
     values = np.linalg.eigvalsh(L)
     assert np.array_equal(L, L.T)
     assert np.abs(L.sum(0)).max() < 1e-12

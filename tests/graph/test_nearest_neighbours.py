@@ -16,9 +16,9 @@ def small_blocks(monkeypatch):
     """Let few points take the way of many."""
     monkeypatch.setattr(nearest_neighbours, "MANY_POINTS", 100)
     monkeypatch.setattr(nearest_neighbours, "MANY_VALUES", 0)
-    monkeypatch.setattr(nearest_neighbours, "LEAF", 30)
-    monkeypatch.setattr(nearest_neighbours, "TRIED", 60)
-    monkeypatch.setattr(nearest_neighbours, "COLUMNS", 64)
+    monkeypatch.setattr(nearest_neighbours, "POINTS_PER_LEAF", 30)
+    monkeypatch.setattr(nearest_neighbours, "FIRST_CANDIDATES", 60)
+    monkeypatch.setattr(nearest_neighbours, "COLUMNS_PER_PRODUCT", 64)
 
 
 def plain(points, near):
@@ -34,7 +34,7 @@ def plain(points, near):
 def by_blocks(points, near):
     """What products find, and which points they leave to the tree."""
     found, rest = np.zeros((len(points), near), dtype=np.int64), np.ones(len(points), dtype=bool)
-    nearest_neighbours.Blocks.of(points).search(near, found, rest)
+    nearest_neighbours.PointLeaves.of(points).search(near, found, rest)
     return np.sort(found), rest
 
 

@@ -5,7 +5,7 @@ import torch
 
 import fedlap as fl
 from cnn_kernels import METHODS, WORK, close, every_image, middle_error, problem, run
-from fedlap.kernels.cnn import Kernels
+from fedlap.kernels.cnn import CnnKernels
 from fedlap.models import convolutional
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA d
 def test_scores_and_gradient(image, batch):
     exact, _, W, x, slope = problem(image, batch)
     own, given = W.cuda(), x.cuda()
-    assert isinstance(exact._body(own, own), Kernels)
+    assert isinstance(exact._choose_hidden_layers(own, own), CnnKernels)
     scores = exact.scores(W.double(), x.double())
     assert (exact.scores(own, given).cpu() - scores).abs().max() < 1e-5 * scores.abs().max()
     gradient = exact.gradient(own, given, lambda out: slope(out.cpu()).cuda())
@@ -30,7 +30,7 @@ def test_runs(name, work, monkeypatch):
     assert middle_error(name, work, "cuda") < 1e-6
     one, again = (run(name, work, "cuda", seed=0) for _ in range(2))
     assert torch.equal(one, again)
-    monkeypatch.setattr(convolutional, "kernels_for", lambda *given: None)
+    monkeypatch.setattr(convolutional, "compile_cnn_kernels", lambda *given: None)
     assert not torch.equal(one, run(name, work, "cuda", seed=0))  # or the kernels were not used
 
 
@@ -51,7 +51,7 @@ def test_long_runs_are_as_good_as_by_operations(name, monkeypatch):
         return sorted(float((a - b).norm() / b.norm()) for a, b in zip(ours, exact, strict=True))
 
     by_kernels = errors()
-    monkeypatch.setattr(convolutional, "kernels_for", lambda *given: None)
+    monkeypatch.setattr(convolutional, "compile_cnn_kernels", lambda *given: None)
     assert by_kernels[2] < 10 * max(errors()[2], 1e-6)
     assert by_kernels[-1] < 2e-2
 
@@ -68,6 +68,6 @@ def test_coarser_products_are_a_choice():
     before, own = torch.get_float32_matmul_precision(), W.cuda()
     try:
         torch.set_float32_matmul_precision("high")
-        assert not isinstance(exact._body(own, own), Kernels)
+        assert not isinstance(exact._choose_hidden_layers(own, own), CnnKernels)
     finally:
         torch.set_float32_matmul_precision(before)

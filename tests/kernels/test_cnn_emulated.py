@@ -19,7 +19,7 @@ from cnn_kernels import (
 )
 from fedlap.kernels import cnn
 from fedlap.models.convolutional import FILTERS, HIDDEN, ConvolutionalNetwork
-from fedlap.models.parameters import views
+from fedlap.models.parameters import view_parameters
 from fedlap.training.fit import fit_all
 from fedlap.training.jobs import Job
 from fedlap.training.schedule import Schedule
@@ -46,7 +46,7 @@ def test_where_less_is_shared(monkeypatch):
     """As on an A100, whose blocks hold fewer filters at a time."""
     exact, own, W, x, slope = problem((3, 32, 32), 2)
     less = emulation.body((3, 32, 32), FILTERS, HIDDEN, 166_848)
-    monkeypatch.setattr(ByKernels, "_body", lambda network, W, into: less)
+    monkeypatch.setattr(ByKernels, "_choose_hidden_layers", lambda network, W, into: less)
     close(own, own.gradient(W, x, slope), exact.gradient(W.double(), x.double(), slope))
 
 
@@ -60,7 +60,7 @@ def test_descending(keep, batch):
     gradient = exact.gradient(W.double(), x.double(), slope)
     kept = keep if isinstance(keep, float) else keep.double()
     expected = kept * W.double() - 0.3 * gradient
-    own.hold(W).first(CLIENTS)(x, slope, 0.3, keep)
+    own.prepare_weights(W).step_for(CLIENTS)(x, slope, 0.3, keep)
     close(own, W, expected)
     around[::2, 1:-2] = W
     assert torch.equal(base, around)
@@ -69,7 +69,7 @@ def test_descending(keep, batch):
 @pytest.fixture
 def emulated(monkeypatch):
     """Runs in float32 take the kernels, on a CPU; for how many clients is listed."""
-    used, ordinary = [], ConvolutionalNetwork._body
+    used, ordinary = [], ConvolutionalNetwork._choose_hidden_layers
 
     def body(network, W, into):
         if W.dtype == torch.float64:
@@ -77,7 +77,7 @@ def emulated(monkeypatch):
         used.append(len(W))
         return emulation.body(network.image, FILTERS, HIDDEN)
 
-    monkeypatch.setattr(ConvolutionalNetwork, "_body", body)
+    monkeypatch.setattr(ConvolutionalNetwork, "_choose_hidden_layers", body)
     return used
 
 
@@ -111,7 +111,7 @@ def test_the_same_numbers_every_time():
 def test_the_first_of_equal_maxima_counts():
     exact, own, W, x, slope = problem((2, 9, 11), 3)
     W, x = W.clone(), torch.ones_like(x)
-    tensors = views(W, own.shapes)
+    tensors = view_parameters(W, own.shapes)
     for weight, bias in (tensors[:2], tensors[2:4]):
         weight.zero_()
         bias.abs_()
@@ -139,7 +139,7 @@ def test_what_they_are_not_made_for_is_not_compiled(image):
 
 
 def test_where_nothing_can_be_compiled(monkeypatch):
-    monkeypatch.setattr(cnn.nvrtc, "shared_memory", lambda device: 0)
-    cnn.kernels_for.cache_clear()
-    assert cnn.kernels_for((3, 32, 32), FILTERS, HIDDEN, torch.device("cuda", 0)) is None
-    cnn.kernels_for.cache_clear()
+    monkeypatch.setattr(cnn.nvrtc, "query_shared_memory", lambda device: 0)
+    cnn.compile_cnn_kernels.cache_clear()
+    assert cnn.compile_cnn_kernels((3, 32, 32), FILTERS, HIDDEN, torch.device("cuda", 0)) is None
+    cnn.compile_cnn_kernels.cache_clear()

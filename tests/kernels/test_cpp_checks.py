@@ -12,7 +12,7 @@ from fedlap.kernels import cpp_library
 from fedlap.models import CrossEntropy, Model
 from fedlap.training.placement import PlacedClients
 
-pytestmark = pytest.mark.skipif(cpp_library.compiled(torch.float64) is None, reason="no C++ compiler")
+pytestmark = pytest.mark.skipif(cpp_library.load_library(torch.float64) is None, reason="no C++ compiler")
 
 WIDTHS = (6, 3)
 
@@ -35,9 +35,9 @@ def make_clients(model=None, batch=4):
 def call():
     """A call of the kernel as a round makes it; `change` replaces one of its arguments."""
     clients = make_clients()
-    ids = clients.by_count(torch.arange(3))
-    cohort = clients.cohort(ids)
-    plan = clients.plans(cohort, [1], LocalWork(3, False))[0]
+    ids = clients.sort_by_count(torch.arange(3))
+    cohort = clients.build_cohort(ids)
+    plan = clients.draw_plans(cohort, [1], LocalWork(3, False))[0]
     train, w = clients.train, torch.zeros(3, clients.model.size, dtype=torch.float64)
     each = [torch.full((3,), 0.1, dtype=torch.float64) for _ in range(6)]
     args = {
@@ -48,7 +48,7 @@ def call():
         "clients": 3, "batches": 3, "times": 1, "row step": 12, "row client": 4, "weight step": 12,
         "weight client": 4, "kind": 0, "alphas": 0,
     }  # fmt: skip
-    library = cpp_library.compiled(torch.float64)
+    library = cpp_library.load_library(torch.float64)
 
     def run(ascent=0, **change):
         assert not set(change) - set(args)
@@ -110,10 +110,10 @@ def test_strides_are_those_of_the_tensors(call):
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("rows", 24, "row number 24, but training or test rows are 0 to 17"),
+        ("rows", 24, "row number 24, but rows are 0 to 17"),
         ("rows", -1, "row number -1"),
         ("rows", 2**60, "row number 1152921504606846976"),
-        ("row", 24, "a row at place 24 of the store, which has places 0 to 23"),
+        ("row", 24, "a row at place 24 of the store, but places are 0 to 23"),
         ("row", -1, "a row at place -1"),
         ("y", 3, "label 3, but labels are 0 to 2"),
         ("y", -1, "label -1"),
@@ -159,7 +159,7 @@ def test_scores_of_rows_out_of_range_are_refused(name, value):
     getattr(clients.train, name)[0] = value
     none = torch.zeros(3, dtype=torch.float64)
     with pytest.raises(fl.InputError, match="place 0"):
-        cpp_library.tallied(torch.zeros(3, 21, dtype=torch.float64), clients.train, WIDTHS, none, none)
+        cpp_library.tally_rows(torch.zeros(3, 21, dtype=torch.float64), clients.train, WIDTHS, none, none)
 
 
 MEMORY = """
@@ -167,10 +167,10 @@ import resource, torch
 import fedlap as fl
 from fedlap.kernels import cpp_library
 torch.set_num_threads({threads})
-cpp_library._parallel = (lambda found: lambda: found)({parallel})
+cpp_library._find_openmp = (lambda found: lambda: found)({parallel})
 rows = torch.ones(256, 1), torch.arange(256) % 2
 federation = fl.Federation.from_arrays({{"a": rows, "b": rows}}, labels=2, test_share=0)
-assert cpp_library.compiled(torch.float32)
+assert cpp_library.load_library(torch.float32)
 fl.fit(fl.Local(), federation, fl.models.mlp(2), rounds=1, batch=128)  # what is loaded when first used
 taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (taken + 500 * 2**20,) * 2)
@@ -185,8 +185,8 @@ except fl.InputError as error:
 @pytest.mark.parametrize(
     ("threads", "parallel"),
     [
-        (2, "cpp_library._parallel()"),
-        pytest.param(1, "cpp_library._parallel()", marks=pytest.mark.slow),
+        (2, "cpp_library._find_openmp()"),
+        pytest.param(1, "cpp_library._find_openmp()", marks=pytest.mark.slow),
         pytest.param(2, "None", marks=pytest.mark.slow),
     ],
     ids=["OpenMP", "one thread", "threads of its own"],

@@ -15,7 +15,7 @@ import torch
 from fedlap.kernels import cpp_compiler, cpp_library
 
 pytestmark = [
-    pytest.mark.skipif(cpp_compiler._compiler() is None, reason="no C++ compiler"),
+    pytest.mark.skipif(cpp_compiler._find_compiler() is None, reason="no C++ compiler"),
     pytest.mark.skipif(os.name != "posix", reason="owners and permissions as POSIX has them"),
 ]
 as_root = pytest.mark.skipif(os.name != "posix" or os.getuid() != 0, reason="only root can give files away")
@@ -31,14 +31,14 @@ def folder(alone, monkeypatch, tmp_path):
     """The folder of libraries, and a source that is compiled at once."""
     source = tmp_path / "steps.cpp"
     source.write_text(SOURCE)
-    monkeypatch.setattr(cpp_compiler, "FILES", [source])
-    monkeypatch.setattr(cpp_compiler, "FLAGS", ("-O0", "-shared", "-fPIC"))
-    monkeypatch.delenv(cpp_compiler.MORE_FLAGS, raising=False)
-    cpp_compiler._version.cache_clear()
-    cpp_library.compiled.cache_clear()
+    monkeypatch.setattr(cpp_compiler, "CPP_SOURCES", [source])
+    monkeypatch.setattr(cpp_compiler, "CPP_FLAGS", ("-O0", "-shared", "-fPIC"))
+    monkeypatch.delenv(cpp_compiler.EXTRA_FLAGS_VARIABLE, raising=False)
+    cpp_compiler._read_version.cache_clear()
+    cpp_library.load_library.cache_clear()
     yield tmp_path / "cache" / "fedlap" / "kernels"
-    cpp_compiler._version.cache_clear()
-    cpp_library.compiled.cache_clear()
+    cpp_compiler._read_version.cache_clear()
+    cpp_library.load_library.cache_clear()
 
 
 def names(folder):
@@ -85,7 +85,7 @@ def test_an_intact_library_is_loaded_as_it_is(folder, monkeypatch):
     first = cpp_compiler.build_library().path
     monkeypatch.setattr(subprocess, "run", lambda *given, **more: pytest.fail("compiled again"))
     assert cpp_compiler.build_library().path == first
-    assert cpp_compiler.sha256_of(first) in first.name
+    assert cpp_compiler.hash_file(first) in first.name
 
 
 @as_root
@@ -102,7 +102,7 @@ def test_the_folder_of_another_user_is_not_used(folder):
     cpp_compiler.build_library()
     os.chown(folder, STRANGER, STRANGER)
     with pytest.warns(RuntimeWarning, match=r"is another user's.*without the compiled kernel; remove"):
-        assert cpp_library.compiled(torch.float32) is None
+        assert cpp_library.load_library(torch.float32) is None
     assert cpp_library.identify_kernel(torch.float32) is None  # and no second warning
 
 
@@ -137,7 +137,7 @@ def test_a_new_folder_is_for_its_owner_alone(folder):
 
 def test_another_version_of_the_compiler_compiles_again(folder, monkeypatch, tmp_path):
     compiler = tmp_path / "compiler"
-    real = shlex.join(cpp_compiler._compiler())
+    real = shlex.join(cpp_compiler._find_compiler())
     compiler.write_text(
         f'#!/bin/sh\ncase "$1" in --version) echo "$MADE_UP"; echo;; *) exec {real} "$@";; esac\n'
     )
@@ -146,7 +146,7 @@ def test_another_version_of_the_compiler_compiles_again(folder, monkeypatch, tmp
     made = {}
     for version in ("c++ 1.0", "c++ 2.0", "c++ 1.0"):
         monkeypatch.setenv("MADE_UP", version)
-        cpp_compiler._version.cache_clear()
+        cpp_compiler._read_version.cache_clear()
         built = cpp_compiler.build_library()
         assert built.compiler == version
         made.setdefault(version, built.path)
@@ -157,13 +157,13 @@ def test_another_version_of_the_compiler_compiles_again(folder, monkeypatch, tmp
 def test_other_flags_compile_again(folder, monkeypatch):
     first = cpp_compiler.build_library()
     assert cpp_compiler.build_library("-DMORE=1").path != first.path
-    monkeypatch.setenv(cpp_compiler.MORE_FLAGS, "-O1 -g")
+    monkeypatch.setenv(cpp_compiler.EXTRA_FLAGS_VARIABLE, "-O1 -g")
     assert cpp_compiler.build_library().path != first.path
 
 
 def test_other_sources_compile_again(folder):
     first = cpp_compiler.build_library()
-    cpp_compiler.FILES[0].write_text(SOURCE + "// more\n")
+    cpp_compiler.CPP_SOURCES[0].write_text(SOURCE + "// more\n")
     assert cpp_compiler.build_library().path != first.path
 
 
@@ -176,10 +176,10 @@ def test_nothing_is_left_of_a_build(folder, monkeypatch):
     os.utime(old, (1, 1))
     first = cpp_compiler.build_library().path
     assert names(folder) == ["build-new", first.name]
-    cpp_compiler.FILES[0].write_text("not C++")
+    cpp_compiler.CPP_SOURCES[0].write_text("not C++")
     with pytest.raises(subprocess.CalledProcessError):
         cpp_compiler.build_library()
-    assert cpp_library.compiled(torch.float32) is None
+    assert cpp_library.load_library(torch.float32) is None
     assert names(folder) == ["build-new", first.name]
 
 
@@ -201,9 +201,11 @@ def test_the_place_of_a_build_cannot_be_foreseen(folder, monkeypatch):
 
 
 def test_the_kernel_is_identified_by_its_compiler(folder, monkeypatch):
-    wanted = subprocess.run([*cpp_compiler._compiler(), "--version"], capture_output=True, text=True).stdout
+    wanted = subprocess.run(
+        [*cpp_compiler._find_compiler(), "--version"], capture_output=True, text=True
+    ).stdout
     assert cpp_library.identify_kernel(torch.float64) == wanted.splitlines()[0]
     assert cpp_library.identify_kernel(torch.float16) is None
     monkeypatch.setenv("CXX", "")
-    cpp_library.compiled.cache_clear()
+    cpp_library.load_library.cache_clear()
     assert cpp_library.identify_kernel(torch.float64) is None

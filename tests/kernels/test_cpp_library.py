@@ -8,9 +8,9 @@ import torch
 
 import fedlap as fl
 from fedlap.kernels import cpp_compiler, cpp_library
-from fedlap.kernels.dense import Fused
+from fedlap.kernels.dense import DenseKernel
 
-COMPILED = cpp_library.compiled(torch.float32) is not None
+COMPILED = cpp_library.load_library(torch.float32) is not None
 compiled = pytest.mark.skipif(not COMPILED, reason="no C++ compiler")
 
 METHODS = {
@@ -41,13 +41,15 @@ def made(features, outputs=3, kind="numbers", sizes=(9, 2, 13, 5, 21)):
 
 def both(method, federation, model, monkeypatch, **schedule):
     """By the kernel, and step by step; how often the kernel was used."""
-    used, step = [], Fused.__call__
+    used, step = [], DenseKernel.__call__
     schedule = {"rounds": 2, "batch": 4, "dtype": "float64", **schedule}
     with monkeypatch.context() as patch:
-        patch.setattr(Fused, "__call__", lambda *given, **more: used.append(step(*given, **more)) or used[-1])
+        patch.setattr(
+            DenseKernel, "__call__", lambda *given, **more: used.append(step(*given, **more)) or used[-1]
+        )
         ours = fl.fit(method, federation, model, **schedule)
     with monkeypatch.context() as patch:
-        patch.setattr(cpp_library, "compiled", lambda dtype: None)
+        patch.setattr(cpp_library, "load_library", lambda dtype: None)
         plain = fl.fit(method, federation, model, **schedule)
     return ours, plain, sum(used)
 
@@ -106,7 +108,7 @@ def test_threads_change_no_bit(monkeypatch):
         one = trained()
         torch.set_num_threads(3)
         three = trained()
-        monkeypatch.setattr(cpp_library, "_parallel", lambda: None)
+        monkeypatch.setattr(cpp_library, "_find_openmp", lambda: None)
         own = trained()
     finally:
         torch.set_num_threads(before)
@@ -131,11 +133,11 @@ def test_one_model_for_all_is_scored_where_it_is(monkeypatch):
 )
 def test_older_processors(processor, flag, alone, monkeypatch):
     """With narrower vectors, where this machine knows them."""
-    if flag not in cpp_compiler._processor().split():
+    if flag not in cpp_compiler._identify_processor().split():
         pytest.skip("this machine is older")
-    flags = [f"-march={processor}" if each == "-march=native" else each for each in cpp_compiler.FLAGS]
-    monkeypatch.setattr(cpp_compiler, "FLAGS", flags)
-    cpp_library.compiled.cache_clear()
+    flags = [f"-march={processor}" if each == "-march=native" else each for each in cpp_compiler.CPP_FLAGS]
+    monkeypatch.setattr(cpp_compiler, "CPP_FLAGS", flags)
+    cpp_library.load_library.cache_clear()
     try:
         federation = made(23, 7)
         method = METHODS["pfedme"](federation, local_epochs=1)
@@ -143,7 +145,7 @@ def test_older_processors(processor, flag, alone, monkeypatch):
         assert used
         assert (ours.models - plain.models).abs().max() < 1e-10
     finally:
-        cpp_library.compiled.cache_clear()
+        cpp_library.load_library.cache_clear()
 
 
 @pytest.mark.parametrize("trouble", ["no compiler", "not found", "not a compiler", "no cache"])
@@ -155,25 +157,25 @@ def test_without_it_everything_goes_step_by_step(trouble, alone, monkeypatch, tm
             trouble
         ]
         monkeypatch.setenv("CXX", compiler)
-    cpp_library.compiled.cache_clear()
+    cpp_library.load_library.cache_clear()
     try:
-        assert cpp_library.compiled(torch.float32) is None
+        assert cpp_library.load_library(torch.float32) is None
         federation = made(19)
         result = fl.fit(METHODS["fedu"](federation), federation, fl.models.linear(), rounds=2, batch=4)
         assert result.models.isfinite().all()
     finally:
-        cpp_library.compiled.cache_clear()
+        cpp_library.load_library.cache_clear()
 
 
 @compiled
 def test_it_is_compiled_once(alone, monkeypatch, tmp_path):
-    cpp_library.compiled.cache_clear()
+    cpp_library.load_library.cache_clear()
     try:
-        assert cpp_library.compiled(torch.float32) is not None
+        assert cpp_library.load_library(torch.float32) is not None
         (library,) = (tmp_path / "cache" / "fedlap" / "kernels").iterdir()
-        cpp_library.compiled.cache_clear()
+        cpp_library.load_library.cache_clear()
         monkeypatch.setattr(subprocess, "run", lambda *given, **more: pytest.fail("compiled again"))
-        assert cpp_library.compiled(torch.float32) is not None
+        assert cpp_library.load_library(torch.float32) is not None
         assert library.exists()
     finally:
-        cpp_library.compiled.cache_clear()
+        cpp_library.load_library.cache_clear()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap.kernels.dense import Fused
+from fedlap.kernels.dense import DenseKernel
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -41,9 +41,9 @@ def clients(request):
 
 def trained(method, clients, model, monkeypatch, **schedule):
     """The models after a round, and how often the kernel was used."""
-    used, step = [], Fused.__call__
+    used, step = [], DenseKernel.__call__
     monkeypatch.setattr(
-        Fused, "__call__", lambda *given, **more: used.append(step(*given, **more)) or used[-1]
+        DenseKernel, "__call__", lambda *given, **more: used.append(step(*given, **more)) or used[-1]
     )
     result = fl.fit(method, clients, model, rounds=1, device="cuda", **schedule)
     monkeypatch.undo()

@@ -6,8 +6,8 @@ import torch
 import emulation
 import fedlap as fl
 from fedlap.algorithms.conjugates import Squared
-from fedlap.kernels.dense import Ascent, Fused, room
-from fedlap.kernels.nvrtc import no_toolkit
+from fedlap.kernels.dense import DenseKernel, DualAscent, count_scratch_values
+from fedlap.kernels.nvrtc import set_cuda_home
 from fedlap.models import CrossEntropy, DenseNetwork, Model
 from fedlap.training.batches import BatchPlan, Cohort
 from fedlap.training.fit import fit_all
@@ -73,7 +73,7 @@ def emulated(monkeypatch):
 
             return counted, shared
 
-        return Fused(clients, make, torch.empty(2, room(network.widths)))
+        return DenseKernel(clients, make, torch.empty(2, count_scratch_values(network.widths)))
 
     monkeypatch.setattr(PlacedClients, "fused", property(of))
     return used
@@ -140,7 +140,7 @@ def test_no_toolkit_is_needed(monkeypatch):
     monkeypatch.setattr(cpp_extension, "CUDA_HOME", None)
     with pytest.raises(OSError, match="CUDA_HOME"):
         cpp_extension.include_paths("cuda")
-    with no_toolkit():
+    with set_cuda_home():
         assert cpp_extension.include_paths("cuda")
     assert cpp_extension.CUDA_HOME is None
 
@@ -150,12 +150,12 @@ def test_a_loss_that_the_kernel_does_not_know_goes_row_by_row():
         """Not one of those that are written out in the kernel."""
 
     one, none = torch.zeros(1, dtype=torch.int64), torch.zeros(1, 1)
-    way = Ascent(Other(), torch.zeros(1, 1, 1), none, none)
+    way = DualAscent(Other(), torch.zeros(1, 1, 1), none, none)
     plan = BatchPlan(torch.zeros(1, 1, 4, dtype=torch.int64), torch.ones(1, 1, 4).double(), (1,))
     model = Model(fl.models.linear().build((3,), 2), CrossEntropy())
     federation = fl.Federation.from_arrays(
         {"a": (torch.zeros(4, 3), torch.tensor([0, 1, 0, 1]))}, labels=2, scale="none"
     )
     clients = PlacedClients.of([federation], [0], model, 4, torch.device("cpu"), torch.float32)
-    fused = Fused(clients, lambda ascent: pytest.fail("asked for"), torch.empty(1, 1))
+    fused = DenseKernel(clients, lambda ascent: pytest.fail("asked for"), torch.empty(1, 1))
     assert not fused(torch.zeros(1, model.size), Cohort(one, one, one, one, one), plan, 0.0, 1, way)

@@ -36,18 +36,18 @@ def compiled(source, architecture="sm_90"):
 
 @pytest.mark.parametrize("image", [(3, 32, 32), (1, 28, 28), (2, 9, 11)], ids=str)
 def test_convolutions(image):
-    made, log = compiled(cnn.convolution_source(image, FILTERS, SHARED))
+    made, log = compiled(cnn.assemble_convolution_source(image, FILTERS, SHARED))
     assert made, log
 
 
 def test_convolutions_where_less_is_shared():
-    made, log = compiled(cnn.convolution_source((3, 32, 32), FILTERS, LESS), "sm_80")
+    made, log = compiled(cnn.assemble_convolution_source((3, 32, 32), FILTERS, LESS), "sm_80")
     assert made, log
 
 
 @pytest.mark.parametrize("batch", [1, 20, 32])
 def test_full_layers(batch):
-    made, log = compiled(cnn.full_source((3, 32, 32), FILTERS, HIDDEN, batch))
+    made, log = compiled(cnn.assemble_full_layer_source((3, 32, 32), FILTERS, HIDDEN, batch))
     assert made, log
 
 
@@ -56,11 +56,11 @@ def test_full_layers(batch):
     "as_bytes", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["bytes", "numbers"]
 )
 def test_all_steps_of_a_round(widths, as_bytes):
-    made, log = compiled(dense.source(widths, 20, as_bytes, 0, SHARED, dense.THREADS))
+    made, log = compiled(dense.assemble_source(widths, 20, as_bytes, 0, SHARED, dense.THREADS))
     assert made, log
 
 
 def test_what_they_are_not_made_for_is_refused():
-    made, log = compiled(cnn.convolution_source((5, 32, 32), FILTERS, SHARED))
+    made, log = compiled(cnn.assemble_convolution_source((5, 32, 32), FILTERS, SHARED))
     assert not made
-    assert "not made for these" in log
+    assert "unsupported sizes" in log

@@ -27,7 +27,7 @@ def _find(compiler, name):
 @pytest.fixture(scope="module")
 def sanitized(tmp_path_factory):
     """The environment of a process whose library is compiled with sanitizers."""
-    folder, compiler = tmp_path_factory.mktemp("sanitized"), cpp_compiler._compiler()
+    folder, compiler = tmp_path_factory.mktemp("sanitized"), cpp_compiler._find_compiler()
     if compiler is None:
         pytest.skip("no C++ compiler")
     (folder / "probe.cpp").write_text(PROBE)
@@ -41,7 +41,7 @@ def sanitized(tmp_path_factory):
     return {
         **os.environ,
         "XDG_CACHE_HOME": str(folder),
-        cpp_compiler.MORE_FLAGS: FLAGS,
+        cpp_compiler.EXTRA_FLAGS_VARIABLE: FLAGS,
         "LD_PRELOAD": ":".join(runtime),
         "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1",
         "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",

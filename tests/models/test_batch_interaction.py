@@ -144,7 +144,7 @@ def test_scores_do_not_depend_on_blocks(problem, monkeypatch):
         ]
 
     whole = scored()
-    monkeypatch.setattr("fedlap.training.placement.BLOCK", 1)
+    monkeypatch.setattr("fedlap.training.placement.EVALUATION_BLOCK_VALUES", 1)
     assert scored().loss == pytest.approx(whole.loss, abs=1e-12)
     assert scored().train_loss == pytest.approx(whole.train_loss, abs=1e-12)
 
@@ -176,7 +176,7 @@ def test_both_engines_agree_for_methods_of_every_kind(make, problem):
 @every_mixing
 def test_mixing_is_found_when_the_module_is_bound(name):
     before = torch.random.get_rng_state()
-    assert fl.models.module(seeded(MIXING[name])).build((4,), LABELS).mixes
+    assert fl.models.module(seeded(MIXING[name])).build((4,), LABELS).is_batch_dependent
     assert torch.equal(before, torch.random.get_rng_state())
 
 
@@ -191,7 +191,7 @@ def test_mixing_is_found_when_the_module_is_bound(name):
     ids=["sequential", "conv", "layer norm", "wide"],
 )
 def test_other_modules_are_not_taken_for_mixing(make, inputs):
-    assert not fl.models.module(make()).build(inputs, LABELS).mixes
+    assert not fl.models.module(make()).build(inputs, LABELS).is_batch_dependent
 
 
 # A batch of one row.
@@ -209,7 +209,7 @@ def test_a_single_test_row_is_refused(problem):
     arrays = problem[0]
     test = {"b": tuple(values[:1] for values in arrays["b"])}
     federation = fl.Federation.from_arrays(arrays, test=test, labels=LABELS)
-    with pytest.raises(fl.InputError, match="client 'b' has one test row"):
+    with pytest.raises(fl.InputError, match="client 'b' has a single test row for scoring"):
         fl.fit(fl.Local(), federation, fl.models.module(normed()), rounds=1)
 
 

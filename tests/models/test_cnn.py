@@ -5,9 +5,14 @@ import torch
 from torch.nn import functional
 
 from fedlap.models import convolution, convolutional
-from fedlap.models.convolution import Batched, Direct, Tiled, Windows
+from fedlap.models.convolution import (
+    BatchedConvolution,
+    DirectConvolution,
+    TiledConvolution,
+    UnfoldedConvolution,
+)
 from fedlap.models.convolutional import ConvolutionalNetwork
-from fedlap.models.parameters import views
+from fedlap.models.parameters import view_parameters
 from networks import close
 
 CLIENTS, BATCH, LABELS = 2, 3, 4
@@ -16,13 +21,13 @@ IMAGES = [(1, 28, 28), (3, 32, 32), (1, 9, 11), (2, 7, 5), (1, 30, 6), (3, 4, 4)
 every_image = pytest.mark.parametrize("image", IMAGES, ids=lambda image: "×".join(map(str, image)))
 
 
-SLOW = [pytest.param(way, marks=pytest.mark.slow) for way in (Windows, Tiled)]
+SLOW = [pytest.param(way, marks=pytest.mark.slow) for way in (UnfoldedConvolution, TiledConvolution)]
 
 
-@pytest.fixture(params=[Direct, Batched, *SLOW], autouse=True)
+@pytest.fixture(params=[DirectConvolution, BatchedConvolution, *SLOW], autouse=True)
 def way(request, monkeypatch):
     """What CPUs and GPUs do, both on this CPU."""
-    monkeypatch.setattr(convolutional, "way_for", lambda device: request.param())
+    monkeypatch.setattr(convolutional, "choose_convolution", lambda device: request.param())
     return request.param
 
 
@@ -53,7 +58,7 @@ def test_scores_and_gradient_are_those_of_modules(image):
     close(network.scores(W, x), scores)
     close(network.gradient(W, x, slope), gradient)
     assert torch.equal(W, before)
-    for part in views(gradient, network.shapes):
+    for part in view_parameters(gradient, network.shapes):
         assert part.abs().max() > 1e-4  # no layer is left out
 
 
@@ -75,16 +80,18 @@ def test_the_first_of_equal_maxima_counts(image, zero, way):
     """Numbers are small multiples of powers of two, so that equal sums are equal in every order."""
     network, W, x, slope = problem(image)
     W, x = (W * 64).round() / 4, torch.ones_like(x)
-    filters, bias, second, other, *_ = views(W, network.shapes)
+    filters, bias, second, other, *_ = view_parameters(W, network.shapes)
     if zero:
         filters.zero_()
         second.zero_()
         bias.abs_()
         other.abs_()
     expected = by_autograd(network, W, x, slope)
-    assert views(expected, network.shapes)[2].abs().max() > 1e-4
+    assert view_parameters(expected, network.shapes)[2].abs().max() > 1e-4
     close(network.gradient(W, x, slope), expected, 1e-12 * expected.abs().max())
-    if zero or way is Direct:  # with Toom and Cook's fractions, only sums of zeros are exactly equal
+    if (
+        zero or way is DirectConvolution
+    ):  # with Toom and Cook's fractions, only sums of zeros are exactly equal
         close(by_modules(network, W, x, slope)[1], expected, 1e-12 * expected.abs().max())
 
 
@@ -92,7 +99,7 @@ def test_the_first_of_equal_maxima_counts(image, zero, way):
 def test_descending(keep):
     network, W, x, slope = problem((2, 9, 11))
     expected = keep * W - 0.3 * network.gradient(W, x, slope)
-    network.hold(W).first(len(W))(x, slope, 0.3, keep)
+    network.prepare_weights(W).step_for(len(W))(x, slope, 0.3, keep)
     close(W, expected, 1e-12)
 
 
@@ -103,16 +110,16 @@ def test_rows_of_a_larger_tensor_descend_in_place():
     rows = large[1::2, 1:-2]
     rows.copy_(W)
     close(network.scores(rows, x), network.scores(W, x), 1e-12)
-    network.hold(rows).first(len(rows))(x, slope, 0.3, 0.9)
+    network.prepare_weights(rows).step_for(len(rows))(x, slope, 0.3, 0.9)
     close(large[1::2, 1:-2], expected, 1e-12)
     large[1::2, 1:-2] = 7.0
     assert (large == 7.0).all()
 
 
-@pytest.mark.parametrize("piece", [1, 20_000, 2**26])
-def test_rows_do_not_meet(piece, way, monkeypatch):
+@pytest.mark.parametrize("values_at_once", [1, 20_000, 2**26])
+def test_rows_do_not_meet(values_at_once, way, monkeypatch):
     """However many clients and samples are convolved at once."""
-    monkeypatch.setattr(way, "piece", piece)
+    monkeypatch.setattr(way, "values_at_once", values_at_once)
     network, W, x, slope = problem((1, 8, 12), clients=3)
     scores, gradient = network.scores(W, x), network.gradient(W, x, slope)
     for k in range(3):
@@ -143,7 +150,7 @@ def test_scores_can_be_differentiated_twice():
 
 
 def test_scores_first_seen_without_autograd_can_be_differentiated(way):
-    convolution.matrices.cache_clear()
+    convolution.build_tile_matrices.cache_clear()
     network, W, x, _ = problem((1, 8, 8))
     with torch.inference_mode():
         network.scores(W, x)

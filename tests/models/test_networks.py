@@ -133,8 +133,8 @@ def test_cross_entropy():
     expected = functional.cross_entropy(scores.flatten(0, 1), y.flatten(), reduction="none")
     close(CrossEntropy().values(scores, y).flatten(), expected, 1e-12)
     one_hot = functional.one_hot(y, LABELS)
-    close(CrossEntropy().slope(scores, y), torch.softmax(scores, -1) - one_hot, 1e-12)
-    assert CrossEntropy().slope(scores, y).sum(-1).abs().max() < 1e-12
+    close(CrossEntropy().score_gradient(scores, y), torch.softmax(scores, -1) - one_hot, 1e-12)
+    assert CrossEntropy().score_gradient(scores, y).sum(-1).abs().max() < 1e-12
     far = torch.tensor([[[1e4, -1e4, 0.0]]], dtype=torch.float64)
     assert CrossEntropy().values(far, torch.tensor([[1]])).item() == 2e4
     assert CrossEntropy().values(far, torch.tensor([[0]])).item() == 0
@@ -143,7 +143,7 @@ def test_cross_entropy():
 def test_squared_error():
     scores, y = torch.tensor([[[1.0, 2.0], [0.0, 0.0]]]), torch.tensor([[[4.0, -2.0], [0.0, 1.0]]])
     assert SquaredError().values(scores, y).tolist() == [[12.5, 0.5]]
-    assert SquaredError().slope(scores, y).tolist() == [[[-3, 4], [0, -1]]]
+    assert SquaredError().score_gradient(scores, y).tolist() == [[[-3, 4], [0, -1]]]
 
 
 def test_least_squares_gradient_by_hand():
@@ -164,9 +164,9 @@ def test_least_squares_gradient_by_hand():
     "make", [fl.models.linear, fl.models.mlp, fl.models.cnn], ids=["linear", "mlp", "cnn"]
 )
 def test_a_wrong_l2(make, l2):
-    with pytest.raises(fl.InputError, match=r"l2 = .*zero or more"):
+    with pytest.raises(fl.InputError, match=r"l2 = .*of at least zero"):
         make(l2=l2)
-    with pytest.raises(fl.InputError, match=r"l2 = .*zero or more"):
+    with pytest.raises(fl.InputError, match=r"l2 = .*of at least zero"):
         fl.models.module(sequential(), l2=l2)
 
 

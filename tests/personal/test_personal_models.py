@@ -10,6 +10,7 @@ from torch import nn
 
 import fedlap as fl
 from fedlap.personal import Personal, Personals
+from fedlap.personal.model_files import MODEL_FILE_FORMAT
 from random_inputs import random_arrays
 
 SCALES = ("none", "pooled", "client")
@@ -47,7 +48,7 @@ def right(result, ask):
 
 
 def same(one, other):
-    assert (one.client, one.about) == (other.client, other.about)
+    assert (one.client, one.metadata) == (other.client, other.metadata)
     assert one.parameters.dtype == other.parameters.dtype
     for a, b in ((one.parameters, other.parameters), (one.scale.shift, other.scale.shift)):
         assert torch.equal(a, b)
@@ -91,7 +92,7 @@ def test_a_cnn_is_made_again(tmp_path):
     result = trained(fl.data.load("digits"), fl.models.cnn(l2=0.01), rounds=1)
     result.personal("3").save(tmp_path / "m.safetensors")
     again = Personal.load(tmp_path / "m.safetensors")
-    assert again.about.architecture == {"name": "cnn", "l2": 0.01}
+    assert again.metadata.architecture == {"name": "cnn", "l2": 0.01}
     x = result.federation.test.client(3)[0]
     assert torch.equal(again.predict(x), result.predict("3", x))
 
@@ -114,11 +115,11 @@ def test_the_module_is_the_model_in_scaled_units(tmp_path):
 def test_answers_are_names_or_values():
     result = trained(named())
     personal, x = result.personal("north"), result.federation.test.x
-    assert personal.answers(x) == [("ill", "well")[k] for k in personal.predict(x)]
+    assert personal.predict_labels(x) == [("ill", "well")[k] for k in personal.predict(x)]
     result = trained(named(real=True))
     personal = result.personal("north")
     assert personal.labels is None
-    assert torch.equal(personal.answers(x), personal.scores(x))
+    assert torch.equal(personal.predict_labels(x), personal.scores(x))
     assert personal.predict(x).shape == (len(x), 1)
 
 
@@ -136,9 +137,9 @@ def test_a_frame_is_read_by_the_names_of_its_columns():
 @pytest.mark.parametrize(
     "change",
     [
-        lambda f: f.scaled("client"), lambda f: f.scarce(0.5, 0.5), lambda f: f.reordered(f.clients[::-1]),
-        lambda f: f.pooled(), lambda f: f.scaled("client").pooled(),
-        lambda f: f.resident(torch.device("cpu"), torch.float32),
+        lambda f: f.scaled("client"), lambda f: f.scarce(0.5, 0.5), lambda f: f.reorder(f.clients[::-1]),
+        lambda f: f.pool_clients(), lambda f: f.scaled("client").pool_clients(),
+        lambda f: f.to_device(torch.device("cpu"), torch.float32),
     ],
     ids=["scaled", "scarce", "reordered", "pooled", "pooled from scaled", "resident"],
 )  # fmt: skip
@@ -151,13 +152,13 @@ def test_names_of_columns_stay(change):
 def test_arrays_have_no_names(federation, tmp_path):
     assert federation.features is federation.target is None
     trained(federation).personals.save(tmp_path)
-    assert Personals.load(tmp_path).about.features is None
+    assert Personals.load(tmp_path).metadata.features is None
 
 
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        (np.zeros((2, 4)), r"x has shape \(2, 4\); give rows of features of shape \(3,\)"),
+        (np.zeros((2, 4)), r"x has shape \(2, 4\); pass rows of features of shape \(3,\)"),
         (3.0, r"x has shape \(\)"),
         ([[1.0, np.nan, 2.0]], "NaN or infinity"),
         ([["a", "b", "c"]], "not an array of numbers"),
@@ -189,9 +190,9 @@ def test_a_module_of_one_s_own_is_used_here_and_its_parameters_are_kept(federati
     result.personals.save(tmp_path)
     again = Personals.load(tmp_path)
     assert torch.equal(again.models, result.models)
-    with pytest.raises(fl.InputError, match=r"module of your own.*result\.model\('a'\)"):
+    with pytest.raises(fl.InputError, match=r"user-defined module.*result\.model\('a'\)"):
         again.of_client("a")
-    with pytest.raises(fl.InputError, match=r"module of your own.*state_dict"):
+    with pytest.raises(fl.InputError, match=r"user-defined module.*state_dict"):
         result.personal("a").save(tmp_path / "m.safetensors")
 
 
@@ -239,20 +240,31 @@ def test_files_of_different_models_do_not_go_together(tmp_path):
     for name in ("north", "south"):
         result.personal(name).save(tmp_path / f"{name}.safetensors")
     (tmp_path / "north.safetensors").replace(tmp_path / "south.safetensors")
-    with pytest.raises(
-        fl.InputError, match=r"south\.safetensors is damaged, or not the one that south\.json"
-    ):
+    with pytest.raises(fl.InputError, match=r"south\.safetensors is damaged or does not match south\.json"):
         Personal.load(tmp_path / "south.safetensors")
     with pytest.raises(fl.InputError, match=r"north\.safetensors cannot be read \(No such file"):
         Personal.load(tmp_path / "north.safetensors")
 
 
 def test_a_newer_format_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedlap.personal.model_files.FORMAT", 2)
+    monkeypatch.setattr("fedlap.personal.model_files.MODEL_FILE_FORMAT", MODEL_FILE_FORMAT + 1)
     trained(named(), rounds=1).personals.save(tmp_path)
     monkeypatch.undo()
     with pytest.raises(fl.InputError, match="written by a newer version of fedlap"):
         Personals.load(tmp_path)
+
+
+def test_an_older_format_is_refused_in_one_line(tmp_path, monkeypatch):
+    result = trained(named(), rounds=1)
+    monkeypatch.setattr("fedlap.personal.model_files.MODEL_FILE_FORMAT", MODEL_FILE_FORMAT - 1)
+    result.personals.save(tmp_path)
+    result.personal("north").save(tmp_path / "m.safetensors")
+    monkeypatch.undo()
+    advice = r"older version of fedlap \(format 1, expected 2\); train and save the model again$"
+    with pytest.raises(fl.InputError, match=advice):
+        Personals.load(tmp_path)
+    with pytest.raises(fl.InputError, match=advice):
+        Personal.load(tmp_path / "m.safetensors")
 
 
 def test_what_cannot_be_written_leaves_what_was_there(tmp_path, monkeypatch):
@@ -264,14 +276,14 @@ def test_what_cannot_be_written_leaves_what_was_there(tmp_path, monkeypatch):
     def full(facts):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fedlap.personal.model_files.signed", full)
+    monkeypatch.setattr("fedlap.personal.model_files.encode_with_checksum", full)
     with pytest.raises(fl.InputError, match=r"m\.safetensors cannot be written \(No space left on device\)"):
         result.personal("south").save(path)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
     (tmp_path / "file").touch()
     with pytest.raises(fl.InputError, match="cannot be written"):
         result.personals.save(tmp_path / "file" / "models")
-    with pytest.raises(fl.InputError, match=r"ends in \.safetensors; .*m\.bin"):
+    with pytest.raises(fl.InputError, match=r"unsupported extension in .*m\.bin.; use \.safetensors"):
         result.personal("north").save(tmp_path / "m.bin")
 
 

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from fedlap.report.page import write
+from fedlap.report.page import write_page
 from pages import NASTY, PAGE
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="no browser: selenium is not installed")
@@ -39,7 +39,7 @@ def driver():
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
-    return write(PAGE, tmp_path_factory.mktemp("page")).as_uri()
+    return write_page(PAGE, tmp_path_factory.mktemp("page")).as_uri()
 
 
 @pytest.fixture

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 
 import fedlap as fl
-from fedlap.report.page.client_figures import Sides, drawing
-from fedlap.report.page.client_gains import Served, gains_of, over, sections
+from fedlap.report.page.client_figures import ClientGains, build_graph_sections
+from fedlap.report.page.client_gains import PersonalScores, build_gain_sections, compute_gains, describe_seeds
 from fedlap.report.page.sections import EVEN, UNKNOWN
 
 
 def served(same):
     alone = [np.array([50.0, 60.0, np.nan]), np.array([40.0, 80.0, np.nan])]
     mine = [np.array([60.0, 60.0, np.nan]), np.array([40.0, 70.0, np.nan])]
-    return Served([("a", "b", "c")] * 2, {"fedu": mine, "local": alone}, [3, 5], same, True)
+    return PersonalScores([("a", "b", "c")] * 2, {"fedu": mine, "local": alone}, [3, 5], same, True)
 
 
 def test_gains_are_means_over_seeds_of_the_same_clients():
-    table, bars = sections(served(True), "local")
+    table, bars = build_gain_sections(served(True), "local")
     assert [cell.text for cell in table.rows[0]] == [
         "fedu", "1", "0", "1", "1", "+0.00", "−5.00", "−5.00", "+5.00",
     ]  # fmt: skip
@@ -32,7 +32,7 @@ def test_gains_are_means_over_seeds_of_the_same_clients():
 
 
 def test_gains_of_clients_that_are_dealt_anew_stand_apart():
-    table, bars = sections(served(False), "local")
+    table, bars = build_gain_sections(served(False), "local")
     assert [cell.text for cell in table.rows[0]] == [
         "fedu", "1", "2", "1", "2", "+0.00", "−10.00", "−10.00", "+10.00",
     ]  # fmt: skip
@@ -45,11 +45,11 @@ def test_gains_of_clients_that_are_dealt_anew_stand_apart():
 @pytest.mark.parametrize("same", [True, False])
 def test_the_graph_is_coloured_by_the_gains_of_the_bars(same):
     made = served(same)
-    _, bars = sections(made, "local")
+    _, bars = build_gain_sections(made, "local")
     shown = dict(zip(bars.labels, bars.series[0][1], strict=True))
-    gains = dict(zip("abc", gains_of(made, "fedu", "local")[0].tolist(), strict=True))
-    sides = Sides("local", gains, over(made, [0]))
-    (drawn,) = drawing("fedu", fl.Graph.ring("abc"), sides, "seed 3")
+    gains = dict(zip("abc", compute_gains(made, "fedu", "local")[0].tolist(), strict=True))
+    sides = ClientGains("local", gains, describe_seeds(made, [0]))
+    (drawn,) = build_graph_sections("fedu", fl.Graph.ring("abc"), sides, "seed 3")
     group = {name: colour for name, _, _, colour in drawn.nodes}
     for name in "abc":
         bar = shown[name if same else f"{name}, seed 3"]
@@ -57,6 +57,6 @@ def test_the_graph_is_coloured_by_the_gains_of_the_bars(same):
     seeds = "mean over 2 seeds" if same else "clients of seed 3"
     assert f"Colours, {seeds}: blue clients gain against local (1), orange ones lose" in drawn.about
     assert "hollow ones have no test rows (1)" in drawn.about
-    assert "The edges are those of seed 3." in drawn.about
+    assert "Edges of seed 3." in drawn.about
     untested = "c" if same else "c, seed 3, c, seed 5"
-    assert bars.about.endswith(f"Without test rows, and so without a bar: {untested}.")
+    assert bars.about.endswith(f"Clients without test rows have no bar: {untested}.")

@@ -24,11 +24,11 @@ def comparison():
 
 
 def test_cells_are_mean_and_sample_std_of_the_last_round(comparison):
-    one, two = comparison.rows()
+    one, two = comparison.table_rows()
     assert one == ["one", "82.00 ± 2.83", "72.00 ± 2.83", "62.00 ± 2.83", "8.20 ± 0.28",
                    "1.5 kB", "3 kB", "2.0"]  # fmt: skip
     assert two[:2] == ["two", "73.00 ± 4.24"]
-    assert "after round 2, mean ± std over 2 seeds" in comparison.title()
+    assert "after round 2, mean ± std over 2 seeds" in comparison.describe_table()
 
 
 def test_headers_name_what_is_shown(comparison):
@@ -36,7 +36,7 @@ def test_headers_name_what_is_shown(comparison):
     marked = {"accuracy": 0.11, "accuracy_mean": 0.22, "accuracy_worst": 0.33, "accuracy_std": 0.44,
               "loss": 0.5, "loss_mean": 0.6, "loss_worst": 0.7, "loss_std": 0.8,
               "round": 2, "bytes_up": 10, "bytes_down": 20, "seconds": 0.006}  # fmt: skip
-    costs = {"up a round": "5 B", "down a round": "10 B", "ms a round": "3.0"}
+    costs = {"upload/round": "5 B", "download/round": "10 B", "ms/round": "3.0"}
     for changed, wanted in [
         ({}, {"pooled accuracy %": "11.00", "client mean %": "22.00", "worst tenth %": "33.00",
               "client std %": "44.00"}),
@@ -44,22 +44,23 @@ def test_headers_name_what_is_shown(comparison):
                 "client std": "0.800"}),
     ]:  # fmt: skip
         made = Comparison("made up", [0], {"one": [[replace(BLANK, **{**marked, **changed})]]})
-        shown = dict(zip(made.headers(), made.rows()[0], strict=True))
+        shown = dict(zip(made.headers(), made.table_rows()[0], strict=True))
         assert shown == {"algorithm": "one", **wanted, **costs}
-        assert "test rows after round 2, seed 0" in made.title()
+        assert "test rows after round 2, seed 0" in made.describe_table()
         assert all(
-            word in made.markdown() for word in ("Pooled: over", "worst tenth: mean", "up, down: sent")
+            word in made.render_markdown()
+            for word in ("Pooled: over", "worst tenth: mean", "upload, download: bytes sent")
         )
 
 
 def test_the_verdict_is_paired(comparison):
     # One degree of freedom: Cauchy's distribution.
     p, reach = 1 - 2 / math.pi * math.atan(9), math.tan(0.475 * math.pi)
-    assert comparison.verdict() == [
-        "one leads in test accuracy (pooled); the test does not support it.",
-        "Two seeds hardly show anything: it takes 12.7 standard errors or more.",
-        "Paired over 2 seeds: difference [its 95 % interval], p of a two-sided t-test:",
-        f"  one − two = +9.00 [{9 - reach:+.2f}, {9 + reach:+.2f}] points, p = {p:.2g} — not shown",
+    assert comparison.describe_verdict() == [
+        "one has the highest pooled test accuracy; the difference is not significant.",
+        "Two seeds have little power: significance takes 12.7 standard errors or more.",
+        "Paired over 2 seeds: mean difference [95 % interval], two-sided t-test p-value:",
+        f"  one − two = +9.00 [{9 - reach:+.2f}, {9 + reach:+.2f}] points, p = {p:.2g} — not significant",
     ]
 
 
@@ -72,9 +73,9 @@ def three(*rows):
 def test_a_lead_that_is_shown_is_said_to_be():
     wanted = stats.ttest_rel([0.80, 0.84, 0.83], [0.70, 0.73, 0.735])
     low, high = (100 * end for end in wanted.confidence_interval(0.95))
-    assert three([0.70, 0.73, 0.735], [0.80, 0.84, 0.83]).verdict() == [
-        "b leads in test accuracy (pooled); the test supports it.",
-        "Paired over 3 seeds: difference [its 95 % interval], p of a two-sided t-test:",
+    assert three([0.70, 0.73, 0.735], [0.80, 0.84, 0.83]).describe_verdict() == [
+        "b has the highest pooled test accuracy; the difference is significant.",
+        "Paired over 3 seeds: mean difference [95 % interval], two-sided t-test p-value:",
         f"  b − a = +10.17 [{low:+.2f}, {high:+.2f}] points, p = {wanted.pvalue:.2g} — better",
     ]
 
@@ -83,39 +84,42 @@ def test_each_other_row_has_its_own_word():
     base = np.array([0.80, 0.84, 0.83, 0.81, 0.86])
     far = base - 0.3 - np.array([0, 0.001, 0.002, 0.001, 0])
     near = base + np.array([0.01, -0.02, 0.01, -0.02, 0.01])
-    claim, how, pairs, *lines = three(base, far, near, base, base - 0.05).verdict()
-    assert claim == "a leads in test accuracy (pooled); the test supports it against 1 of 4."
-    assert how == "Paired over 5 seeds: difference [its 95 % interval], p of a two-sided t-test"
-    assert pairs == "by Holm's rule for all 10 pairs, since these scores picked the leader:"
+    claim, how, pairs, *lines = three(base, far, near, base, base - 0.05).describe_verdict()
+    assert (
+        claim
+        == "a has the highest pooled test accuracy; the difference is significant against 1 of 4 others."
+    )
+    assert how == "Paired over 5 seeds: mean difference [95 % interval], two-sided t-test p-value"
+    assert pairs == "(Holm-corrected for all 10 pairs, since the same scores selected the leader):"
     assert [line[: line.index("=")].strip() for line in lines] == ["a − b", "a − c", "a − d", "a − e"]
     assert lines[0].endswith("points, p < 0.0001 — better")
-    assert lines[1].endswith(" — not shown")
-    assert lines[2] == "  a − d = +0.00 points — the same"
-    assert lines[3] == "  a − e = +5.00 points — at every seed; without a spread there is no test"
+    assert lines[1].endswith(" — not significant")
+    assert lines[2] == "  a − d = +0.00 points — identical"
+    assert lines[3] == "  a − e = +5.00 points — at every seed; no test without variation"
 
 
 @pytest.mark.parametrize(
-    ("shift", "support"), [(0.3, "supports it against 2 of 2"),
-                           (0.001, "supports it against none of 2")],
+    ("shift", "support"), [(0.3, "significant against 2 of 2 others"),
+                           (0.001, "significant against none of 2 others")],
 )  # fmt: skip
 def test_against_how_many_a_lead_is_shown(shift, support):
     noise = np.random.default_rng(0).normal(size=(3, 6)) / 100
     made = three(*(0.5 + noise + np.array([[shift], [0.0], [-shift]])))
-    assert f"leads in test accuracy (pooled); the test {support}." in made.verdict()[0]
+    assert f"has the highest pooled test accuracy; the difference is {support}." in made.describe_verdict()[0]
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_where_all_are_the_same_nobody_leads(seeds):
     row = [0.8, 0.9, 0.7][:seeds]
-    (line,) = three(row, row, row).verdict()
-    assert line == f"all have the same test accuracy (pooled) at {'every' if seeds > 1 else 'this'} seed"
+    (line,) = three(row, row, row).describe_verdict()
+    assert line == f"all have the same pooled test accuracy at {'every' if seeds > 1 else 'this'} seed"
 
 
 def test_nothing_is_claimed_of_one_seed():
-    assert three([0.8], [0.7], [0.8]).verdict() == [
-        "a leads in test accuracy (pooled) at one seed, which allows no interval and no test:",
+    assert three([0.8], [0.7], [0.8]).describe_verdict() == [
+        "a has the highest pooled test accuracy at one seed; an interval and a test need two seeds or more:",
         "  a − b = +10.00 points",
-        "  a − c = +0.00 points — the same",
+        "  a − c = +0.00 points — identical",
     ]
 
 
@@ -143,8 +147,8 @@ def test_regression_leads_with_the_lower_loss():
         "two": [[replace(BLANK, round=1, loss=1.5, **REAL)]],
     }
     comparison = Comparison("made up", [0], runs)
-    assert comparison.verdict() == [
-        "two leads in test loss (pooled, lower is better) at one seed, which allows no interval and no test:",
+    assert comparison.describe_verdict() == [
+        "two has the lowest pooled test loss at one seed; an interval and a test need two seeds or more:",
         "  two − one = -0.5000",
     ]
     assert comparison.headers()[1] == "pooled loss"
@@ -152,8 +156,8 @@ def test_regression_leads_with_the_lower_loss():
         name: [[replace(BLANK, round=1, loss=loss, **REAL)] for loss in losses]
         for name, losses in {"one": [2.0, 2.2, 2.1], "two": [1.5, 1.6, 1.55]}.items()
     }
-    claim, _, line = Comparison("made up", [0, 1, 2], runs).verdict()
-    assert claim == "two leads in test loss (pooled, lower is better); the test supports it."
+    claim, _, line = Comparison("made up", [0, 1, 2], runs).describe_verdict()
+    assert claim == "two has the lowest pooled test loss; the difference is significant."
     assert line.startswith("  two − one = -0.5500 [-0.6742, -0.4258], p = 0.0027 — better")
 
 
@@ -162,19 +166,19 @@ def test_nothing_is_minus_zero():
         name: [[replace(BLANK, round=1, loss=loss, **REAL)]]
         for name, loss in [("one", 1.0), ("two", 1 - 1e-7)]
     }
-    assert Comparison("made up", [0], runs).verdict()[1] == "  two − one = +0.0000"
+    assert Comparison("made up", [0], runs).describe_verdict()[1] == "  two − one = +0.0000"
 
 
 def test_without_test_rows_nobody_leads():
     runs = {name: [[replace(BLANK, round=1, **UNTESTED)]] for name in ("one", "two")}
     comparison = Comparison("made up", [0], runs)
-    assert comparison.verdict() == []
-    assert comparison.rows()[0][1] == "–"
+    assert comparison.describe_verdict() == []
+    assert comparison.table_rows()[0][1] == "–"
     assert draw_curves(comparison)[:4] == b"\x89PNG"
 
 
 def test_markdown_and_json_hold_the_same(comparison):
-    text = comparison.markdown()
+    text = comparison.render_markdown()
     assert "| one | 82.00 ± 2.83 |" in text
     assert "one − two = +9.00" in text
     assert comparison.as_dict()["algorithms"]["two"][1]["accuracy"] == 0.76
@@ -186,7 +190,7 @@ def test_markdown_and_json_hold_the_same(comparison):
 )
 def test_the_table_is_whole_at_any_width(comparison, width, left_out):
     file = io.StringIO()
-    Console(file=file, width=width).print(comparison.table(width))
+    Console(file=file, width=width).print(comparison.build_table(width))
     text = file.getvalue()
     assert "…" not in text
     assert "82.00 ± 2.83" in text
@@ -199,7 +203,7 @@ def test_the_table_is_whole_at_any_width(comparison, width, left_out):
 @pytest.mark.parametrize(("number", "text"), [(0, "0"), (4995, "999 B"), (4998, "1 kB"), (4_998_000, "1 MB")])
 def test_bytes(number, text):
     runs = {"one": [[replace(BLANK, round=5, bytes_up=number)]]}
-    assert Comparison("made up", [0], runs).rows()[0][-3] == text
+    assert Comparison("made up", [0], runs).table_rows()[0][-3] == text
 
 
 @pytest.fixture
@@ -210,11 +214,11 @@ def partly():
 
 
 def test_what_diverged_is_shown_and_not_ranked(partly):
-    rows = {row[0]: row[1:] for row in partly.rows()}
+    rows = {row[0]: row[1:] for row in partly.table_rows()}
     assert rows["two"] == ["1 of 2 diverged", "–", "–", "–", "1.5 kB", "3 kB", "2.0"]
     assert rows["three"] == ["diverged", *["–"] * 6]
-    first, _, _, gap, *rest = partly.verdict()
-    assert first.startswith("one leads")
+    first, _, _, gap, *rest = partly.describe_verdict()
+    assert first.startswith("one has the highest")
     assert gap.startswith("  one − four = +20.00")
     assert rest == ["two diverged in 1 of 2 seeds and is not ranked",
                     "three diverged in 2 of 2 seeds and is not ranked"]  # fmt: skip
@@ -232,7 +236,7 @@ def test_what_diverged_is_null_with_its_reason(partly):
 
 def test_where_all_diverged_there_is_still_a_table():
     comparison = Comparison("made up", [0], {"one": [WRONG]})
-    assert comparison.rows() == [["one", "diverged", *["–"] * 6]]
-    assert comparison.verdict() == ["one diverged and is not ranked"]
-    assert "the last round" in comparison.markdown()
+    assert comparison.table_rows() == [["one", "diverged", *["–"] * 6]]
+    assert comparison.describe_verdict() == ["one diverged and is not ranked"]
+    assert "the last round" in comparison.render_markdown()
     assert draw_curves(comparison)[:4] == b"\x89PNG"

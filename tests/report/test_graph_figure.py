@@ -8,8 +8,8 @@ import pytest
 from matplotlib import image
 
 import fedlap as fl
-from fedlap.report.graph_figure import CATEGORIES, Colours, draw_graph
-from fedlap.report.graph_layout import layout
+from fedlap.report.graph_figure import CATEGORY_COLOURS, ClientColours, draw_graph
+from fedlap.report.graph_layout import compute_layout
 
 
 def numbered(size):
@@ -33,7 +33,7 @@ def numbered(size):
 def test_every_kind_of_graph_is_drawn(made):
     drawn = draw_graph("any", made, None)
     assert image.imread(io.BytesIO(drawn)).std() > 0
-    at = layout(made.weights.matrix())
+    at = compute_layout(made.weights.matrix())
     assert np.isfinite(at).all()
     assert len(np.unique(at.round(6), axis=0)) == made.size  # nobody is hidden behind another
 
@@ -41,7 +41,7 @@ def test_every_kind_of_graph_is_drawn(made):
 def test_neighbours_are_drawn_near_each_other_and_components_apart():
     inside = [(f"{c}{k}", f"{c}{n}") for c in "abc" for k in range(6) for n in range(k)]
     made = fl.Graph.from_edges([*inside, ("a0", "b0")])
-    at = layout(made.weights.matrix())
+    at = compute_layout(made.weights.matrix())
     place = {name: at[k] for k, name in enumerate(made.clients)}
 
     def apart(one, other):
@@ -55,14 +55,14 @@ def test_neighbours_are_drawn_near_each_other_and_components_apart():
 
 def test_many_kinds_keep_the_most_common_ones():
     kinds = np.array([k for k in range(14) for _ in range(1 + (k in (2, 13)))])
-    made = Colours.by_kind("label", kinds, [f"label {k}" for k in range(15)])
-    assert len(made.kinds) == len(CATEGORIES) + 1
-    assert {"label 2", "label 13"} < set(made.kinds)
-    assert made.kinds[-1] == "4 more"
+    made = ClientColours.by_category("label", kinds, [f"label {k}" for k in range(15)])
+    assert len(made.categories) == len(CATEGORY_COLOURS) + 1
+    assert {"label 2", "label 13"} < set(made.categories)
+    assert made.categories[-1] == "4 more"
     for kind, value in zip(kinds, made.values, strict=True):
-        assert made.kinds[int(value)] in (f"label {kind}", "4 more")
-    few = Colours.by_kind("label", np.array([4, 0, 4]), list("uvwxyz"))
-    assert (few.kinds, few.values.tolist()) == (("u", "y"), [1, 0, 1])
+        assert made.categories[int(value)] in (f"label {kind}", "4 more")
+    few = ClientColours.by_category("label", np.array([4, 0, 4]), list("uvwxyz"))
+    assert (few.categories, few.values.tolist()) == (("u", "y"), [1, 0, 1])
 
 
 def test_a_run_says_what_graph_it_has_learned(call):

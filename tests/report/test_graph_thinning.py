@@ -12,7 +12,7 @@ import fedlap as fl
 from fedlap.report import graph_figure
 from fedlap.report.graph_figure import draw_graph
 from fedlap.report.graph_thinning import thin
-from fedlap.report.page.client_figures import Sides, drawing
+from fedlap.report.page.client_figures import ClientGains, build_graph_sections
 from fedlap.report.page.sections import EVEN
 
 
@@ -29,9 +29,9 @@ def components(drawn):
 
 
 def test_all_edges_of_48_clients_are_drawn_on_a_page():
-    (section,) = drawing("fedu", fl.Graph.complete([f"c{k}" for k in range(48)]), None, "")
+    (section,) = build_graph_sections("fedu", fl.Graph.complete([f"c{k}" for k in range(48)]), None, "")
     assert len(section.edges) == 1_128
-    assert section.about.startswith("48 clients, 1,128 edges: everybody is joined with everybody")
+    assert section.about.startswith("48 clients, 1,128 edges, complete graph")
 
 
 @pytest.mark.parametrize("most", [48, 100, 1_000, 1_127])
@@ -42,7 +42,7 @@ def test_edges_of_equal_weight_leave_nobody_alone(most):
     assert components(drawn) == 1
     assert drawn.about == (
         f"48 clients; {most:,} of 1,128 edges drawn: a spanning forest with the heaviest edge of every "
-        "client, then the heaviest others"
+        "client, then the heaviest other edges"
     )
 
 
@@ -97,13 +97,13 @@ def test_the_server_is_among_those_drawn():
 
 def test_large_graphs_are_drawn_in_part_and_said_to_be(monkeypatch):
     laid_out, titles = [], []
-    layout = graph_figure.layout
+    layout = graph_figure.compute_layout
     monkeypatch.setattr(
-        graph_figure, "layout", lambda matrix: (laid_out.append(matrix.shape[0]), layout(matrix))[1]
+        graph_figure, "compute_layout", lambda matrix: (laid_out.append(matrix.shape[0]), layout(matrix))[1]
     )
-    monkeypatch.setattr(graph_figure, "MOST_VERTICES", 300)
+    monkeypatch.setattr(graph_figure, "MAX_VERTICES", 300)
     monkeypatch.setattr("matplotlib.axes.Axes.set_title", lambda self, text, **more: titles.append(text))
-    colours = graph_figure.Colours("rows", np.arange(20_000.0))
+    colours = graph_figure.ClientColours("rows", np.arange(20_000.0))
     drawn = draw_graph("any", fl.Graph.ring([str(k) for k in range(20_000)]), colours, np.arange(20_000))
     assert image.imread(io.BytesIO(drawn)).std() > 0
     assert laid_out == [300]
@@ -112,17 +112,17 @@ def test_large_graphs_are_drawn_in_part_and_said_to_be(monkeypatch):
 
 def test_a_page_draws_a_part_of_a_large_graph():
     names = [str(k) for k in range(5_000)]
-    sides = Sides("local", dict.fromkeys(names, 1.0), "seed 0")
-    (section,) = drawing("fedu", fl.Graph.ring(names), sides, "")
+    sides = ClientGains("local", dict.fromkeys(names, 1.0), "seed 0")
+    (section,) = build_graph_sections("fedu", fl.Graph.ring(names), sides, "")
     assert len(section.nodes) == 400
     assert len(section.edges) == 399
     assert "400 of 5,000 clients drawn (the nearest to 0); 399 of 5,000 edges drawn." in section.about
     assert "gain against local (400)" in section.about
-    assert section.about.endswith("; numbers count the clients drawn.")
+    assert section.about.endswith("; counts are of drawn clients.")
 
 
 def test_components_beyond_the_colours_are_grey():
     graph = fl.Graph.from_edges([(f"{c}0", f"{c}1") for c in "abcdefghi"])
-    (section,) = drawing("fedu", graph, None, "")
+    (section,) = build_graph_sections("fedu", graph, None, "")
     assert sorted({group for *_, group in section.nodes}) == [EVEN, 0, 1, 2, 3, 4, 5]
-    assert "Colours tell the 6 largest components apart; clients of the 3 others are grey." in section.about
+    assert "Colours: the 6 largest components; clients of the 3 others are grey." in section.about

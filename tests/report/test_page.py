@@ -7,9 +7,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from fedlap.report.page import Cell, Page, Panel, Series, TableSection, TextSection, html
-from fedlap.report.page.axis import short
-from fedlap.report.page.sections import BarsSection, DrawingSection, FigureSection, HeatSection
+from fedlap.report.page import CurveSeries, Page, Panel, TableCell, TableSection, TextSection, render_html
+from fedlap.report.page.axis import format_measured
+from fedlap.report.page.sections import BarsSection, FigureSection, GraphSection, HeatmapSection
 from pages import NASTY, PAGE, TABLE
 
 VOID = {"meta", "link", "br"}
@@ -50,7 +50,7 @@ def read(text):
 
 @pytest.fixture(scope="module")
 def page():
-    return read(html(PAGE, beside=True))
+    return read(render_html(PAGE, with_files=True))
 
 
 def test_elements_are_nested_and_ids_differ(page):
@@ -65,7 +65,7 @@ def test_elements_are_nested_and_ids_differ(page):
 
 
 def test_nothing_is_fetched(page):
-    text = html(PAGE, beside=True)
+    text = render_html(PAGE, with_files=True)
     assert "://" not in text
     assert not re.search(r"@import|url\(", text)
     assert not [tag for tag, attributes in page.seen if "src" in attributes or tag in ("img", "iframe")]
@@ -116,11 +116,11 @@ def test_every_bar_and_cell_says_its_number(page):
     bars = next(section for section in PAGE.sections if isinstance(section, BarsSection))
     for _, values in bars.series:
         for label, value in zip(bars.labels, values, strict=True):
-            assert (f"{label}: {short(value)} {bars.unit}" in titles) == math.isfinite(value)
-    heat = next(section for section in PAGE.sections if isinstance(section, HeatSection))
+            assert (f"{label}: {format_measured(value)} {bars.unit}" in titles) == math.isfinite(value)
+    heat = next(section for section in PAGE.sections if isinstance(section, HeatmapSection))
     for row, line in zip(heat.rows, heat.values, strict=True):
         for column, value in zip(heat.columns, line, strict=True):
-            assert f"{row}, {column}: {short(value)}" in titles
+            assert f"{row}, {column}: {format_measured(value)}" in titles
 
 
 def test_best_is_marked_and_muted_is_grey(page):
@@ -131,13 +131,13 @@ def test_best_is_marked_and_muted_is_grey(page):
 
 
 def test_files_are_named_only_where_they_are():
-    assert "Files:" not in html(PAGE)
-    assert html(PAGE, beside=True).count("Files:") == 5
+    assert "Files:" not in render_html(PAGE)
+    assert render_html(PAGE, with_files=True).count("Files:") == 5
 
 
 def test_groups_have_one_heading_and_one_line_of_contents():
-    tables = [TableSection(f"T{n}", "", f"t{n}", ["a"], [[Cell("1")]], group="Both") for n in (1, 2)]
-    text = html(Page("p", "", [*tables, TextSection("x", []), TextSection("y", ["z"])], ""))
+    tables = [TableSection(f"T{n}", "", f"t{n}", ["a"], [[TableCell("1")]], group="Both") for n in (1, 2)]
+    text = render_html(Page("p", "", [*tables, TextSection("x", []), TextSection("y", ["z"])], ""))
     assert text.count(">Both<") == 2  # the heading and the line
     assert "<h3" in text
     assert "To make it again" not in text
@@ -151,14 +151,14 @@ def test_empty_sections_are_pages_too():
             TableSection("t", "", "t", ["a", "b"], []),
             FigureSection("f", "", "f", []),
             FigureSection(
-                "g", "", "g", [Panel("p", "x", "y", [Series("s", [], [])], log_x=True, log_y=True)]
+                "g", "", "g", [Panel("p", "x", "y", [CurveSeries("s", [], [])], log_x=True, log_y=True)]
             ),
             BarsSection("b", "", "b", [], [], "u"),
             BarsSection("c", "", "c", ["one"], [("m", [math.nan])], "u"),
-            HeatSection("h", "", "h", [], [], []),
-            DrawingSection("d", "", "d", [], []),
-            DrawingSection("e", "", "e", [("one", 1.0, 2.0, 0)], []),
+            HeatmapSection("h", "", "h", [], [], []),
+            GraphSection("d", "", "d", [], []),
+            GraphSection("e", "", "e", [("one", 1.0, 2.0, 0)], []),
         ],
         "",
     )
-    read(html(nothing))
+    read(render_html(nothing))

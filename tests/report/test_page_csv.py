@@ -9,18 +9,18 @@ import pandas as pd
 import pytest
 
 from example_scores import run, told
-from fedlap.cli.graph_source import loaded
-from fedlap.cli.predict import models
+from fedlap.cli.graph_source import load_experiment_data
+from fedlap.cli.trained_models import load_trained_models
 from fedlap.errors import DivergedError
 from fedlap.personal import Personals
-from fedlap.report.page import TableSection, comma_separated
-from fedlap.report.page.client_gains import scored
-from fedlap.report.page.result_folders import kept
-from fedlap.report.page.result_sections import score_records
+from fedlap.report.page import TableSection, render_csv
+from fedlap.report.page.client_gains import score_clients
+from fedlap.report.page.result_folders import load_results
+from fedlap.report.page.result_sections import build_score_records
 from fedlap.report.sweep_table import Sweep
 from fedlap.reproduce import page as reproduced
-from fedlap.reproduce.cell_results import Findings
-from fedlap.reproduce.recipe import recipe as read_recipe
+from fedlap.reproduce.cell_results import ResultFolder
+from fedlap.reproduce.recipe import find_recipe as read_recipe
 from pages import page
 
 NAMES = {"algorithm", "method", "client", "data_and_model", "reading", "against", "verdict", "setting"}
@@ -63,8 +63,8 @@ def test_csv_files_hold_the_values_that_the_page_is_made_from(call, compared):
     assert (code, err) == (0, "")
     files = {file.stem: read(file.read_text("utf-8")) for file in (page(out).parent / "tables").glob("*.csv")}
     assert set(files) == {"scores", "clients", "gains"}
-    found, scores = kept([compared]), files["scores"].set_index("algorithm")
-    for row, runs in found.made.runs.items():
+    found, scores = load_results([compared]), files["scores"].set_index("algorithm")
+    for row, runs in found.comparison.runs.items():
         last = [scores[-1] for scores in runs]
         for column, field in {
             "pooled_accuracy_percent": "accuracy",
@@ -83,7 +83,13 @@ def test_csv_files_hold_the_values_that_the_page_is_made_from(call, compared):
     assert pd.api.types.is_integer_dtype(scores["download_bytes_per_round"])
     gains = files["gains"].pivot(index="client", columns="method", values="gain_points")
     each = {
-        row: np.mean([scored(loaded(run.experiment)[0], models(run.folder)) for run in runs], 0)
+        row: np.mean(
+            [
+                score_clients(load_experiment_data(run.experiment)[0], load_trained_models(run.folder))
+                for run in runs
+            ],
+            0,
+        )
         for row, runs in found.runs.items()
     }
     for row in ("fedu", "fedavg"):
@@ -109,33 +115,33 @@ def test_the_graph_is_coloured_by_the_gains_of_the_bars(call, compared):
     assert "Colours, mean over 3 seeds: " in text
     assert ", hollow ones have no test rows (1)." in text
     assert "local; mean over 3 seeds." in text
-    assert "The edges are those of seed 0." in text
+    assert "Edges of seed 0." in text
 
 
 def test_scores_of_all_clients_are_made_at_once(compared, monkeypatch):
-    run = kept([compared]).runs["fedu"][0]
-    federation, trained = loaded(run.experiment)[0], models(run.folder)
+    run = load_results([compared]).runs["fedu"][0]
+    federation, trained = load_experiment_data(run.experiment)[0], load_trained_models(run.folder)
     one_by_one = []
     for place, name in enumerate(federation.clients):
         x, y = federation.test.client(place)
         right = (trained.of_client(name).predict(x) == y).double()
         one_by_one.append(100 * float(right.mean()))
     monkeypatch.setattr(Personals, "of_client", None)  # a call for each client takes long
-    np.testing.assert_allclose(scored(federation, trained), one_by_one)
+    np.testing.assert_allclose(score_clients(federation, trained), one_by_one)
     order = federation.clients[::-1]
-    np.testing.assert_allclose(scored(federation.reordered(order), trained), one_by_one[::-1])
+    np.testing.assert_allclose(score_clients(federation.reorder(order), trained), one_by_one[::-1])
 
 
 def test_settings_missing_scores_and_diverged_runs_are_plain_too():
     tuned = told({(0.1,): [0.5, 0.6], (0.2,): [0.25, 0.75]}, names=("lr",))
-    made = read(comma_separated(score_records(tuned)))
+    made = read(render_csv(build_score_records(tuned)))
     assert made["lr"].tolist() == [0.1, 0.2]
     assert made["chosen"].tolist() == [1, 0]
     assert made["folds"].tolist() == [2, 2]
     assert made["pooled_accuracy_percent_mean"].tolist() == pytest.approx([55, 50])
     runs = {"a": [DivergedError("too large")], "b": [run(0.5)]}
     swept = Sweep("d", [0], runs, "", ("strength",), {"a": (9,), "b": (1e-7,)}, ("fedu",))
-    made = read(comma_separated(score_records(swept)))
+    made = read(render_csv(build_score_records(swept)))
     assert made["strength"].tolist() == [9, 1e-7]
     assert made["diverged"].tolist() == [1, 0]
     assert np.isnan(made["pooled_accuracy_percent_mean"]).tolist() == [True, False]
@@ -144,9 +150,11 @@ def test_settings_missing_scores_and_diverged_runs_are_plain_too():
 
 @pytest.mark.parametrize("name", ["table-full-sampled", "figure-strengths"])
 def test_the_tables_of_recipes_are_plain_too(name):
-    recipe, findings = read_recipe(name), Findings(Path(__file__).parents[2] / "results")
-    tables = [s for s in reproduced.made(recipe, findings, "").sections if isinstance(s, TableSection)]
-    frames = {table.name: read(comma_separated(table.records)) for table in tables}
+    recipe, findings = read_recipe(name), ResultFolder(Path(__file__).parents[2] / "results")
+    tables = [
+        s for s in reproduced.build_recipe_page(recipe, findings, "").sections if isinstance(s, TableSection)
+    ]
+    frames = {table.name: read(render_csv(table.records)) for table in tables}
     assert len(frames) >= 3
     for reading in recipe.readings:
         scores = frames[f"{recipe.name}-{reading}"].set_index(["method", "data_and_model"])

@@ -8,12 +8,22 @@ import re
 import pytest
 
 from fedlap.errors import InputError
-from fedlap.report.page import Page, Records, TableSection, html, latex, markdown, write
-from fedlap.report.page import comma_separated as as_csv
+from fedlap.report.page import (
+    Page,
+    Records,
+    TableSection,
+    render_html,
+    render_latex,
+    render_markdown,
+    write_page,
+)
+from fedlap.report.page import render_csv as as_csv
 from pages import NASTY, PAGE, TABLE
 
 
-@pytest.mark.parametrize("form", [lambda t: html(PAGE), markdown, latex], ids=["html", "md", "tex"])
+@pytest.mark.parametrize(
+    "form", [lambda t: render_html(PAGE), render_markdown, render_latex], ids=["html", "md", "tex"]
+)
 def test_every_number_of_a_table_is_there(form):
     text = form(TABLE)
     for row in TABLE.rows:
@@ -33,7 +43,7 @@ def test_csv_is_plain_values():
 
 
 def test_markdown_is_exact():
-    assert markdown(TABLE) == (
+    assert render_markdown(TABLE) == (
         "Scores & co\n\nAbout <scores>.\n\n"
         '| method, \\|all\\| & "some" | mean | worst |\n| --- | ---: | ---: |\n'
         "| fedu_1 | **97.92 ± 1.06** ★ (paper 95.76 ± 0.46) | 88.02 |\n"
@@ -44,7 +54,7 @@ def test_markdown_is_exact():
 
 def test_latex_is_escaped():
     name = r"\textless{}script\textgreater{}alert('x')\textless{}/script\textgreater{}"
-    assert latex(TABLE).splitlines()[1:] == [
+    assert render_latex(TABLE).splitlines()[1:] == [
         r"\begin{tabular}{lrrrr}",
         r"\toprule",
         r'method, \textbar{}all\textbar{} \& "some" & mean & paper & worst & note \\',
@@ -69,13 +79,13 @@ def test_latex_is_escaped():
     ],
 )
 def test_latex_of_signs(text, wanted):
-    from fedlap.report.page.table_formats import escaped
+    from fedlap.report.page.table_formats import escape_latex
 
-    assert escaped(text) == wanted
+    assert escape_latex(text) == wanted
 
 
 def test_everything_is_written_and_the_same_again(tmp_path):
-    assert write(PAGE, tmp_path / "one") == tmp_path / "one" / "page.html"
+    assert write_page(PAGE, tmp_path / "one") == tmp_path / "one" / "page.html"
     found = {
         str(path.relative_to(tmp_path / "one")) for path in (tmp_path / "one").rglob("*") if path.is_file()
     }
@@ -91,26 +101,26 @@ def test_everything_is_written_and_the_same_again(tmp_path):
         r'href="((?:tables|figures)/[^"]+)"', (tmp_path / "one" / "page.html").read_text("utf-8")
     )
     assert set(links) == found - {"page.html"}
-    write(PAGE, tmp_path / "two")
+    write_page(PAGE, tmp_path / "two")
     for name in found:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name
 
 
 def test_of_very_many_bars_some_are_drawn_and_all_are_kept(tmp_path):
     from fedlap.report.page import BarsSection
-    from fedlap.report.page.svg_shapes import DRAWN_BARS, evenly, ordered
+    from fedlap.report.page.svg_shapes import MAX_DRAWN_BARS, sort_bars, thin_bars
 
     gains = [place - 1_000 for place in range(2_500)]
     names = [f"client {place}" for place in range(2_500)]
     records = Records(["client", "gain_points"], [list(pair) for pair in zip(names, gains, strict=True)])
     section = BarsSection("Gains", "", "gains", names, [("fedu", gains)], "points", records)
-    text = write(Page("p", "", [section], ""), tmp_path).read_text("utf-8")
-    assert text.count('<rect class="bar ') == DRAWN_BARS == 400
+    text = write_page(Page("p", "", [section], ""), tmp_path).read_text("utf-8")
+    assert text.count('<rect class="bar ') == MAX_DRAWN_BARS == 400
     assert "400 of 2,500 bars are drawn" in text
     assert (
         "1499 above zero, up to 1499 (client 2499); 1000 below, down to −1000 (client 0); 1 at zero" in text
     )
-    drawn = evenly(ordered(section, 0))
+    drawn = thin_bars(sort_bars(section, 0))
     assert (drawn[0], drawn[-1]) == (("client 2499", 1_499), ("client 0", -1_000))
     lines = (tmp_path / "tables" / "gains.csv").read_text().splitlines()
     assert len(lines) == 2_501
@@ -119,8 +129,8 @@ def test_of_very_many_bars_some_are_drawn_and_all_are_kept(tmp_path):
 
 def test_names_of_files_are_checked(tmp_path):
     table = TableSection("t", "", "../t", ["a"], [])
-    with pytest.raises(InputError, match="names a section's files"):
-        write(Page("p", "", [table], ""), tmp_path)
+    with pytest.raises(InputError, match="invalid or repeated section name"):
+        write_page(Page("p", "", [table], ""), tmp_path)
     twice = TableSection("t", "", "t", ["a"], [])
     with pytest.raises(InputError, match="each name once"):
-        write(Page("p", "", [twice, twice], ""), tmp_path)
+        write_page(Page("p", "", [twice, twice], ""), tmp_path)

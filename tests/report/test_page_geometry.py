@@ -5,12 +5,12 @@ import re
 
 import pytest
 
-from fedlap.report.page import Panel, Series
-from fedlap.report.page.axis import Scale, linear_ticks, log_ticks, short, tick_text
+from fedlap.report.page import CurveSeries, Panel
+from fedlap.report.page.axis import Scale, choose_linear_ticks, choose_log_ticks, format_measured, format_tick
 from fedlap.report.page.sections import BarsSection
-from fedlap.report.page.styles import DARK, LIGHT, MARKS, MATPLOTLIB_MARKS, places
-from fedlap.report.page.svg_curves import curves
-from fedlap.report.page.svg_shapes import counted, fitted, ordered
+from fedlap.report.page.styles import DARK, LIGHT, MARK_PATHS, MATPLOTLIB_MARKS, number_methods
+from fedlap.report.page.svg_curves import render_curves
+from fedlap.report.page.svg_shapes import fit_points, sort_bars, summarise_bars
 from pages import NASTY, PAGE
 
 
@@ -25,7 +25,7 @@ from pages import NASTY, PAGE
     ],
 )
 def test_linear_ticks(low, high, wanted):
-    assert linear_ticks(low, high) == pytest.approx(wanted, rel=1e-12)
+    assert choose_linear_ticks(low, high) == pytest.approx(wanted, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -38,54 +38,56 @@ def test_linear_ticks(low, high, wanted):
     ],
 )
 def test_log_ticks(low, high, wanted):
-    assert log_ticks(low, high) == pytest.approx(wanted, rel=1e-12)
+    assert choose_log_ticks(low, high) == pytest.approx(wanted, rel=1e-12)
 
 
 def test_texts_of_numbers():
-    assert [tick_text(x) for x in (0, 0.0, 1, 0.1 + 0.2, -2.5, 1e-7, 5e8, 123456)] == [
+    assert [format_tick(x) for x in (0, 0.0, 1, 0.1 + 0.2, -2.5, 1e-7, 5e8, 123456)] == [
         "0", "0", "1", "0.3", "−2.5", "1e−7", "5e8", "123456",
     ]  # fmt: skip
-    assert [short(x) for x in (1 / 3, -2, math.nan)] == ["0.33333", "−2", "–"]
+    assert [format_measured(x) for x in (1 / 3, -2, math.nan)] == ["0.33333", "−2", "–"]
 
 
 def test_scales_put_ends_at_ends():
-    plain = Scale.over([2, 4, math.nan], 10, 110)
-    assert [plain.at(x) for x in (2, 3, 4, math.nan)] == [10, 60, 110, None]
-    log = Scale.over([0.01, 1], 0, 100, log=True)
-    assert log.at(0.1) == pytest.approx(50)
-    assert [log.at(x) for x in (0, -1)] == [None, None]
-    zero = Scale.over([0, 0.01, 1], 0, 100, log=True)
-    assert zero.at(0) == 0
-    assert 0 < zero.at(0.01) < zero.at(0.1) < zero.at(1) == 100
-    assert zero.ticks()[0] == 0
-    assert Scale.over([5, 5], 0, 1).at(5) == pytest.approx(0.5)  # nothing is divided by zero
+    plain = Scale.fit([2, 4, math.nan], 10, 110)
+    assert [plain.position(x) for x in (2, 3, 4, math.nan)] == [10, 60, 110, None]
+    log = Scale.fit([0.01, 1], 0, 100, log=True)
+    assert log.position(0.1) == pytest.approx(50)
+    assert [log.position(x) for x in (0, -1)] == [None, None]
+    zero = Scale.fit([0, 0.01, 1], 0, 100, log=True)
+    assert zero.position(0) == 0
+    assert 0 < zero.position(0.01) < zero.position(0.1) < zero.position(1) == 100
+    assert zero.choose_ticks()[0] == 0
+    assert Scale.fit([5, 5], 0, 1).position(5) == pytest.approx(0.5)  # nothing is divided by zero
 
 
 def test_gaps_break_lines():
-    panel = Panel("t", "x", "y", [Series("s", [1, 2, 3, 4, 5], [1, 2, math.nan, 2, 1])])
-    text = curves(panel, {"s": 0})
+    panel = Panel("t", "x", "y", [CurveSeries("s", [1, 2, 3, 4, 5], [1, 2, math.nan, 2, 1])])
+    text = render_curves(panel, {"s": 0})
     assert re.search(r'class="line" d="([^"]+)"', text)[1].count("M") == 2
 
 
 def test_bars_are_sorted_and_counted():
     bars = BarsSection("t", "", "n", ["a", "b", "c", "d"], [("m", [-1.0, 2.0, math.nan, 0.0])], "points")
-    assert ordered(bars, 0) == [("b", 2.0), ("d", 0.0), ("a", -1.0)]
-    assert counted(ordered(bars, 0)) == "1 above zero, up to 2 (b); 1 below, down to −1 (a); 1 at zero"
-    assert counted([("b", 2.0), ("d", 1.0)]) == "2 from 1 (d) to 2 (b)"
-    assert counted([("b", 2.0), ("d", 0.0)]) == "1 above zero, up to 2 (b); 1 at zero"
-    assert counted([("b", 0.0)]) == "1 at zero"
+    assert sort_bars(bars, 0) == [("b", 2.0), ("d", 0.0), ("a", -1.0)]
+    assert (
+        summarise_bars(sort_bars(bars, 0)) == "1 above zero, up to 2 (b); 1 below, down to −1 (a); 1 at zero"
+    )
+    assert summarise_bars([("b", 2.0), ("d", 1.0)]) == "2 from 1 (d) to 2 (b)"
+    assert summarise_bars([("b", 2.0), ("d", 0.0)]) == "1 above zero, up to 2 (b); 1 at zero"
+    assert summarise_bars([("b", 0.0)]) == "1 at zero"
 
 
 def test_drawings_keep_proportions_and_up_is_up():
-    made = fitted([(0, 0), (2, 0), (0, 1)], 300, 200, 10)
+    made = fit_points([(0, 0), (2, 0), (0, 1)], 300, 200, 10)
     assert made == [(10, 170), (290, 170), (10, 30)]
-    assert fitted([(5, 5)], 300, 200, 10) == [(150, 100)]
+    assert fit_points([(5, 5)], 300, 200, 10) == [(150, 100)]
 
 
 def test_a_method_has_one_colour_on_a_page():
-    names = places(PAGE)
+    names = number_methods(PAGE)
     assert list(names) == ["fedu_1", NASTY, "third"]
-    assert len(MARKS) == len(MATPLOTLIB_MARKS)
+    assert len(MARK_PATHS) == len(MATPLOTLIB_MARKS)
 
 
 def luminance(colour):

@@ -7,12 +7,12 @@ import pytest
 from rich.console import Console
 
 from example_scores import run
-from fedlap.report.progress import progress
+from fedlap.report.progress import show_progress
 
 
 def told(console, names, rounds):
     """The functions that a stack of runs of these names tells its progress to."""
-    return progress(console, [[0, 1]], lambda places: names[places[0]], lambda places: rounds)
+    return show_progress(console, [[0, 1]], lambda places: names[places[0]], lambda places: rounds)
 
 
 def test_a_terminal_sees_a_bar_with_pace_and_accuracy():

@@ -8,11 +8,11 @@ import pandas
 import pytest
 
 import fedlap as fl
-from fedlap.data.user_files import exact_options
+from fedlap.data.user_files import get_exact_options
 from fedlap.report.score_export import write_scores
 from trackers import NAMES, SCORES, made
 
-read_exactly = partial(pandas.read_csv, **exact_options(pandas.__version__))
+read_exactly = partial(pandas.read_csv, **get_exact_options(pandas.__version__))
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".CSV"])
@@ -50,14 +50,18 @@ def test_what_was_never_measured_is_empty(tmp_path):
 
 
 def test_a_table_of_another_kind_is_refused(tmp_path):
-    with pytest.raises(fl.InputError, match=r"scores.xlsx': scores are written as .csv or .parquet"):
+    with pytest.raises(
+        fl.InputError, match=r"scores.xlsx': unsupported extension '.xlsx'; use .csv or .parquet"
+    ):
         write_scores(SCORES, tmp_path / "scores.xlsx")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_parquet_without_its_package_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(fl.InputError, match=r"needs pyarrow: pip install 'fedlap\[parquet\]', or .csv$"):
+    with pytest.raises(
+        fl.InputError, match=r"needs pyarrow; run pip install 'fedlap\[parquet\]', or use .csv$"
+    ):
         write_scores(SCORES, tmp_path / "scores.parquet")
     assert list(tmp_path.iterdir()) == []
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from example_scores import BLANK, UNTESTED, WRONG, run
-from fedlap.report import Sweep, draw_sweep, shown
+from fedlap.report import Sweep, draw_sweep, format_value
 
 
 def swept(fields, accuracies):
     """A sweep of fields, one run a combination; None diverged."""
     values = {
-        ", ".join(f"{name} = {shown(value)}" for name, value in zip(fields, each, strict=True)): each
+        ", ".join(f"{name} = {format_value(value)}" for name, value in zip(fields, each, strict=True)): each
         for each in itertools.product(*fields.values())
     }
     outcomes = [[WRONG if accuracy is None else run(accuracy)] for accuracy in accuracies]
@@ -24,17 +24,17 @@ def swept(fields, accuracies):
 def test_a_sweep_has_a_column_a_field():
     sweep = swept({"lr": [0.01, 0.1], "model.hidden": [[5], [5, 7]]}, [0.5, 0.6, 0.9, 0.7])
     assert sweep.headers()[:3] == ["lr", "model.hidden", "pooled accuracy %"]
-    assert [row[:3] for row in sweep.rows()][1] == ["0.01", "[5, 7]", "60.00"]
-    assert sweep.title().startswith("fedu on made up")
-    claim, first = sweep.verdict()[:2]
-    assert claim.startswith("lr = 0.1, model.hidden = [5] leads in test accuracy (pooled) at one seed, which")
+    assert [row[:3] for row in sweep.table_rows()][1] == ["0.01", "[5, 7]", "60.00"]
+    assert sweep.describe_table().startswith("fedu on made up")
+    claim, first = sweep.describe_verdict()[:2]
+    assert claim.startswith("lr = 0.1, model.hidden = [5] has the highest pooled test accuracy at one seed;")
     assert first == "  against lr = 0.01, model.hidden = [5]: +40.00 points"
     assert sweep.as_dict()["best"] == {"lr": 0.1, "model.hidden": [5]}
     assert sweep.as_dict()["runs"][1]["values"] == {"lr": 0.01, "model.hidden": [5, 7]}
 
 
-LARGEST = "the best {} is the largest tried; try larger ones"
-SMALLEST = "the best {} is the smallest tried; try smaller ones"
+LARGEST = "the best {} is the largest value tried; try larger values"
+SMALLEST = "the best {} is the smallest value tried; try smaller values"
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,9 @@ SMALLEST = "the best {} is the smallest tried; try smaller ones"
     ],
 )
 def test_a_best_value_at_the_edge_is_said_to_be(name, values, accuracies, wanted):
-    lines = [line for line in swept({name: values}, accuracies).verdict() if line.startswith("the best")]
+    lines = [
+        line for line in swept({name: values}, accuracies).describe_verdict() if line.startswith("the best")
+    ]
     assert lines == ([] if wanted is None else [wanted.format(name)])
 
 
@@ -89,4 +91,4 @@ def test_a_sweep_without_test_rows_has_a_picture():
      ([5, 7], "[5, 7]"), ("all", "all"), ({"name": "iid", "clients": 5.0}, "name = iid, clients = 5")],
 )  # fmt: skip
 def test_values_are_written_short(value, text):
-    assert shown(value) == text
+    assert format_value(value) == text

@@ -8,35 +8,39 @@ def test_the_first_among_equals_is_chosen():
     made = told({(1,): [0.5, 0.7], (2,): [0.6, 0.6], (3,): [0.1, 0.2]})
     assert made.best == "(1,)"
     assert made.runner_up == "(2,)"
-    assert [cells[0] for cells in made.rows()] == ["best", "", ""]
+    assert [cells[0] for cells in made.table_rows()] == ["best", "", ""]
 
 
 def test_noise_is_said():
     sure = told({(1,): [0.5, 0.6, 0.7], (2,): [0.6, 0.7, 0.79], (3,): [0.62, 0.68, 0.8]})
     assert sure.best == "(3,)"
-    assert "  against the next, (2,): +0.33 [-4.84, +5.50] points — within noise" in sure.verdict()
-    assert any(line.startswith("  1 of 2 others are within noise of the best") for line in sure.verdict())
+    assert (
+        "  against the runner-up, (2,): +0.33 [-4.84, +5.50] points — not significant"
+        in sure.describe_verdict()
+    )
+    assert any(
+        line.startswith("  1 of 2 others do not differ significantly from the best")
+        for line in sure.describe_verdict()
+    )
     same = told({(1,): [0.5, 0.6], (2,): [0.5, 0.6]})
-    assert "  against the next, (2,): the same" in same.verdict()
+    assert "  against the runner-up, (2,): identical" in same.describe_verdict()
 
 
 def test_scores_are_said_to_be_of_held_out_training_rows():
     made = told({(1,): [0.5, 0.6], (2,): [0.6, 0.7]})
-    assert "test rows" not in made.markdown()
-    assert "Pooled: over all held-out training rows together" in made.markdown()
+    assert "test rows" not in made.render_markdown()
+    assert "Pooled: over all held-out training rows together" in made.render_markdown()
 
 
 def edges(rows, **more):
-    return [line for line in told(rows, **more).verdict() if line.startswith("the best")]
+    return [line for line in told(rows, **more).describe_verdict() if line.startswith("the best")]
 
 
 def test_the_edge_of_the_grid_is_said():
     rising = {(0.1,): [0.1, 0.2], (0.2,): [0.2, 0.3], (0.3,): [0.3, 0.4]}
-    assert edges(rising) == ["the best lr is the largest tried, so the best may lie beyond; try larger ones"]
+    assert edges(rising) == ["the best lr is the largest value tried; try larger values"]
     falling = {(0.1,): [0.4, 0.4], (0.2,): [0.2, 0.3], (0.3,): [0.3, 0.3]}
-    assert edges(falling) == [
-        "the best lr is the smallest tried, so the best may lie beyond; try smaller ones"
-    ]
+    assert edges(falling) == ["the best lr is the smallest value tried; try smaller values"]
     assert edges({(0.1,): [0.1, 0.2], (0.2,): [0.4, 0.5], (0.3,): [0.3, 0.4]}) == []
     assert edges({(0,): [0.4, 0.4], (0.2,): [0.2, 0.3], (0.3,): [0.3, 0.3]}) == []  # nothing is below zero
     assert edges({(0.1,): [0.1, 0.2], (0.2,): [0.4, 0.5]}) == []  # two are no range
@@ -49,7 +53,7 @@ def test_an_edge_that_is_the_method_s_own_is_said_to_be_so():
     rows = {(1, 0.1): [0.1, 0.2], (1, 0.2): [0.3, 0.4], (2, 0.1): [0.1, 0.1], (2, 0.2): [0.2, 0.2]}
     made = edges(rows, refused=[(1, 0.3), (2, 0.3)], names=("lr", "strength"))
     assert made == [
-        "the best strength is the largest that was not refused; larger ones may need other settings"
+        "the best strength is the largest valid value tried; larger values may need other settings"
     ]
     rows |= {(2, 0.3): [0.1, 0.1]}  # with another lr it is not
     assert edges(rows, refused=[(1, 0.3)], names=("lr", "strength")) == made
@@ -58,9 +62,11 @@ def test_an_edge_that_is_the_method_s_own_is_said_to_be_so():
 def test_what_diverged_is_told_and_not_ranked():
     made = told({(1,): [0.1, 0.2], (2,): DivergedError("why")})
     assert made.best == "(1,)"
-    assert made.verdict()[-1] == "(2,) diverged and is not chosen"
+    assert made.describe_verdict()[-1] == "(2,) diverged and is not selected"
     assert made.as_dict()["candidates"][1] == {"values": {"lr": 2}, "mean": None, "scores": [None, None]}
     alone = told({(1,): DivergedError("why")})
     assert alone.best is None
-    assert alone.verdict() == ["every candidate diverged, so none is chosen; try smaller rates"]
-    assert "diverged" in alone.markdown()
+    assert alone.describe_verdict() == [
+        "every candidate diverged, so none is selected; try smaller learning rates"
+    ]
+    assert "diverged" in alone.render_markdown()

@@ -3,13 +3,18 @@
 import numpy as np
 import pytest
 
-from fedlap.report.page import Cell
-from fedlap.report.paired_tests import paired
+from fedlap.report.page import TableCell
+from fedlap.report.paired_tests import compare_paired
 from fedlap.reproduce import claims, score_table
-from fedlap.reproduce.cell_results import Finding, Findings
+from fedlap.reproduce.cell_results import ResultFolder, RowResult
 from fedlap.reproduce.recipe import Unit
-from fedlap.reproduce.results_pages import apart, missing, results
+from fedlap.reproduce.results_pages import build_results_pages, find_deviations, list_missing
 from small_recipes import small
+
+
+def results(recipes, findings):
+    """Return the text of all pages."""
+    return "".join(build_results_pages(recipes, findings).values())
 
 
 def row(accuracy, seeds=None, **more):
@@ -21,7 +26,7 @@ def row(accuracy, seeds=None, **more):
 def found(tmp_path, made, **rows):
     """Findings with these rows in the small recipe's only cell."""
 
-    class Made(Findings):
+    class Made(ResultFolder):
         def read(self, recipe, cell, reading):
             signed = {
                 name: {"signature": Unit(made, cell, reading, name).signature, "grid": {}, **values}
@@ -34,7 +39,7 @@ def found(tmp_path, made, **rows):
 
 def checked(tmp_path, fedu, local):
     made = small(tmp_path)
-    (one,) = claims.checked(made, found(tmp_path, made, fedu=row(fedu), local=row(local)))
+    (one,) = claims.check_claims(made, found(tmp_path, made, fedu=row(fedu), local=row(local)))
     return one
 
 
@@ -44,7 +49,7 @@ def test_a_claim_holds_where_it_is_better(tmp_path):
     (against,) = one.against
     assert against.verdict == "better"
     assert against.difference == pytest.approx(3.1 / 3)
-    own = paired([91.0, 92.1, 93.0], [90.0, 91.0, 92.0])
+    own = compare_paired([91.0, 92.1, 93.0], [90.0, 91.0, 92.0])
     assert (against.error, against.p_value) == pytest.approx((own.error, own.p_value))
 
 
@@ -62,7 +67,7 @@ def test_as_good_is_less_than_half_a_point_below(tmp_path):
 def test_what_was_not_run_is_not_said_to_hold(tmp_path):
     made = small(tmp_path, ('against = ["local"]', 'against = ["local", "other"]'), ("[[claims]]", OTHER))
     better = {"fedu": row([91.0, 92.1, 93.0]), "local": row([90.0, 91.0, 92.0])}
-    (one,) = claims.checked(made, found(tmp_path, made, **better))
+    (one,) = claims.check_claims(made, found(tmp_path, made, **better))
     assert one.verdict == "holds so far"
 
 
@@ -77,12 +82,16 @@ def test_against_one_that_diverged_the_seeds_count_at_which_it_did_not(tmp_path)
     made = small(tmp_path)
     broken = row([90.0, 91.0, 92.0, 93.0], diverged={"3": "training diverged"})
     broken["last"][3] = None
-    (one,) = claims.checked(made, found(tmp_path, made, fedu=row([91.0, 92.1, 93.0, 10.0]), local=broken))
+    (one,) = claims.check_claims(
+        made, found(tmp_path, made, fedu=row([91.0, 92.1, 93.0, 10.0]), local=broken)
+    )
     (against,) = one.against
     assert one.verdict == "holds"
     assert against.seeds == 3
     assert against.difference == pytest.approx(3.1 / 3)
-    (table,) = claims.tables(made, found(tmp_path, made, fedu=row([91.0, 92.1, 93.0, 10.0]), local=broken))
+    (table,) = claims.claim_tables(
+        made, found(tmp_path, made, fedu=row([91.0, 92.1, 93.0, 10.0]), local=broken)
+    )
     assert table.rows[0][-1].note == "better, 3 seeds"
 
 
@@ -90,7 +99,7 @@ def test_a_row_that_diverged_claims_nothing(tmp_path):
     made = small(tmp_path)
     broken = row([91.0, 92.1, 93.0], diverged={"2": "training diverged"})
     broken["last"][2] = None
-    assert claims.checked(made, found(tmp_path, made, fedu=broken, local=row([90.0, 91.0, 92.0]))) == []
+    assert claims.check_claims(made, found(tmp_path, made, fedu=broken, local=row([90.0, 91.0, 92.0]))) == []
 
 
 def test_what_two_seeds_cannot_tell_is_open(tmp_path):
@@ -102,25 +111,25 @@ def test_what_two_seeds_cannot_tell_is_open(tmp_path):
 def test_only_seeds_that_both_have_count(tmp_path):
     made = small(tmp_path)
     rows = {"fedu": row([91.0, 92.1, 93.0, 10.0], [0, 1, 2, 9]), "local": row([90.0, 91.0, 92.0], [0, 1, 2])}
-    (one,) = claims.checked(made, found(tmp_path, made, **rows))
+    (one,) = claims.check_claims(made, found(tmp_path, made, **rows))
     assert one.against[0].difference == pytest.approx(3.1 / 3)
 
 
 def test_the_best_is_marked_only_where_a_test_supports_it(tmp_path):
     def rows(**given):
-        return {name: Finding(row(values)) for name, values in given.items()}
+        return {name: RowResult(row(values)) for name, values in given.items()}
 
-    assert score_table.best(rows(a=[91.0, 92.1, 93.0], b=[90.0, 91.0, 92.0])) == "a"
-    assert score_table.best(rows(a=[91.0, 90.0, 93.0], b=[90.0, 91.0, 92.0])) is None
-    assert score_table.best(rows(a=[91.0], b=[90.0])) is None
-    assert score_table.best(rows(a=[91.0, 92.0])) is None
+    assert score_table.find_best(rows(a=[91.0, 92.1, 93.0], b=[90.0, 91.0, 92.0])) == "a"
+    assert score_table.find_best(rows(a=[91.0, 90.0, 93.0], b=[90.0, 91.0, 92.0])) is None
+    assert score_table.find_best(rows(a=[91.0], b=[90.0])) is None
+    assert score_table.find_best(rows(a=[91.0, 92.0])) is None
     far = rows(a=[91.0, 92.1, 93.0], b=[90.0, 91.0, 92.0], c=[91.0, 92.0, 93.2])
-    assert score_table.best(far) is None  # not better than c
+    assert score_table.find_best(far) is None  # not better than c
 
 
 def test_nothing_is_marked_in_a_column_that_is_not_whole(tmp_path):
     def marked(**rows):
-        table = score_table.table(made, found(tmp_path, made, **rows), "steps")
+        table = score_table.build_score_table(made, found(tmp_path, made, **rows), "steps")
         return [line[1].best for line in table.rows]
 
     made = small(tmp_path, ("[[claims]]", OTHER))
@@ -137,12 +146,12 @@ def test_nothing_is_marked_in_a_column_that_is_not_whole(tmp_path):
 def test_the_table_has_ours_beside_the_papers(tmp_path):
     made = small(tmp_path)
     findings = found(tmp_path, made, fedu=row([90.0, 92.0]), local=row([70.0, 91.0]))
-    table = score_table.table(made, findings, "steps")
+    table = score_table.build_score_table(made, findings, "steps")
     assert table.columns == ["method", "digits, convex"]
     assert table.about == "2 seeds."
-    assert table.rows[1] == [Cell("FedU"), Cell(f"91.00 ± {np.sqrt(2):.2f}", "paper 90.00 ± 1.00")]
+    assert table.rows[1] == [TableCell("FedU"), TableCell(f"91.00 ± {np.sqrt(2):.2f}", "paper 90.00 ± 1.00")]
     assert table.rows[0][1].text == f"80.50 ± {21 * np.sqrt(0.5):.2f}"
-    assert score_table.table(made, found(tmp_path, made), "steps") is None
+    assert score_table.build_score_table(made, found(tmp_path, made), "steps") is None
 
 
 @pytest.mark.parametrize(
@@ -157,16 +166,16 @@ def test_the_table_has_ours_beside_the_papers(tmp_path):
 def test_a_cell_without_a_score_says_why(tmp_path, values, said):
     made = small(tmp_path)
     findings = found(tmp_path, made, fedu=row([90.0, 92.0]) | values, local=row([80.0, 81.0]))
-    cell = score_table.table(made, findings, "steps").rows[1][1]
+    cell = score_table.build_score_table(made, findings, "steps").rows[1][1]
     assert (cell.text, cell.muted, cell.best) == (said, True, False)
 
 
 def test_what_is_far_from_the_paper_needs_a_reason(tmp_path):
     made = small(tmp_path)
     near = found(tmp_path, made, fedu=row([90.2, 90.6]))
-    assert apart(made, near) == []
+    assert find_deviations(made, near) == []
     far = found(tmp_path, made, fedu=row([90.4, 90.8]))
-    (one,) = apart(made, far)
+    (one,) = find_deviations(made, far)
     assert (one.cell, one.row, one.reason) == ("digits-convex", "fedu", None)
     assert one.difference == pytest.approx(0.6)
     assert "NOT EXPLAINED" in results([made], far)
@@ -185,7 +194,7 @@ def test_what_is_far_from_the_paper_needs_a_reason(tmp_path):
 )
 def test_a_reason_is_for_what_it_names(tmp_path, reason, fits):
     made = small(tmp_path, ("[quick]", f"[[reasons]]\n{reason}\n\n[quick]"))
-    (one,) = apart(made, found(tmp_path, made, fedu=row([91.0, 92.0])))
+    (one,) = find_deviations(made, found(tmp_path, made, fedu=row([91.0, 92.0])))
     assert one.reason == ("so" if fits else None)
 
 
@@ -196,7 +205,7 @@ def steady(tmp_path, **rows):
         tmp_path, ("[rows.local]", f"{second}\n[rows.local]"), ('against = ["local"]', "against = []")
     )
 
-    class Two(Findings):
+    class Two(ResultFolder):
         def read(self, recipe, cell, reading):
             here = {name: row(both[cell == "other"]) for name, both in rows.items()}
             return {
@@ -214,11 +223,11 @@ def test_a_row_is_steady_where_it_changes_less_than_others(tmp_path):
         fedu=([90.0, 91.0, 92.0], [91.0, 92.1, 93.0]),
         local=([80.0, 81.0, 82.0], [90.0, 91.1, 91.9]),
     )
-    (each,) = claims.checked(made, findings)
+    (each,) = claims.check_claims(made, findings)
     assert each.verdict == "holds"
-    assert each.spans == pytest.approx({"fedu": 31 / 30, "local": 10.0})
+    assert each.spreads == pytest.approx({"fedu": 31 / 30, "local": 10.0})
     assert each.against[0].difference == pytest.approx(10.0 - 31 / 30)
-    (table,) = claims.tables(made, findings)
+    (table,) = claims.claim_tables(made, findings)
     assert [cell.note for cell in table.rows[0][2:]] == ["1.03 points", "better, 10.00 points"]
 
 
@@ -228,7 +237,7 @@ def test_a_row_that_changes_more_than_another_is_not_steady(tmp_path):
         fedu=([80.0, 81.0, 82.0], [90.0, 91.1, 91.9]),
         local=([90.0, 91.0, 92.0], [91.0, 92.1, 93.0]),
     )
-    (each,) = claims.checked(made, findings)
+    (each,) = claims.check_claims(made, findings)
     assert each.verdict == "DOES NOT HOLD"
     said = "".join(results([made], findings))
     assert "points from lowest to highest: FedU 10.00, Local 1.03" in said
@@ -241,13 +250,13 @@ def test_results_have_every_number(tmp_path):
         "91.00 ± 1.41",
         "80.50 ± 0.71",
         "90.00 ± 1.00",
-        "What holds",
+        "## Verdicts",
         "fedlap reproduce digits-table",
     ):
         assert word in text
-    assert results([made], found(tmp_path, made)).count("##") == 1  # nothing was run
+    assert list(build_results_pages([made], found(tmp_path, made))) == ["README.md"]  # nothing was run
     assert "Not run yet" not in text
     half = found(tmp_path, made, fedu=row([90.0, 92.0]))
-    assert missing(made, half) == ["steps, of digits-convex local"]
+    assert list_missing(made, half) == ["steps, of digits-convex local"]
     assert "Not run yet: steps, of digits-convex local." in results([made], half)
-    assert missing(made, found(tmp_path, made)) == ["steps, all of digits-convex"]
+    assert list_missing(made, found(tmp_path, made)) == ["steps, all of digits-convex"]

@@ -7,7 +7,7 @@ import pytest
 
 from fedlap.errors import InputError
 from fedlap.experiments.experiment import Experiment
-from fedlap.reproduce.recipe import FOLDER, Unit, known_recipes, recipe
+from fedlap.reproduce.recipe import RECIPE_FOLDER, Unit, find_recipe, known_recipes
 from small_recipes import small
 
 every_recipe = pytest.mark.parametrize("name", known_recipes())
@@ -15,9 +15,9 @@ every_recipe = pytest.mark.parametrize("name", known_recipes())
 
 @every_recipe
 def test_every_row_of_every_recipe_is_an_experiment(name):
-    for unit in recipe(name).units():
+    for unit in find_recipe(name).units():
         values = {setting: some[-1] for setting, some in unit.grid().items()}
-        values |= dict.fromkeys(recipe(name).rows[unit.row].follows, 0.001)
+        values |= dict.fromkeys(find_recipe(name).rows[unit.row].follows, 0.001)
         made = unit.experiment(values)
         for setting, value in values.items():
             assert made.algorithm[setting] == value
@@ -27,7 +27,7 @@ def test_every_row_of_every_recipe_is_an_experiment(name):
 
 @every_recipe
 def test_quick_forms_have_every_row_and_are_small(name):
-    whole, quick = recipe(name), recipe(name).smaller()
+    whole, quick = find_recipe(name), find_recipe(name).quick_form()
     assert set(quick.rows) == set(whole.rows)
     assert {unit.row for unit in quick.units()} == set(whole.rows) - {
         row for row in whole.rows if all(row in whole.cells[cell].without for cell in quick.cells)
@@ -42,8 +42,8 @@ def test_the_six_experiments_of_the_paper_are_there():
         "table-down-sampled", "table-full-multi-task", "table-full-sampled",
     }  # fmt: skip
     for name in known_recipes():
-        assert set(recipe(name).readings) == {"steps", "epochs"}
-        scales = {cell.data["scale"] for cell in recipe(name).cells.values()}
+        assert set(find_recipe(name).readings) == {"steps", "epochs"}
+        scales = {cell.data["scale"] for cell in find_recipe(name).cells.values()}
         assert scales  # stated, not left to a default
 
 
@@ -55,7 +55,7 @@ def test_cells_have_the_papers_numbers():
     }
     for name, rows in sums.items():
         for row, total in rows.items():
-            cells = recipe(name).cells.values()
+            cells = find_recipe(name).cells.values()
             assert sum(cell.paper[row][0] for cell in cells if row in cell.paper) == pytest.approx(total)
 
 
@@ -75,18 +75,18 @@ def test_a_row_depends_on_the_row_it_follows(tmp_path):
 def test_rows_come_after_those_they_follow():
     for name in known_recipes():
         seen: set[tuple[str, str]] = set()
-        for unit in recipe(name).units():
+        for unit in find_recipe(name).units():
             for other in unit.recipe.rows[unit.row].follows.values():
                 assert (unit.place, other) in seen
             seen.add((unit.place, unit.row))
 
 
 def test_narrowing_keeps_what_rows_follow():
-    made = recipe("table-down-sampled").narrowed(["har"], ["har-convex"], ["steps"], ["fedu-learned"])
+    made = find_recipe("table-down-sampled").narrow(["har"], ["har-convex"], ["steps"], ["fedu-learned"])
     assert set(made.rows) == {"fedu", "fedu-learned"}
     assert set(made.readings) == {"steps"}
     assert set(made.cells) == {"har-convex"}
-    assert recipe("table-down-sampled").narrowed(["mnist"], ["har-convex"], [], []).cells == {}
+    assert find_recipe("table-down-sampled").narrow(["mnist"], ["har-convex"], [], []).cells == {}
 
 
 def test_all_combinations_of_a_grid(tmp_path):
@@ -119,12 +119,12 @@ def test_a_mistake_in_ones_own_recipe_is_one_line(tmp_path, old, new, said):
 
 def test_a_recipe_that_is_not_there(tmp_path):
     with pytest.raises(InputError, match="table-down-sampled"):
-        recipe("table-down-sample")
+        find_recipe("table-down-sample")
     with pytest.raises(InputError, match="cannot be read"):
-        recipe(str(tmp_path / "none.toml"))
+        find_recipe(str(tmp_path / "none.toml"))
     (tmp_path / "bad.toml").write_text("a = ")
     with pytest.raises(InputError, match="not a TOML file"):
-        recipe(str(tmp_path / "bad.toml"))
+        find_recipe(str(tmp_path / "bad.toml"))
 
 
 def test_recipes_travel_with_the_package():
@@ -132,4 +132,4 @@ def test_recipes_travel_with_the_package():
     data = settings["tool"]["setuptools"]["package-data"]["fedlap"]
     assert "reproduce/recipes/*.toml" in data
     assert "reproduce/recipes/tuned/*.json" in data
-    assert FOLDER.is_dir()
+    assert RECIPE_FOLDER.is_dir()

@@ -9,13 +9,13 @@ import torch
 
 import fedlap as fl
 from fedlap.errors import InputError
-from fedlap.experiments.outcomes import accuracies
+from fedlap.experiments.outcomes import compute_client_accuracies
 from fedlap.experiments.prepare import Loader
 from fedlap.experiments.session import StoppedError
-from fedlap.reproduce.cell_results import Finding, Findings
+from fedlap.reproduce.cell_results import ResultFolder, RowResult
 from fedlap.reproduce.ledger import Ledger
 from fedlap.reproduce.recipe import Unit
-from fedlap.reproduce.runner import Reproducer, Told, weight
+from fedlap.reproduce.runner import Reproducer, ReproductionCallbacks, estimate_work
 from small_recipes import small
 
 SEEDS = [0, 3]
@@ -30,9 +30,9 @@ def done(tmp_path_factory):
     """Both rows of the small recipe, and the runs that were made for them."""
     folder = tmp_path_factory.mktemp("reproduced")
     made, stacks = small(folder), []
-    told = Told(lambda unit, stage, runs: stacks.append((unit.row, stage, runs)))
-    maker = Reproducer(Ledger(folder / "ledger.jsonl"), SEEDS, told=told)
-    rows = {row: maker.row(unit_of(made, row)) for row in ("local", "fedu")}
+    told = ReproductionCallbacks(lambda unit, stage, runs: stacks.append((unit.row, stage, runs)))
+    maker = Reproducer(Ledger(folder / "ledger.jsonl"), SEEDS, callbacks=told)
+    rows = {row: maker.run_row(unit_of(made, row)) for row in ("local", "fedu")}
     return folder, made, stacks, rows
 
 
@@ -58,7 +58,7 @@ def test_scores_are_those_of_fit_with_the_chosen_values(done):
         method = fl.FedU(fl.Graph.complete(federation.clients), local_steps=5, **values)
         result = fl.fit(method, federation, fl.models.linear(l2=0.001), rounds=4, seed=seed, evaluate_every=2)
         assert rows["fedu"]["last"][place]["accuracy"] == pytest.approx(result.scores[-1].accuracy, abs=1e-6)
-        own = accuracies(result)
+        own = compute_client_accuracies(result)
         assert list(own) == list(federation.clients)
         assert np.mean(list(own.values())) == pytest.approx(result.scores[-1].accuracy_mean, abs=1e-12)
 
@@ -96,15 +96,15 @@ def test_rows_that_differ_in_settings_alone_are_one_stack(done, tmp_path):
     )
     made = made.model_copy(update={"rows": {"local": made.rows["local"], "weak": weak, "strong": strong}})
     stacks: list[tuple[str, str, int]] = []
-    told = Told(lambda unit, stage, runs: stacks.append((unit.row, stage, runs)))
+    told = ReproductionCallbacks(lambda unit, stage, runs: stacks.append((unit.row, stage, runs)))
     units = list(made.units())
     steps = [unit for unit in units if unit.place == unit_of(made, "weak").place]
-    maker = Reproducer(Ledger(tmp_path / "ledger.jsonl"), SEEDS, told=told)
-    together = {unit.row: maker.row(unit, units) for unit in steps}
+    maker = Reproducer(Ledger(tmp_path / "ledger.jsonl"), SEEDS, callbacks=told)
+    together = {unit.row: maker.run_row(unit, units) for unit in steps}
     assert stacks == [("local", "tuning", 2 * 5 * 2), ("local", "training", 2), ("weak", "training", 2 * 2)]
     apart = Reproducer(Ledger(tmp_path / "apart.jsonl"), SEEDS)
     for unit in steps:
-        for one, other in zip(together[unit.row]["last"], apart.row(unit)["last"], strict=True):
+        for one, other in zip(together[unit.row]["last"], apart.run_row(unit)["last"], strict=True):
             assert one == pytest.approx(other, abs=1e-6)
     assert together["weak"]["last"] != together["strong"]["last"]
 
@@ -112,9 +112,9 @@ def test_rows_that_differ_in_settings_alone_are_one_stack(done, tmp_path):
 def test_nothing_is_made_twice(done):
     folder, made, _, rows = done
     again: list[str] = []
-    told = Told(lambda unit, stage, runs: again.append(stage))
-    maker = Reproducer(Ledger(folder / "ledger.jsonl"), SEEDS, told=told)
-    row = maker.row(unit_of(made, "fedu"))
+    told = ReproductionCallbacks(lambda unit, stage, runs: again.append(stage))
+    maker = Reproducer(Ledger(folder / "ledger.jsonl"), SEEDS, callbacks=told)
+    row = maker.run_row(unit_of(made, "fedu"))
     assert again == []
     for key in ("choices", "last", "curves", "clients"):
         assert row[key] == rows["fedu"][key]
@@ -125,9 +125,11 @@ def test_one_more_seed_makes_its_own_runs_alone(done, tmp_path):
     (tmp_path / "ledger.jsonl").write_bytes((folder / "ledger.jsonl").read_bytes())
     more: list[int] = []
     maker = Reproducer(
-        Ledger(tmp_path / "ledger.jsonl"), [*SEEDS, 5], told=Told(lambda unit, stage, runs: more.append(runs))
+        Ledger(tmp_path / "ledger.jsonl"),
+        [*SEEDS, 5],
+        callbacks=ReproductionCallbacks(lambda unit, stage, runs: more.append(runs)),
     )
-    maker.row(unit_of(made, "local"))
+    maker.run_row(unit_of(made, "local"))
     assert more == [10, 1]
 
 
@@ -143,7 +145,7 @@ def test_test_rows_have_no_say_in_what_is_chosen(done):
             return replace(federation, test=replace(federation.test, y=y)), graph
 
     maker = Reproducer(Ledger(folder / "spoiled.jsonl"), SEEDS, loader=Spoiled())
-    row = maker.row(unit_of(made, "local"))
+    row = maker.run_row(unit_of(made, "local"))
     assert row["choices"] == rows["local"]["choices"]
     assert row["last"] != rows["local"]["last"]
 
@@ -156,12 +158,12 @@ def test_a_stop_loses_no_stack_that_was_done(done, tmp_path):
         return stages == ["tuning", "training"]
 
     path = tmp_path / "ledger.jsonl"
-    told = Told(lambda unit, stage, runs: stages.append(stage), stopping=stopping)
+    told = ReproductionCallbacks(lambda unit, stage, runs: stages.append(stage), stopping=stopping)
     with pytest.raises(StoppedError):
-        Reproducer(Ledger(path), SEEDS, told=told).row(unit_of(made, "local"))
+        Reproducer(Ledger(path), SEEDS, callbacks=told).run_row(unit_of(made, "local"))
     stages.clear()
-    told = Told(lambda unit, stage, runs: stages.append(stage))
-    row = Reproducer(Ledger(path), SEEDS, told=told).row(unit_of(made, "local"))
+    told = ReproductionCallbacks(lambda unit, stage, runs: stages.append(stage))
+    row = Reproducer(Ledger(path), SEEDS, callbacks=told).run_row(unit_of(made, "local"))
     assert stages == ["training"]
     assert row["last"] == rows["local"]["last"]
 
@@ -171,8 +173,12 @@ def test_a_line_that_was_not_written_to_its_end_is_made_again(done, tmp_path):
     path = tmp_path / "ledger.jsonl"
     path.write_bytes((folder / "ledger.jsonl").read_bytes()[:-40])
     made_again: list[int] = []
-    maker = Reproducer(Ledger(path), SEEDS, told=Told(lambda unit, stage, runs: made_again.append(runs)))
-    row = maker.row(unit_of(made, "fedu"))
+    maker = Reproducer(
+        Ledger(path),
+        SEEDS,
+        callbacks=ReproductionCallbacks(lambda unit, stage, runs: made_again.append(runs)),
+    )
+    row = maker.run_row(unit_of(made, "fedu"))
     assert made_again == [1]
     assert row["last"][0] == rows["fedu"]["last"][0]
     assert path.read_bytes().endswith(b"}\n")
@@ -188,12 +194,12 @@ def test_stored_values_are_used_unless_the_recipe_has_changed(done, tmp_path):
     values = {str(seed): {"lr": 0.03} for seed in SEEDS}
     stored = {f"{unit.place}/local": {"signature": unit.signature, "values": values}}
     stages: list[str] = []
-    told = Told(lambda unit, stage, runs: stages.append(stage))
-    row = Reproducer(Ledger(tmp_path / "a"), SEEDS, stored=stored, told=told).row(unit)
+    told = ReproductionCallbacks(lambda unit, stage, runs: stages.append(stage))
+    row = Reproducer(Ledger(tmp_path / "a"), SEEDS, stored=stored, callbacks=told).run_row(unit)
     assert stages == ["training"]
     assert {choice["by"] for choice in row["choices"].values()} == {"stored"}
     changed = small(tmp_path, ("rounds = 4", "rounds = 2"))
-    row = Reproducer(Ledger(tmp_path / "b"), SEEDS, stored=stored).row(unit_of(changed, "local"))
+    row = Reproducer(Ledger(tmp_path / "b"), SEEDS, stored=stored).run_row(unit_of(changed, "local"))
     assert {choice["by"] for choice in row["choices"].values()} == {"tuned"}
 
 
@@ -202,9 +208,9 @@ def test_values_go_on_along_ladders_where_the_best_is_at_an_end(tmp_path):
     made = small(
         tmp_path, ("[quick]", f"[ladders]\nlr = {ladder}\n\n[quick]"), ("[0.03, 0.3]", "[0.001, 0.01]")
     )
-    row = Reproducer(Ledger(tmp_path / "a"), SEEDS).row(unit_of(made, "local"))
+    row = Reproducer(Ledger(tmp_path / "a"), SEEDS).run_row(unit_of(made, "local"))
     whole = small(tmp_path, ("[0.03, 0.3]", str(ladder)))
-    other = Reproducer(Ledger(tmp_path / "b"), SEEDS).row(unit_of(whole, "local"))
+    other = Reproducer(Ledger(tmp_path / "b"), SEEDS).run_row(unit_of(whole, "local"))
     assert {choice["values"]["lr"] for choice in row["choices"].values()} == {
         0.1
     }  # few rounds need a large one
@@ -222,16 +228,16 @@ def test_values_go_on_along_ladders_where_the_best_is_at_an_end(tmp_path):
 def test_what_is_unstable_is_told_with_its_number(tmp_path):
     made = small(tmp_path, ("strength = [0.001, 0.01]", "strength = [10.0, 20.0]"))
     maker = Reproducer(Ledger(tmp_path / "ledger"), [0])
-    row, rate = maker.row(unit_of(made, "fedu")), maker.choices(unit_of(made, "local"))[0].values["lr"]
+    row, rate = maker.run_row(unit_of(made, "fedu")), maker.choices(unit_of(made, "local"))[0].values["lr"]
     assert row["product"] == pytest.approx(rate * 5 * 10.0 * 20)
-    assert Finding(row).unstable
-    assert not Finding(row).finished
+    assert RowResult(row).unstable
+    assert not RowResult(row).finished
     assert "allow_unstable" in row["refused"]
 
 
 def test_findings_are_kept_and_found(done, tmp_path):
     _, made, _, rows = done
-    findings = Findings(tmp_path)
+    findings = ResultFolder(tmp_path)
     federation = fl.data.load("digits")
     for name in ("fedu", "local"):
         assert not findings.has(unit_of(made, name), SEEDS)
@@ -245,7 +251,7 @@ def test_findings_are_kept_and_found(done, tmp_path):
     assert findings.rows(changed, "digits-convex", "steps") == {}
     counts = findings.read(made.name, "digits-convex", "steps")["clients"]
     assert torch.tensor(counts["train"]).sum(1).tolist() == federation.train.count.tolist()
-    kept = findings.tuned(made)
+    kept = findings.tuned_values(made)
     assert (
         kept[f"{made.name}/digits-convex-steps/fedu"]["values"]["3"] == rows["fedu"]["choices"]["3"]["values"]
     )
@@ -257,6 +263,12 @@ def test_findings_are_kept_and_found(done, tmp_path):
 def test_more_work_weighs_more(done):
     _, made, _, _ = done
     loader, unit = Loader(), unit_of(made, "fedu")
-    assert weight(unit, [0, 1], loader).all == pytest.approx(2 * weight(unit, [0], loader).all)
-    assert weight(unit_of(made, "fedu"), [0], loader) == weight(unit_of(made, "local"), [0], loader)
-    assert weight(unit, [0], loader).rounds == 4 * (5 * 2 + 1)  # as many as are made, see the stacks above
+    assert estimate_work(unit, [0, 1], loader).total == pytest.approx(
+        2 * estimate_work(unit, [0], loader).total
+    )
+    assert estimate_work(unit_of(made, "fedu"), [0], loader) == estimate_work(
+        unit_of(made, "local"), [0], loader
+    )
+    assert estimate_work(unit, [0], loader).rounds == 4 * (
+        5 * 2 + 1
+    )  # as many as are made, see the stacks above

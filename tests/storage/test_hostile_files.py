@@ -15,15 +15,15 @@ from scipy.sparse import coo_array, save_npz
 
 import fedlap as fl
 from disk import refused
-from fedlap.data.prediction_rows import unseen
+from fedlap.data.prediction_rows import read_prediction_rows
 from fedlap.experiments import checkpoints
-from fedlap.experiments.checkpoints import DamagedError, Owner
+from fedlap.experiments.checkpoints import Owner, UnusableCheckpointError
 from fedlap.experiments.run_folder import RunFolder, read_experiment
 from fedlap.personal import Personals
 from fedlap.personal.models import Personal
-from fedlap.reproduce.cell_results import Findings
+from fedlap.reproduce.cell_results import ResultFolder
 from fedlap.reproduce.ledger import Ledger
-from fedlap.reproduce.recipe import FOLDER, Recipe
+from fedlap.reproduce.recipe import RECIPE_FOLDER, Recipe
 from fedlap.storage import array_files, files
 from fedlap.training.result import Progress
 
@@ -52,7 +52,7 @@ def resigned(path, field, value):
     facts = json.loads(path.read_bytes())
     facts.pop("signature", None)
     facts[field] = value
-    path.write_bytes(files.signed(facts))
+    path.write_bytes(files.encode_with_checksum(facts))
 
 
 def progress():
@@ -71,7 +71,7 @@ FACTS = ("format", "architecture", "inputs", "outputs", "labels", "features", "t
          "clients", "client", "sha256")  # fmt: skip
 # Values, as JSON, that are as good as those that were written; the last one is of a user's own module.
 FINE = {"labels": ["null"], "features": ["null"], "target": ["null", '"x"'], "client": ['"x"'],
-        "format": ["-1"], "pictures": ["true"], "architecture in about.json": ["null"]}  # fmt: skip
+        "pictures": ["true"], "architecture in about.json": ["null"]}  # fmt: skip
 
 
 @pytest.mark.parametrize("field", FACTS)
@@ -115,7 +115,7 @@ def test_damaged_tensors_under_a_good_checksum(models):
         (10**15).to_bytes(8, "little"),
     ):
         path.write_bytes(content)
-        resigned(models / "models" / "about.json", "sha256", files.sha256_of(path))
+        resigned(models / "models" / "about.json", "sha256", files.hash_file(path))
         with refused("models.safetensors"):
             Personals.load(models / "models")
 
@@ -124,29 +124,29 @@ def test_damaged_tensors_under_a_good_checksum(models):
     "field", ["format", "experiment", "stack", "round", "sent", "seconds", "state", "bytes", "sha256"]
 )
 def test_checkpoints_under_a_good_checksum(field, tmp_path):
-    checkpoints.write(tmp_path, progress(), Owner("e", ("e",)))
+    checkpoints.write_checkpoint(tmp_path, progress(), Owner("e", ("e",)))
     for value in WRONG:
         resigned(tmp_path / "round-00000001" / "manifest.json", field, value)
         if (field, value) in [("seconds", 7), ("seconds", 1.5), ("seconds", 10**30)]:
-            checkpoints.read(tmp_path, 1, "e").progress([])
+            checkpoints.read_checkpoint(tmp_path, 1, "e").load_progress([])
         else:
-            with pytest.raises(DamagedError):
-                checkpoints.read(tmp_path, 1, "e")
+            with pytest.raises(UnusableCheckpointError):
+                checkpoints.read_checkpoint(tmp_path, 1, "e")
 
 
 @pytest.mark.parametrize("state", [7, "none", {}, ["server", 7], [["private.1"], ["x"]]], ids=str)
 def test_a_state_that_names_what_is_not_there(state, tmp_path):
-    checkpoints.write(tmp_path, progress(), Owner("e", ("e",)))
+    checkpoints.write_checkpoint(tmp_path, progress(), Owner("e", ("e",)))
     resigned(tmp_path / "round-00000001" / "manifest.json", "state", {"server": state, "private": None})
     with refused("is damaged", "--again"):
-        checkpoints.read(tmp_path, 1, "e").progress([])
+        checkpoints.read_checkpoint(tmp_path, 1, "e").load_progress([])
 
 
 def test_deep_nesting(tmp_path, models):
-    assert files.verified(DEEP.encode()) is None
+    assert files.decode_with_checksum(DEEP.encode()) is None
     (tmp_path / "cell-reading.json").write_text(DEEP)
     with refused("nested too deeply"):
-        Findings(tmp_path).read("", "cell", "reading")
+        ResultFolder(tmp_path).read("", "cell", "reading")
     (tmp_path / "ledger").write_text(DEEP + "\n")
     with refused("line 1 is damaged"):
         Ledger(tmp_path / "ledger")
@@ -208,12 +208,12 @@ def test_arrays_that_claim_huge_sizes(tmp_path):
         with refused("my.npz"):
             fl.data.load("file", path=str(tmp_path / "my.npz"))
         with refused("my.npz"):
-            unseen(str(tmp_path / "my.npz"), (2,), None)
+            read_prediction_rows(str(tmp_path / "my.npz"), (2,), None)
 
 
 def test_an_archive_that_needs_far_more_memory_than_its_file(tmp_path, monkeypatch):
     """As 3.9 MB for 4 GB; here with a smaller bound, so that the test makes no such file."""
-    monkeypatch.setattr(files, "ANYWAY", 1 << 20)
+    monkeypatch.setattr(files, "ALWAYS_ALLOWED_BYTES", 1 << 20)
     rows = 1 << 19
     np.savez_compressed(tmp_path / "my.npz", x=np.zeros((rows, 4)), y=np.zeros(rows, int))
     assert (tmp_path / "my.npz").stat().st_size < 100_000
@@ -229,19 +229,19 @@ def test_an_archive_that_needs_far_more_memory_than_its_file(tmp_path, monkeypat
 
 def test_more_than_the_free_memory(tmp_path, monkeypatch):
     np.savez(tmp_path / "my.npz", x=np.zeros((8, 2)), y=np.arange(8) % 2)
-    monkeypatch.setattr(files, "available_memory", lambda: 100)
+    monkeypatch.setattr(files, "measure_free_memory", lambda: 100)
     with refused("more than the free memory"):
         fl.data.load("file", path=str(tmp_path / "my.npz"))
 
 
 def test_held_content_reads_as_a_file_does():
     content = bytes(range(256))
-    one, other = array_files._Held(content), io.BytesIO(content)
+    one, other = array_files._MemoryFile(content), io.BytesIO(content)
     for offset, whence, size in ((3, 0, 5), (-7, 2, 20), (2, 1, 1), (300, 0, 4), (0, 0, -1)):
         assert one.seek(offset, whence) == other.seek(offset, whence)
         assert one.read(size) == other.read(size)
         assert one.tell() == other.tell()
-    with pytest.raises(OSError, match="no place"):
+    with pytest.raises(OSError, match="cannot seek to"):
         one.seek(-1)
 
 
@@ -252,16 +252,18 @@ READERS = {
     "my.csv": lambda path: fl.data.load("file", path=path, label="y"),
     "my.parquet": lambda path: fl.data.load("file", path=path, label="y"),
     "my.npz": lambda path: fl.data.load("file", path=path),
-    "rows.csv": lambda path: unseen(path, (2,), None),
+    "rows.csv": lambda path: read_prediction_rows(path, (2,), None),
     "graph.csv": lambda path: fl.graph.from_file(None, path),
     "graph.mtx": lambda path: fl.graph.from_file(None, path),
-    "recipe.toml": lambda path: Recipe.read(FOLDER / path),
-    "experiment.toml": lambda path: read_experiment(FOLDER / path),
-    "ledger.jsonl": lambda path: Ledger(FOLDER / path),
-    "a-b.json": lambda path: Findings((FOLDER / path).parents[1]).read((FOLDER / path).parent.name, "a", "b"),
-    "rounds.jsonl": lambda path: RunFolder((FOLDER / path).parent).scores(),
-    "diverged.json": lambda path: RunFolder((FOLDER / path).parent).failure(),
-    "about.json": lambda path: Personals.load((FOLDER / path).parent),
+    "recipe.toml": lambda path: Recipe.read(RECIPE_FOLDER / path),
+    "experiment.toml": lambda path: read_experiment(RECIPE_FOLDER / path),
+    "ledger.jsonl": lambda path: Ledger(RECIPE_FOLDER / path),
+    "a-b.json": lambda path: ResultFolder((RECIPE_FOLDER / path).parents[1]).read(
+        (RECIPE_FOLDER / path).parent.name, "a", "b"
+    ),
+    "rounds.jsonl": lambda path: RunFolder((RECIPE_FOLDER / path).parent).read_scores(),
+    "diverged.json": lambda path: RunFolder((RECIPE_FOLDER / path).parent).read_failure(),
+    "about.json": lambda path: Personals.load((RECIPE_FOLDER / path).parent),
 }  # `FOLDER /` makes a path of an absolute name
 
 
@@ -285,7 +287,7 @@ def test_fifos_and_devices_and_folders_are_refused(name, tmp_path):
 def test_a_fifo_is_not_appended_to(tmp_path):
     os.mkfifo(tmp_path / "rounds.jsonl")
     with within(5), pytest.raises(OSError, match="FIFO"):
-        files.appending(tmp_path / "rounds.jsonl")
+        files.open_append(tmp_path / "rounds.jsonl")
 
 
 # Weights.
@@ -311,4 +313,4 @@ def test_weights_beyond_reason(weight, tmp_path):
 def test_the_largest_weight_is_used():
     graph = fl.Graph.complete([str(k) for k in range(100)], 1e30)
     assert 0 < graph.rho < np.inf
-    assert bool(graph.laplacian_times(torch.randn(100, 2)).isfinite().all())
+    assert bool(graph.apply_laplacian(torch.randn(100, 2)).isfinite().all())

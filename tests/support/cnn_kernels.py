@@ -8,7 +8,7 @@ import torch
 import emulation
 import fedlap as fl
 from fedlap.models.convolutional import FILTERS, HIDDEN, ConvolutionalNetwork
-from fedlap.models.parameters import views
+from fedlap.models.parameters import view_parameters
 
 CLIENTS, LABELS = 3, 5
 IMAGES = [(3, 32, 32), (1, 28, 28), (2, 9, 11), (4, 6, 21)]
@@ -24,7 +24,7 @@ every_image = pytest.mark.parametrize(
 class ByKernels(ConvolutionalNetwork):
     """The network as it is on a GPU, on this CPU."""
 
-    def _body(self, W, into):
+    def _choose_hidden_layers(self, W, into):
         assert W.dtype == torch.float32
         return emulation.body(self.image, FILTERS, HIDDEN)
 
@@ -42,7 +42,9 @@ def problem(image, batch):
 
 def close(network, one, other):
     """Every layer, relative to its largest number; no layer is left out."""
-    for mine, theirs in zip(views(one, network.shapes), views(other, network.shapes), strict=True):
+    for mine, theirs in zip(
+        view_parameters(one, network.shapes), view_parameters(other, network.shapes), strict=True
+    ):
         assert theirs.abs().max() > 1e-4
         assert (mine - theirs).abs().max() < 3e-6 * theirs.abs().max()
 

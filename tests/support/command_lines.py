@@ -89,7 +89,7 @@ BASES = {
     ("sweep",): [[*OWN, "--vary", "lr=0.01,0.1", "--seeds", "0"]],
     ("tune",): [[*OWN, "--vary", "lr=0.01,0.1", "--folds", "2"]],
     ("reproduce",): [["in/recipe.toml", "--quick", "--no-page"]],
-    ("results",): [["out", "--to", "out/RESULTS.md"]],
+    ("results",): [["out", "--to", "out/pages"]],
     ("runs",): [[], ["--json"]],
     ("show",): [["out/run"], ["out/run", "--to", "out/scores.csv"], ["own"]],
     ("resume",): [["out/run"]],

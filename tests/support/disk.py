@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 import fedlap as fl
-from fedlap.storage.cache_folder import cache_folder
+from fedlap.storage.cache_folder import get_cache_folder
 
 TOO_LONG = "n" * 300  # no system has folders of such names: asking for one is an error other than "not there"
 
@@ -28,7 +28,7 @@ def tree(folder):
 
 
 def folder_of(name="set"):
-    folder = cache_folder() / name
+    folder = get_cache_folder() / name
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from fedlap.data.download import Original, official, sha256
+from fedlap.data.download import OfficialFile, require_sha256, compute_sha256
 
 CONTENT = np.random.default_rng(0).bytes(100_003)
 OTHER = np.random.default_rng(1).bytes(100_003)
@@ -86,7 +86,7 @@ def closing():
 
 
 def asked_for(*addresses, content=CONTENT):
-    return Original("file.bin", addresses, official(sha256(content)))
+    return OfficialFile("file.bin", addresses, require_sha256(compute_sha256(content)))
 
 
 def names_in(folder):

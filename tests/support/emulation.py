@@ -35,8 +35,8 @@ CONVOLUTIONS = {
     "second_images": (FLOAT, BYTE, FLOAT, FLOAT, FLOAT, INT),
     "second_filters": (FLOAT, FLOAT, BYTE, FLOAT, INT, INT, INT),
     "first_filters": (FLOAT, FLOAT, BYTE, FLOAT),
-    "turn": (*[FLOAT] * 4, INT),
-    "settle": (*[FLOAT] * 6, *[INT] * 5, REAL, REAL),
+    "transform_filters": (*[FLOAT] * 4, INT),
+    "update_parameters": (*[FLOAT] * 6, *[INT] * 5, REAL, REAL),
     "sizes": ("int",),
 }
 FULLS = {
@@ -100,8 +100,8 @@ def _call(launch, kinds, blocks, threads, shared, args):
 
 @functools.cache
 def kernel(widths, batch, as_bytes, ascent):
-    """What `fused.compiled` would return on a GPU."""
-    text = dense.source(widths, batch, as_bytes, ascent, SHARED, THREADS)
+    """What `dense.compile_kernel` would return on a GPU."""
+    text = dense.assemble_source(widths, batch, as_bytes, ascent, SHARED, THREADS)
     steps = _compiled(text, {"steps": STEPS})["steps"]
 
     def call(blocks, threads, args, shared):
@@ -111,7 +111,7 @@ def kernel(widths, batch, as_bytes, ascent):
 
 
 def _launches(text, signatures):
-    """What `kernels._launches` would return on a GPU."""
+    """What `cnn._compile_launches` would return on a GPU."""
     made, names = _compiled(text, signatures), list(signatures)[:-1]
     sizes = torch.zeros(len(names), 3, dtype=torch.int32)
     made["sizes"](1, 1, 0, [sizes])
@@ -124,13 +124,13 @@ def _launches(text, signatures):
 
 @functools.cache
 def body(image, filters, hidden, shared=232_384):
-    """What `kernels.kernels_for` would return on a GPU whose blocks share so many bytes, as an H100's do."""
+    """Return what `cnn.compile_cnn_kernels` returns on a GPU with this much shared memory, as an H100's."""
 
     @functools.cache
     def full(batch):
-        if batch > cnn.LARGEST:
+        if batch > cnn.LARGEST_FULL_LAYER_BATCH:
             return None
-        return _launches(cnn.full_source(image, filters, hidden, batch), FULLS)
+        return _launches(cnn.assemble_full_layer_source(image, filters, hidden, batch), FULLS)
 
-    convolution = _launches(cnn.convolution_source(image, filters, shared), CONVOLUTIONS)
-    return cnn.Kernels(image, filters, hidden, convolution, full)
+    convolution = _launches(cnn.assemble_convolution_source(image, filters, shared), CONVOLUTIONS)
+    return cnn.CnnKernels(image, filters, hidden, convolution, full)

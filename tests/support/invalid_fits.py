@@ -15,7 +15,7 @@ import fedlap as fl
 from fedlap.algorithms.conjugates import Squared
 from fedlap.algorithms.per_run import PerRun
 from fedlap.data.client_rows import ClientRows
-from fedlap.data.partition import Owning
+from fedlap.data.partition import OwnerPartition
 from fedlap.data.standardize import Standardizer
 
 HUGE = 2**40
@@ -176,15 +176,15 @@ def _(change):
     fit(federation, on_round=lambda _: tensor.fill_(value))
 
 
-# Algorithms of one's own.
+# Algorithms that a user writes.
 
 
 @dataclass(frozen=True)
-class Own:
+class PatchedFedAvg:
     """FedAvg, but for the functions that a case replaces."""
 
     work: object = None
-    told: object = None
+    sent: object = None
     scored: object = None
     lr: float = 0.05
     local_steps: int | None = None
@@ -193,22 +193,22 @@ class Own:
     kind = "one model"
     citation = ""
 
-    def begin(self, start):
+    def init(self, start):
         return start.mean(0, keepdim=True), None
 
     def send(self, w, ids):
-        return w.expand(len(ids), -1) if self.told is None else self.told(w, ids)
+        return w.expand(len(ids), -1) if self.sent is None else self.sent(w, ids)
 
     def local(self, private, w, task):
         if self.work is None:
-            return private, task.descended(w, self.lr)
+            return private, task.sgd(w, self.lr)
         self.work(w, task)
         return private, w
 
     def merge(self, w, ids, ups):
         return ups.mean(0, keepdim=True)
 
-    def personal(self, w, private, clients):
+    def personal_models(self, w, private, clients):
         return w.expand(clients, -1) if self.scored is None else self.scored(w, clients)
 
 
@@ -234,43 +234,43 @@ MODELS = {
 SHARED = {"sharing memory": lambda w: w[:1].expand(len(w), -1)}
 
 
-@case("descended:", **MODELS, **SHARED)
+@case("sgd:", **MODELS, **SHARED)
 def _(change):
-    fit(method=Own(lambda w, task: task.descended(change(w), 0.1)))
+    fit(method=PatchedFedAvg(lambda w, task: task.sgd(change(w), 0.1)))
 
 
-@case("pulled:", **MODELS, **SHARED)
+@case("proximal_sgd:", **MODELS, **SHARED)
 def _(change):
-    fit(method=Own(lambda w, task: task.pulled(change(w), 0.1, w, 0.1)))
+    fit(method=PatchedFedAvg(lambda w, task: task.proximal_sgd(change(w), 0.1, w, 0.1)))
 
 
-@case("pulled to:", **MODELS, **SHARED)
+@case("proximal_sgd anchor:", **MODELS, **SHARED)
 def _(change):
-    fit(method=Own(lambda w, task: task.pulled(w, 0.1, change(w), 0.1, 2, 0.1)))
+    fit(method=PatchedFedAvg(lambda w, task: task.proximal_sgd(w, 0.1, change(w), 0.1, 2, 0.1)))
 
 
-@case("ahead:", **MODELS, **SHARED)
+@case("first_order_maml:", **MODELS, **SHARED)
 def _(change):
-    fit(method=Own(lambda w, task: task.ahead(change(w), 0.1, 0.1), local_steps=4))
+    fit(method=PatchedFedAvg(lambda w, task: task.first_order_maml(change(w), 0.1, 0.1), local_steps=4))
 
 
-@case("ascended:", **MODELS, **SHARED)
+@case("dual_coordinate_ascent:", **MODELS, **SHARED)
 def _(change):
     def work(w, task):
         one = w.new_ones(len(w), 1)
-        task.ascended(change(w), w.new_zeros(len(w), 40, 3), one, one, Squared())
+        task.dual_coordinate_ascent(change(w), w.new_zeros(len(w), 40, 3), one, one, Squared())
 
-    fit(method=Own(work))
+    fit(method=PatchedFedAvg(work))
 
 
-@case("told:", **{name: MODELS[name] for name in ("too few", "too many", "narrow", "wide", "of float32")})
+@case("sent:", **{name: MODELS[name] for name in ("too few", "too many", "narrow", "wide", "of float32")})
 def _(change):
-    fit(method=Own(told=lambda w, ids: change(w.expand(len(ids), -1))))
+    fit(method=PatchedFedAvg(sent=lambda w, ids: change(w.expand(len(ids), -1))))
 
 
 @case("scored:", **MODELS)
 def _(change):
-    fit(method=Own(scored=lambda w, clients: change(w.expand(clients, -1))))
+    fit(method=PatchedFedAvg(scored=lambda w, clients: change(w.expand(clients, -1))))
 
 
 DUALS = {
@@ -286,40 +286,40 @@ DUALS = {
 @case("dual variables:", **DUALS)
 def _(shapes):
     def work(w, task):
-        if not task.ascended(w, *(w.new_ones(*shape) for shape in shapes), Squared()):
-            raise fl.InputError("without a kernel nothing is ascended")
+        if not task.dual_coordinate_ascent(w, *(w.new_ones(*shape) for shape in shapes), Squared()):
+            raise fl.InputError("dual_coordinate_ascent needs a kernel")
 
-    fit(method=Own(work))
+    fit(method=PatchedFedAvg(work))
 
 
 @case("dual variables: of float32")
 def _():
     def work(w, task):
         one = w.new_ones(len(w), 1)
-        if not task.ascended(w, torch.zeros(len(w), 40, 3), one, one, Squared()):
-            raise fl.InputError("without a kernel nothing is ascended")
+        if not task.dual_coordinate_ascent(w, torch.zeros(len(w), 40, 3), one, one, Squared()):
+            raise fl.InputError("dual_coordinate_ascent needs a kernel")
 
-    fit(method=Own(work))
+    fit(method=PatchedFedAvg(work))
 
 
 @case("dual variables: of layers")
 def _():
     def work(w, task):
         one = w.new_ones(len(w), 1)
-        if not task.ascended(w, w.new_zeros(len(w), 40, 3), one, one, Squared()):
-            raise fl.InputError("without a kernel nothing is ascended")
+        if not task.dual_coordinate_ascent(w, w.new_zeros(len(w), 40, 3), one, one, Squared()):
+            raise fl.InputError("dual_coordinate_ascent needs a kernel")
 
-    fit(method=Own(work), model=fl.models.mlp(4))
+    fit(method=PatchedFedAvg(work), model=fl.models.mlp(4))
 
 
 @case("times", none=0, negative=-1, huge=2**70, real=1.5, word="two")
 def _(times):
-    fit(method=Own(lambda w, task: task.pulled(w, 0.1, w.clone(), 0.1, times)))
+    fit(method=PatchedFedAvg(lambda w, task: task.proximal_sgd(w, 0.1, w.clone(), 0.1, times)))
 
 
 @case("rates", few=PerRun(torch.ones(2, 1)), word="fast", nothing=None)
 def _(lr):
-    fit(method=Own(lambda w, task: task.descended(w, lr)))
+    fit(method=PatchedFedAvg(lambda w, task: task.sgd(w, lr)))
 
 
 @case("planned rows", huge=HUGE, negative=-1)
@@ -327,9 +327,9 @@ def _(value):
     def work(w, task):
         plan = task.plan
         rows = torch.full_like(plan.rows, value)
-        replace(task, given=replace(plan, rows=rows)).descended(w, 0.1)
+        replace(task, given=replace(plan, rows=rows)).sgd(w, 0.1)
 
-    fit(method=Own(work))
+    fit(method=PatchedFedAvg(work))
 
 
 # Partitions of one's own.
@@ -343,13 +343,13 @@ class Cut:
         return self.rows
 
 
-class Owners(Owning):
+class Owners(OwnerPartition):
     clients = 2
 
     def __init__(self, owner):
         self.given = owner
 
-    def owner(self, y, seed):
+    def assign_owners(self, y, seed):
         return self.given
 
 
@@ -435,8 +435,8 @@ def _():
     few = replace(
         some,
         clients=some.clients[:3],
-        train=some.train.reordered([0, 1, 2]),
-        test=some.test.reordered([0, 1, 2]),
+        train=some.train.reorder([0, 1, 2]),
+        test=some.test.reorder([0, 1, 2]),
     )
     fit(some, fl.Local(lr=0.1), rounds=3, resume=fit(few, fl.Local(lr=0.1)))
 

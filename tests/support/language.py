@@ -14,24 +14,11 @@ from pathlib import Path
 SRC = Path(__file__).resolve().parents[2] / "src" / "fedlap"
 
 # A docstring begins with a verb or with the noun that is returned.
-FIRST_WORDS = frozenset(
-    ["What", "Who", "Whose", "Those", "So", "Of", "How", "Whether", "Where", "Which", "Let"]
-)
+FIRST_WORDS = set("What Who Whose Those So Of How Whether Where Which Let".split())  # noqa: SIM905
 # Participles that do not end in "ed"; "cut" and "read" are verbs as well and stay allowed.
-PARTICIPLES = frozenset(
-    [
-        "laid",
-        "told",
-        "kept",
-        "made",
-        "brought",
-        "lent",
-        "held",
-        "drawn",
-        "given",
-        "begun",
-        "built",
-        "sent",
+PARTICIPLES = {
+    *("laid", "told", "kept", "made", "brought", "lent", "held", "drawn", "given", "begun", "built", "sent"),
+    *(
         "found",
         "shown",
         "known",
@@ -44,33 +31,15 @@ PARTICIPLES = frozenset(
         "written",
         "lost",
         "met",
-        "spent",
-    ]
-)
-VERBS_IN_ED = frozenset(
-    ["embed", "feed", "seed", "need", "proceed", "exceed", "shed", "bleed", "breed", "weed", "speed"]
-)
-BANNED_NAMES = frozenset(
-    [
-        "made",
-        "told",
-        "said",
-        "kept",
-        "brought",
-        "laid",
-        "lent",
-        "settled",
-        "anew",
-        "beside",
-        "each",
-        "own",
-        "some",
-        "given",
-    ]
+    ),
+}
+VERBS_IN_ED = set("embed feed seed need proceed exceed shed bleed breed weed speed".split())  # noqa: SIM905
+BANNED_NAMES = set(
+    "made told said kept brought laid lent settled anew beside each own some given".split()  # noqa: SIM905
 )
 BANNED_PHRASES = re.compile(
-    r"\b(go(es)? on|gone on|going on|went on|made|told|said|kept|brought|laid|lent|settled|at work|so many|so much"
-    r"|of these|of those|anew|beside|besides|one's own|as if nothing|to be had)\b",
+    r"\b(go(es)? on|gone on|going on|went on|made|told|said|kept|brought|laid|lent|settled|at work"
+    r"|so many|so much|of these|of those|anew|beside|besides|one's own|as if nothing|to be had)\b",
     re.IGNORECASE,
 )
 
@@ -116,9 +85,9 @@ def _documented(tree: ast.Module) -> Iterator[tuple[ast.AST, ast.Constant]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module) and node.body:
             first = node.body[0]
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                if isinstance(first.value.value, str):
-                    yield node, first.value
+            constant = first.value if isinstance(first, ast.Expr) else None
+            if isinstance(constant, ast.Constant) and isinstance(constant.value, str):
+                yield node, constant
 
 
 def check_docstrings(tree: ast.Module) -> Iterator[Place]:
@@ -136,10 +105,10 @@ def check_strings(tree: ast.Module) -> Iterator[Place]:
     """Find banned words in messages and help texts: every string with a space in it that is no docstring."""
     documented = {id(constant) for _, constant in _documented(tree)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented:
-            if " " in node.value:
-                for found in BANNED_PHRASES.finditer(node.value):
-                    yield node.lineno, f"text says '{found.group()}': {node.value.strip()[:70]!r}"
+        text = node.value if isinstance(node, ast.Constant) and id(node) not in documented else None
+        if isinstance(text, str) and " " in text:
+            for found in BANNED_PHRASES.finditer(text):
+                yield node.lineno, f"text says '{found.group()}': {text.strip()[:70]!r}"
 
 
 def check_comments(text: str) -> Iterator[Place]:
@@ -187,10 +156,10 @@ def main(arguments: list[str]) -> int:
         for root in roots
         for file in [*root.resolve().rglob("*.py"), root.resolve()]
     }
-    for name, files in find_duplicates().items():
-        if inside.intersection(files):
+    for name, modules in find_duplicates().items():
+        if inside.intersection(modules):
             count += 1
-            print(f"'{name}' is defined in {', '.join(files)}")
+            print(f"'{name}' is defined in {', '.join(modules)}")
     print(f"{count} places to reword")
     return int(count > 0)
 

@@ -7,15 +7,15 @@ from urllib.request import url2pathname
 
 from fedlap.report.page import (
     BarsSection,
-    Cell,
-    DrawingSection,
+    CurveSeries,
     FactsSection,
     FigureSection,
-    HeatSection,
+    GraphSection,
+    HeatmapSection,
     Page,
     Panel,
     Records,
-    Series,
+    TableCell,
     TableSection,
     TextSection,
 )
@@ -28,7 +28,7 @@ ROUNDS = [float(n) for n in range(1, 31)]
 def _curve(name, top, band=True, **more):
     mean = [top * (1 - math.exp(-x / 6)) for x in ROUNDS]
     low, high = ([m - 2 for m in mean], [m + 2 for m in mean]) if band else (None, None)
-    return Series(name, ROUNDS, mean, low, high, **more)
+    return CurveSeries(name, ROUNDS, mean, low, high, **more)
 
 
 PAGE = Page(
@@ -41,11 +41,11 @@ PAGE = Page(
             "scores",
             ['method, |all| & "some"', "mean", "worst"],
             [
-                [Cell("fedu_1"), Cell("97.92 ± 1.06", "paper 95.76 ± 0.46", best=True), Cell("88.02")],
+                [TableCell("fedu_1"), TableCell("97.92 ± 1.06", "paper 95.76 ± 0.46", best=True), TableCell("88.02")],
                 [
-                    Cell(NASTY),
-                    Cell("97.35 ± 1.44", "paper 94.00 ± 0.10"),
-                    Cell("85.40", "unstable 50% #2", muted=True),
+                    TableCell(NASTY),
+                    TableCell("97.35 ± 1.44", "paper 94.00 ± 0.10"),
+                    TableCell("85.40", "unstable 50% #2", muted=True),
                 ],
             ],
             "A footer.",
@@ -66,8 +66,8 @@ PAGE = Page(
                     "strength",
                     "loss",
                     [
-                        Series("fedu_1", [0, 0.01, 0.1, 1], [0.5, 0.2, 0.4, math.nan]),
-                        Series("third", [0.01, 0.1], [0.3, 0.35], dashed=True),
+                        CurveSeries("fedu_1", [0, 0.01, 0.1, 1], [0.5, 0.2, 0.4, math.nan]),
+                        CurveSeries("third", [0.01, 0.1], [0.3, 0.35], dashed=True),
                     ],
                     log_x=True,
                     log_y=True,
@@ -83,8 +83,8 @@ PAGE = Page(
             "points",
             Records(["client", "gain_points"], [["north", 1.25], ["south", -0.5]]),
         ),
-        HeatSection("Held", "", "held", ["north", "south"], ["a", "b", "c"], [[1, 0, 12], [3, 4, 0]]),
-        DrawingSection(
+        HeatmapSection("Held", "", "held", ["north", "south"], ["a", "b", "c"], [[1, 0, 12], [3, 4, 0]]),
+        GraphSection(
             "Graph",
             "A triangle.",
             "graph",

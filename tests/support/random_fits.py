@@ -7,7 +7,7 @@ import torch
 
 import fedlap as fl
 from fedlap.kernels import cpp_library
-from fedlap.kernels.dense import Fused
+from fedlap.kernels.dense import DenseKernel
 
 METHODS = (
     lambda f, work: fl.FedAvg(lr=0.05, **work),
@@ -66,8 +66,8 @@ def fit_once(number):
 
 
 def main(fits):
-    assert all(cpp_library.compiled(dtype) for dtype in cpp_library.TYPES), "the library cannot be compiled"
-    used, step = 0, Fused.__call__
+    assert all(map(cpp_library.load_library, cpp_library.CPP_TYPES)), "the library cannot be compiled"
+    used, step = 0, DenseKernel.__call__
 
     def counted(*given, **more):
         nonlocal used
@@ -75,7 +75,7 @@ def main(fits):
         used += made
         return made
 
-    Fused.__call__ = counted
+    DenseKernel.__call__ = counted
     for number in range(fits):
         print(number, flush=True)  # the last line says where a crash was
         fit_once(number)

@@ -11,22 +11,22 @@ FLOATS = ("lr", "strength", "proximal", "regularisation", "inner_lr", "server_mi
           "least_work")  # fmt: skip
 
 
-def varied(algorithm, factor):
+def scale_settings(algorithm, factor):
     """The same method with every real-valued setting scaled."""
     for name in FLOATS:
         if isinstance(getattr(algorithm, name, None), float):
-            algorithm = changed(algorithm, name, getattr(algorithm, name) * factor)
+            algorithm = replace_setting(algorithm, name, getattr(algorithm, name) * factor)
     return algorithm
 
 
-def changed(algorithm, name, value):
+def replace_setting(algorithm, name, value):
     made = object.__new__(type(algorithm))
     made.__dict__.update(vars(algorithm))
     made.__dict__[name] = value
     return made
 
 
-def trials(name, work, federation, graph):
+def make_jobs(name, work, federation, graph):
     """Three seeds and settings, on two federations of which one has other rows and one client less."""
     method = METHODS[name]
     arrays = {c: federation.train.client(k) for k, c in enumerate(federation.clients[:-1])}
@@ -36,7 +36,7 @@ def trials(name, work, federation, graph):
     smaller = fl.Graph.path(other.clients)
     made = [
         Job(method.make(graph, **work), federation, method.model, 5),
-        Job(varied(method.make(graph, **work), 0.9), federation, method.model, 6),
-        Job(varied(method.make(smaller, **work), 0.5), other, method.model, 5),
+        Job(scale_settings(method.make(graph, **work), 0.9), federation, method.model, 6),
+        Job(scale_settings(method.make(smaller, **work), 0.5), other, method.model, 5),
     ]
     return made[:2] if name == "global" else made  # the steps of one that owns all rows go with its clients

@@ -1,8 +1,8 @@
 """Tiny experiments that are planned and trained by the pieces that the command line uses."""
 
 from fedlap.experiments.experiment import Experiment
-from fedlap.experiments.prepare import prepared
-from fedlap.experiments.session import Interval, ResumePlan, Watch
+from fedlap.experiments.prepare import prepare
+from fedlap.experiments.session import CheckpointInterval, ResumePlan, ProgressCallbacks
 
 DATA = {"name": "synthetic", "clients": 4, "features": 3, "rows": 8, "test_rows": 4}
 
@@ -15,12 +15,12 @@ def tiny(rounds, seeds=(0,), name="local", settings=({},), **more):
         for seed in seeds
         for own in settings
     ]
-    return list(prepared(map(Experiment.of, described)))
+    return list(prepare(map(Experiment.of, described)))
 
 
-def finish(plan, watch=None):
+def finish(plan, callbacks=None):
     """Train all that is left of a plan, saved after every round: outcomes by place."""
-    return dict(plan.trained(plan.stacks(), watch or Watch(Interval(rounds=1))))
+    return dict(plan.train(plan.pack(), callbacks or ProgressCallbacks(CheckpointInterval(rounds=1))))
 
 
 def train(out, ready, **more):

@@ -6,7 +6,7 @@ import fedlap as fl
 from fedlap.experiments.experiment import Experiment
 
 NAMES = [field.name for field in fields(fl.Score) if field.name != "round"]
-SETTINGS = Experiment.of({"model": {"name": "mlp", "hidden": [7]}, "rounds": 6}).described()
+SETTINGS = Experiment.of({"model": {"name": "mlp", "hidden": [7]}, "rounds": 6}).describe()
 
 
 def made(round, **changes):
@@ -20,7 +20,7 @@ SCORES = [made(round) for round in range(1, 7)]
 
 
 def told(tracker, scores, resumed=False, outcome="done", settings=SETTINGS):
-    tracker.begin("fedu, seed 0", settings, resumed)
+    tracker.start_run("fedu, seed 0", settings, resumed)
     for score in scores:
-        tracker.score(score)
-    tracker.end(outcome)
+        tracker.log_score(score)
+    tracker.end_run(outcome)

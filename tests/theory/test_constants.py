@@ -8,7 +8,7 @@ import torch
 
 import fedlap as fl
 from fedlap import theory
-from fedlap.theory import Problem
+from fedlap.theory import LaplacianProblem
 from fedlap.training.jobs import Job
 from fedlap.training.schedule import Schedule
 from random_inputs import random_arrays, random_weights
@@ -22,7 +22,7 @@ def made(real, l2=0.2, strength=0.3, batch=3, model=None, **how):
     federation = fl.Federation.from_arrays(arrays, test_share=0, labels=None if real else 3, scale="none")
     graph = fl.Graph.from_matrix(random_weights(federation.clients, seed=1), federation.clients)
     method = fl.FedU(graph, strength=strength, **how)
-    return arrays, Problem.of(method, federation, model or fl.models.linear(l2=l2), batch=batch)
+    return arrays, LaplacianProblem.of(method, federation, model or fl.models.linear(l2=l2), batch=batch)
 
 
 def seen(x):
@@ -43,9 +43,9 @@ def value(problem, W):
     """J by automatic differentiation's own forward pass: no code of the theory's."""
     total = problem.strength / 2 * torch.trace(W.T @ torch.from_numpy(laplacian(problem)) @ W)
     for client in range(problem.size):
-        x, y = problem.rows(client)
+        x, y = problem.client_rows(client)
         scores = problem.model.scores(W[client : client + 1], x.unsqueeze(0))
-        total = total + problem.model.loss_of.values(scores, y.unsqueeze(0)).mean()
+        total = total + problem.model.loss_function.values(scores, y.unsqueeze(0)).mean()
     return total + problem.model.l2 / 2 * W.square().sum()
 
 
@@ -57,19 +57,19 @@ def test_objective_gradient_and_curvature_are_those_of_automatic_differentiation
     slope = torch.autograd.functional.jacobian(lambda W: value(problem, W), W)
     bent = torch.autograd.functional.vhp(lambda W: value(problem, W), W, V)[1]
     assert (problem.gradient(W) - slope).abs().max() < 1e-12
-    assert (problem.curvature(W, V) - bent).abs().max() < 1e-12
+    assert (problem.hessian_product(W, V) - bent).abs().max() < 1e-12
 
 
 def test_the_curvature_of_a_quadratic_is_that_of_its_rows():
     arrays, problem = made(real=True)
     values = [np.linalg.eigvalsh(seen(x).T @ seen(x) / len(x)) for x, _ in arrays.values()]
-    found = theory.everywhere(problem)
+    found = theory.bound_curvature(problem)
     assert found.origin == "exact"
     assert found.alpha == pytest.approx(min(v[0] for v in values) + 0.2)
     assert found.beta == pytest.approx(max(v[-1] for v in values) + 0.2)
-    local = theory.at_point(problem, anywhere(problem))
+    local = theory.compute_curvature_at(problem, anywhere(problem))
     assert (local.alpha, local.beta) == pytest.approx((found.alpha, found.beta))
-    assert theory.along(problem, [anywhere(problem)]).beta == pytest.approx(found.beta, rel=1e-3)
+    assert theory.estimate_curvature(problem, [anywhere(problem)]).beta == pytest.approx(found.beta, rel=1e-3)
 
 
 def test_fewer_rows_than_features_leave_directions_without_curvature():
@@ -77,24 +77,24 @@ def test_fewer_rows_than_features_leave_directions_without_curvature():
         random_arrays([3, 4], features=6, real=True), test_share=0, scale="none"
     )
     method = fl.FedU(fl.Graph.complete(federation.clients), strength=0.1)
-    found = theory.everywhere(Problem.of(method, federation, fl.models.linear(l2=0.05)))
+    found = theory.bound_curvature(LaplacianProblem.of(method, federation, fl.models.linear(l2=0.05)))
     assert found.alpha == pytest.approx(0.05)
 
 
 def test_bounds_of_the_logistic_loss_hold_and_cannot_be_better():
     arrays, problem = made(real=False)
-    found = theory.everywhere(problem)
+    found = theory.bound_curvature(problem)
     assert found.origin == "bound"
     assert found.alpha == 0.2
     largest = max(np.linalg.eigvalsh(seen(x).T @ seen(x) / len(x))[-1] for x, _ in arrays.values())
     assert found.beta == pytest.approx(largest / 2 + 0.2)
     for seed, size in itertools.product(range(5), (0.1, 1.0, 10.0)):
-        local = theory.at_point(problem, size * anywhere(problem, seed))
+        local = theory.compute_curvature_at(problem, size * anywhere(problem, seed))
         assert found.alpha - 1e-12 <= local.alpha <= local.beta <= found.beta + 1e-12
     # Where two of three classes share all probability it is met.
     W = torch.zeros(problem.size, 9, dtype=torch.float64)
     W[:, 8] = -50.0
-    assert theory.at_point(problem, W).beta == pytest.approx(found.beta, rel=1e-9)
+    assert theory.compute_curvature_at(problem, W).beta == pytest.approx(found.beta, rel=1e-9)
 
 
 def test_the_variance_is_that_of_all_mini_batches():
@@ -103,7 +103,7 @@ def test_the_variance_is_that_of_all_mini_batches():
         W = anywhere(problem)
         total = 0.0
         for client, (x, _) in enumerate(arrays.values()):
-            rows, truth = problem.rows(client)
+            rows, truth = problem.client_rows(client)
             batches = torch.tensor(list(itertools.combinations(range(len(x)), 3)))
             stack = W[client].expand(len(batches), -1).contiguous()
             weight = torch.full((len(batches), 3), 1 / 3, dtype=torch.float64)
@@ -111,8 +111,8 @@ def test_the_variance_is_that_of_all_mini_batches():
             each = problem.model.gradient(stack, batch)
             total += float((each - each.mean(0)).square().sum(1).mean())
             assert (each.mean(0) - problem.loss_gradient(W)[client]).abs().max() < 1e-12
-        assert problem.variance(W) == pytest.approx(total, rel=1e-10)
-        assert made(real, batch="all")[1].variance(W) == 0
+        assert problem.gradient_variance(W) == pytest.approx(total, rel=1e-10)
+        assert made(real, batch="all")[1].gradient_variance(W) == 0
 
 
 def test_the_minimiser_of_a_quadratic_is_that_of_a_linear_system():
@@ -125,7 +125,7 @@ def test_the_minimiser_of_a_quadratic_is_that_of_a_linear_system():
         system[own, own] += seen(x).T @ seen(x) / len(x) + 0.2 * np.eye(width)
         right[own] = seen(x).T @ y / len(x)
     exact = np.linalg.solve(system, right).reshape(clients, width, 2).transpose(0, 2, 1)
-    found = theory.optimum(problem)
+    found = theory.find_optimum(problem)
     weights = found.W[:, :4].reshape(clients, 2, 2).numpy()
     assert np.abs(weights - exact[:, :, :2]).max() < 1e-10
     assert np.abs(found.W[:, 4:].numpy() - exact[:, :, 2]).max() < 1e-10
@@ -134,7 +134,7 @@ def test_the_minimiser_of_a_quadratic_is_that_of_a_linear_system():
 @pytest.mark.parametrize("real", [True, False])
 def test_no_gradient_is_left_at_the_minimiser(real):
     _, problem = made(real)
-    found = theory.optimum(problem)
+    found = theory.find_optimum(problem)
     assert found.residual <= 1e-10
     assert problem.gradient(found.W).norm() <= 1e-10 * problem.gradient(0 * found.W).norm()
     for seed in range(3):
@@ -143,17 +143,17 @@ def test_no_gradient_is_left_at_the_minimiser(real):
 
 def test_without_coupling_each_client_is_alone_and_with_much_they_are_one():
     _, alone = made(real=False, strength=0.0)
-    W = theory.optimum(alone).W
+    W = theory.find_optimum(alone).W
     federation = alone.clients.train
     for client in range(alone.size):
         x, y = federation.client(client)
         one = fl.Federation.from_arrays({"k": (x, y)}, test_share=0, labels=3, scale="none")
-        own = Problem.of(fl.FedU(fl.Graph.empty(["k"]), strength=0.0), one, fl.models.linear(l2=0.2))
-        assert (theory.optimum(own).W[0] - W[client]).abs().max() < 1e-9
+        own = LaplacianProblem.of(fl.FedU(fl.Graph.empty(["k"]), strength=0.0), one, fl.models.linear(l2=0.2))
+        assert (theory.find_optimum(own).W[0] - W[client]).abs().max() < 1e-9
     spreads = []
     for strength in (1e2, 1e4):
         _, coupled = made(real=False, strength=strength, lr=1e-6)
-        W = theory.optimum(coupled).W
+        W = theory.find_optimum(coupled).W
         assert coupled.graph.components == 1
         spreads.append(float((W - W.mean(0)).norm()))
     assert spreads[0] / spreads[1] == pytest.approx(100, rel=0.05)
@@ -164,10 +164,12 @@ def test_a_walk_is_the_run(federation, graph):
     method = fl.FedU(graph, strength=0.1)
     how = {"rounds": 3, "seed": 5, "dtype": "float64", "evaluate_every": 0}
     trained = fl.fit(method, federation, fl.models.linear(), **how)
-    problem = Problem.of(method, federation, fl.models.linear())
+    problem = LaplacianProblem.of(method, federation, fl.models.linear())
     path = {}
     trial = Job(method, federation, fl.models.linear(), 5)
-    theory.walk(problem, trial, Schedule(3, dtype="float64"), lambda done, W: path.update({done: W.clone()}))
+    theory.replay_iterates(
+        problem, trial, Schedule(3, dtype="float64"), lambda done, W: path.update({done: W.clone()})
+    )
     assert list(path) == [0, 1, 2, 3]
     assert torch.equal(path[3], trained.models)
 
@@ -175,9 +177,9 @@ def test_a_walk_is_the_run(federation, graph):
 def test_a_network_has_estimates_and_theorem_2_alone():
     _, problem = made(real=False, model=fl.models.mlp(3, l2=0.1))
     W = anywhere(problem)
-    found = theory.study(problem, W, {})
+    found = theory.analyze_run(problem, W, {})
     assert found.theorem1 is None
     assert found.optimum is None
     assert found.curvature.origin == "estimate"
-    exact = theory.at_point(problem, W)
+    exact = theory.compute_curvature_at(problem, W)
     assert found.curvature.beta == pytest.approx(exact.beta, rel=0.02)

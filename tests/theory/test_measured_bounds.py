@@ -63,7 +63,7 @@ def walked(cube, method, rounds, visit, batch="all", start=None, seeds=(0,), sam
     trials = [Job(method, cube.federation, fl.models.linear(), seed, start) for seed in seeds]
 
     def on_round(moment):
-        visit(moment.round, torch.stack([each.server for each in moment.progress()]))
+        visit(moment.round, torch.stack([each.server for each in moment.collect_progress()]))
 
     fit_all(trials, schedule, on_round=on_round)
 
@@ -74,8 +74,10 @@ def studied(cube, method, share, start):
     arrays = {name: cube.federation.train.client(place) for place, name in enumerate(clients)}
     one = fl.Federation.from_arrays(arrays, test_share=0, scale="none")
     graph = fl.Graph.from_matrix(np.diag(np.diag(cube.L)) - cube.L, clients)
-    problem = theory.Problem.of(replace(method, graph=graph), one, fl.models.linear(), batch=2, sample=share)
-    made = theory.study(problem, start, {})
+    problem = theory.LaplacianProblem.of(
+        replace(method, graph=graph), one, fl.models.linear(), batch=2, sample=share
+    )
+    made = theory.analyze_run(problem, start, {})
     assert made.curvature.alpha == pytest.approx(1)
     assert made.curvature.beta == pytest.approx(1)
     assert (made.optimum.W - cube.best).abs().max() < 1e-10
@@ -89,7 +91,7 @@ def met(cube, method, rounds, value, share=1.0, seeds=(0,)):
     """
     start = cube.start(value)
     problem, made = studied(cube, method, share, start[: len(cube.best)])
-    mean = theory.Weighted(made.theorem1.contraction(problem.step))
+    mean = theory.WeightedIterate(made.theorem1.contraction(problem.step))
     mean.add(start.repeat(len(seeds), 1))
     gaps, variances = {}, [made.constants.sigma1**2]
 
@@ -98,7 +100,7 @@ def met(cube, method, rounds, value, share=1.0, seeds=(0,)):
             repeats = mean.mean.view(len(seeds), -1, 3)
             gaps[done] = float(torch.cat([cube.gaps(each) for each in repeats]).mean())
             models = W.reshape(-1, *cube.best.shape)[:50]
-            variances.append(np.mean([problem.variance(each) for each in models]))
+            variances.append(np.mean([problem.gradient_variance(each) for each in models]))
         mean.add(W.flatten(0, 1))
 
     walked(cube, method, rounds, visit, batch=2, start=start, seeds=seeds, sample=share)
@@ -194,7 +196,7 @@ def path_of(method, federation, start, rounds, sample=1.0):
     fit_all(
         [Job(method, federation, fl.models.linear(), 0, start)],
         Schedule(rounds, "all", sample, dtype="float64", evaluate_every=0),
-        on_round=lambda moment: path.append(moment.progress()[0].server.clone()),
+        on_round=lambda moment: path.append(moment.collect_progress()[0].server.clone()),
     )
     return path
 

@@ -9,7 +9,7 @@ import torch
 
 import fedlap as fl
 from fedlap import theory
-from fedlap.theory import Constants, Problem, Theorem1, Theorem2
+from fedlap.theory import Constants, LaplacianProblem, Theorem1, Theorem2
 
 
 def test_lemma_1_is_false():
@@ -17,10 +17,10 @@ def test_lemma_1_is_false():
     h, b, eta = np.array([1, 0.01]), np.array([0.0, 1]), 10.0
     L = np.array([[1.0, -1], [-1, 1]])
     best = np.linalg.solve(np.diag(h) + eta * L, b)
-    claimed = theory.lemma1(np.linalg.norm(b), beta=1.0, coupling=eta * 2)
+    claimed = theory.compute_lemma1_sigma2(np.linalg.norm(b), beta=1.0, coupling=eta * 2)
     assert claimed**2 == pytest.approx(1.11, abs=0.005)
     assert ((h * best - b) ** 2).sum() == pytest.approx(1.96, abs=0.005)
-    assert theory.lemma1(1.0, beta=1.0, coupling=2.0) is None
+    assert theory.compute_lemma1_sigma2(1.0, beta=1.0, coupling=2.0) is None
 
 
 # The paper's own step sizes: α = β with ηρ = 2β, and β/α = 10.
@@ -76,27 +76,29 @@ def test_without_coupling_no_step_is_admitted():
 @pytest.mark.parametrize("contraction", [0.0, 1e-9, 0.01, 0.5])
 def test_the_weighted_iterate_is_the_weighted_mean(contraction):
     values = np.random.default_rng(0).normal(size=(9, 2, 3))
-    mean = theory.Weighted(contraction)
+    mean = theory.WeightedIterate(contraction)
     for W in values:
         mean.add(torch.from_numpy(W))
     theta = (1 - contraction) ** -(np.arange(9) + 1.0)
     assert np.abs(mean.mean.numpy() - np.tensordot(theta / theta.sum(), values, 1)).max() < 1e-12
-    assert theory.weighted(contraction, list(values[:, 0, 0]))[-1] == pytest.approx(float(mean.mean[0, 0]))
+    assert theory.average_iterates(contraction, list(values[:, 0, 0]))[-1] == pytest.approx(
+        float(mean.mean[0, 0])
+    )
 
 
 def test_what_the_theorems_are_not_about_is_refused(federation, graph):
     model = fl.models.linear(l2=0.1)
-    with pytest.raises(fl.InputError, match="about FedU and dFedU, and this is Local"):
-        Problem.of(fl.Local(), federation, model)
+    with pytest.raises(fl.InputError, match="the algorithm is Local; expected FedU or dFedU"):
+        LaplacianProblem.of(fl.Local(), federation, model)
     star = fl.Graph.star(federation.clients, server=True)
     with pytest.raises(fl.InputError, match="server vertex"):
-        Problem.of(fl.FedU(star), federation, model)
-    with pytest.raises(fl.InputError, match="linear models alone"):
-        theory.optimum(Problem.of(fl.FedU(graph), federation, fl.models.mlp(3)))
+        LaplacianProblem.of(fl.FedU(star), federation, model)
+    with pytest.raises(fl.InputError, match="many minima; use a linear model"):
+        theory.find_optimum(LaplacianProblem.of(fl.FedU(graph), federation, fl.models.mlp(3)))
 
     def reasons(**how):
-        problem = Problem.of(fl.FedU(graph, **how), federation, model, batch=3, sample=0.5)
-        return " ".join(theory.study(problem, problem.start(0), {}).outside())
+        problem = LaplacianProblem.of(fl.FedU(graph, **how), federation, model, batch=3, sample=0.5)
+        return " ".join(theory.analyze_run(problem, problem.initial_models(0), {}).list_violations())
 
     assert reasons() == ""
     assert "not independent" in reasons(local_epochs=2)

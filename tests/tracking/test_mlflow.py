@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from fedlap.tracking import TRACKERS, tracker_for
-from fedlap.tracking.values import flat, values
+from fedlap.tracking import TRACKERS, build_tracker
+from fedlap.tracking.metrics import flatten_settings, list_metrics
 from trackers import SCORES, SETTINGS, told
 
 
@@ -41,7 +41,10 @@ def kept(mlflow, folder, uri=None):
 
 
 def metrics(scores):
-    return {name: [(score.round, values(score)[name]) for score in scores] for name in values(scores[0])}
+    return {
+        name: [(score.round, list_metrics(score)[name]) for score in scores]
+        for name in list_metrics(scores[0])
+    }
 
 
 @pytest.mark.parametrize(
@@ -51,7 +54,7 @@ def test_mlflow_has_every_score(mlflow, tmp_path, outcome, status):
     told(TRACKERS["mlflow"](tmp_path), SCORES, outcome=outcome)
     ((run, found),) = kept(mlflow, tmp_path)
     assert found == metrics(SCORES)
-    assert run.data.params == flat(SETTINGS)
+    assert run.data.params == flatten_settings(SETTINGS)
     assert (run.info.run_name, run.info.status) == ("fedu, seed 0", status)
     assert run.data.tags["outcome"] == outcome
     assert (tmp_path / "mlflow-run").read_text().strip() == run.info.run_id
@@ -63,7 +66,7 @@ def test_mlflow_goes_on_with_the_same_run(mlflow, tmp_path):
     told(TRACKERS["mlflow"](tmp_path), again, resumed=True, settings={**SETTINGS, "rounds": 9, "new": 1})
     ((run, found),) = kept(mlflow, tmp_path)
     assert found == metrics(SCORES[:4] + again[2:])
-    assert run.data.params == flat(SETTINGS) | {"new": "1"}
+    assert run.data.params == flatten_settings(SETTINGS) | {"new": "1"}
     assert (run.info.status, run.data.tags["outcome"]) == ("FINISHED", "done")
 
 
@@ -86,13 +89,13 @@ def test_mlflow_takes_many_settings(mlflow, tmp_path):
     many = {f"setting {number}": number for number in range(250)}
     told(TRACKERS["mlflow"](tmp_path), SCORES[:1], settings=many)
     ((run, _),) = kept(mlflow, tmp_path)
-    assert run.data.params == flat(many)
+    assert run.data.params == flatten_settings(many)
 
 
 def test_mlflow_that_cannot_be_reached_is_said(mlflow, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     said = []
-    told(tracker_for(["mlflow"], tmp_path, said.append), SCORES)
+    told(build_tracker(["mlflow"], tmp_path, said.append), SCORES)
     assert len(said) == 1
-    assert said[0].startswith("note: Mlflow failed and is told no more, training goes on (")
+    assert said[0].startswith("note: Mlflow failed, training continues without it (")

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import fedlap as fl
-from fedlap.tracking import TRACKERS, Tracker, guarded, tracker_for
-from fedlap.tracking.values import flat, values
+from fedlap.tracking import TRACKERS, SafeTracker, Tracker, build_tracker
+from fedlap.tracking.metrics import flatten_settings, list_metrics
 from trackers import NAMES, SCORES, SETTINGS, made, told
 
 
@@ -23,13 +23,13 @@ class Broken:
     def __init__(self, after):
         self.calls, self.after = [], after
 
-    def begin(self, name, settings, resumed):
-        self._called("begin")
+    def start_run(self, name, settings, resumed):
+        self._called("start")
 
-    def score(self, score):
+    def log_score(self, score):
         self._called(score.round)
 
-    def end(self, outcome):
+    def end_run(self, outcome):
         self._called(outcome)
 
     def _called(self, what):
@@ -42,25 +42,25 @@ class Broken:
 
 
 def test_every_field_but_the_round_is_a_value_where_there_is_one():
-    assert list(values(made(1, gap=0.25))) == NAMES
-    assert set(NAMES) - set(values(SCORES[0])) == {"gap"}
-    assert values(SCORES[2])["bytes_up"] == 2**40 + 3
+    assert list(list_metrics(made(1, gap=0.25))) == NAMES
+    assert set(NAMES) - set(list_metrics(SCORES[0])) == {"gap"}
+    assert list_metrics(SCORES[2])["bytes_up"] == 2**40 + 3
 
 
 def test_settings_become_flat_text_and_none_is_lost():
-    assert flat({"a": {"b": {"c": 0.1}, "d": "x"}, "e": [1, 2], "f": True, "g": {}}) == {
+    assert flatten_settings({"a": {"b": {"c": 0.1}, "d": "x"}, "e": [1, 2], "f": True, "g": {}}) == {
         "a.b.c": "0.1", "a.d": "x", "e": "[1, 2]", "f": "true",
     }  # fmt: skip
-    assert flat(SETTINGS)["model.hidden"] == "[7]"
-    assert flat(SETTINGS)["algorithm.name"] == "fedu"
+    assert flatten_settings(SETTINGS)["model.hidden"] == "[7]"
+    assert flatten_settings(SETTINGS)["algorithm.name"] == "fedu"
 
 
 @pytest.mark.parametrize("after", range(9))
 def test_a_tracker_that_fails_is_said_once_and_told_no_more(after):
     tracker, said = Broken(after), []
-    told(guarded(tracker, said.append), SCORES)
-    assert tracker.calls == ["begin", 1, 2, 3, 4, 5, 6, "done"][: after + 1]
-    line = "note: Broken failed and is told no more, training goes on ([Errno 28] No space left on device)"
+    told(SafeTracker(tracker, said.append), SCORES)
+    assert tracker.calls == ["start", 1, 2, 3, 4, 5, 6, "done"][: after + 1]
+    line = "note: Broken failed, training continues without it ([Errno 28] No space left on device)"
     assert said == [line] * (after < 8)
 
 
@@ -70,7 +70,7 @@ def test_a_long_reason_is_cut():
             raise RuntimeError("word " * 1000)
 
     said = []
-    guarded(Wordy(0), said.append).end("done")
+    SafeTracker(Wordy(0), said.append).end_run("done")
     assert len(said) == 1
     assert len(said[0]) < 300
 
@@ -81,13 +81,13 @@ def test_a_stop_by_hand_is_no_failure_of_a_tracker():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        guarded(Stopped(0), pytest.fail).end("done")
+        SafeTracker(Stopped(0), pytest.fail).end_run("done")
 
 
 def test_training_goes_on_without_a_tracker_that_fails(federation):
     tracker, said = Broken(2), []
-    watched = guarded(tracker, said.append)
-    result = fl.fit(fl.Local(), federation, fl.models.linear(), rounds=5, on_score=watched.score)
+    watched = SafeTracker(tracker, said.append)
+    result = fl.fit(fl.Local(), federation, fl.models.linear(), rounds=5, on_score=watched.log_score)
     assert tracker.calls == [1, 2, 3]
     assert [score.round for score in result.scores] == [1, 2, 3, 4, 5]
     assert len(said) == 1
@@ -98,28 +98,28 @@ def test_one_that_fails_does_not_silence_the_others(monkeypatch, tmp_path):
     for name, tracker in trackers.items():
         monkeypatch.setitem(TRACKERS, name, lambda folder, tracker=tracker: tracker)
     said = []
-    told(tracker_for(["tensorboard", "wandb", "wandb"], tmp_path, said.append), SCORES)
-    assert trackers["tensorboard"].calls == ["begin", 1]
-    assert trackers["wandb"].calls == ["begin", 1, 2, 3, 4, 5, 6, "done"]
+    told(build_tracker(["tensorboard", "wandb", "wandb"], tmp_path, said.append), SCORES)
+    assert trackers["tensorboard"].calls == ["start", 1]
+    assert trackers["wandb"].calls == ["start", 1, 2, 3, 4, 5, 6, "done"]
     assert len(said) == 1
 
 
 def test_no_tracker_is_one_that_is_deaf(tmp_path):
-    told(tracker_for([], tmp_path, pytest.fail), SCORES)
+    told(build_tracker([], tmp_path, pytest.fail), SCORES)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unknown_tracker_is_named(tmp_path):
     with pytest.raises(fl.InputError, match=r"^unknown tracker 'tensorbord'; did you mean 'tensorboard'\?$"):
-        tracker_for(["tensorbord"], tmp_path, pytest.fail)
+        build_tracker(["tensorbord"], tmp_path, pytest.fail)
 
 
 @pytest.mark.parametrize("name", TRACKERS)
 def test_a_missing_package_is_one_line(name, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, {"tensorboard": "torch.utils.tensorboard"}.get(name, name), None)
-    line = f"--track {name} needs the package {name}; pip install 'fedlap[{name}]'"
+    line = f"--track {name} needs the package {name}; run pip install 'fedlap[{name}]'"
     with pytest.raises(fl.InputError, match=f"^{re.escape(line)}$"):
-        tracker_for([name], tmp_path, pytest.fail)
+        build_tracker([name], tmp_path, pytest.fail)
 
 
 def test_nothing_of_theirs_is_loaded_before_it_is_asked_for():
@@ -149,8 +149,8 @@ def events(folder):
 def as_float32(scores):
     """The same numbers with the digits that TensorBoard keeps."""
     return {
-        name: [(score.round, float(np.float32(values(score)[name]))) for score in scores]
-        for name in values(scores[0])
+        name: [(score.round, float(np.float32(list_metrics(score)[name]))) for score in scores]
+        for name in list_metrics(scores[0])
     }
 
 
@@ -167,10 +167,10 @@ def test_tensorboard_shows_every_score(tmp_path):
 
 def test_tensorboard_has_a_score_as_soon_as_it_is_told(tmp_path):
     tracker = TRACKERS["tensorboard"](tmp_path)
-    tracker.begin("x", SETTINGS, False)
-    tracker.score(SCORES[0])
+    tracker.start_run("x", SETTINGS, False)
+    tracker.log_score(SCORES[0])
     assert events(tmp_path)[0] == as_float32(SCORES[:1])
-    tracker.end("done")
+    tracker.end_run("done")
 
 
 def test_tensorboard_shows_a_round_that_is_scored_again_as_it_was_last(tmp_path):
@@ -188,10 +188,10 @@ def test_tensorboard_hides_a_run_that_is_repeated(tmp_path):
     assert events(tmp_path)[0] == as_float32(SCORES[:2])
 
 
-def test_the_readme_s_tracker_runs(tmp_path, monkeypatch, federation):
+def test_the_documented_tracker_runs(tmp_path, monkeypatch, federation):
     monkeypatch.chdir(tmp_path)
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    (block,) = (b for b in re.findall(r"```python\n(.*?)```", readme, re.S) if "fedlap.tracking" in b)
+    page = (Path(__file__).parents[2] / "docs" / "tracking.md").read_text()
+    (block,) = (b for b in re.findall(r"```python\n(.*?)```", page, re.S) if "fedlap.tracking" in b)
     exec(block, {"fl": fl, "federation": federation})
     scalars, _ = events(tmp_path / "runs" / "mine")
     assert [step for step, _ in scalars["accuracy"]] == list(range(1, 101))

@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from fedlap.tracking import TRACKERS
-from fedlap.tracking.values import values
+from fedlap.tracking.metrics import list_metrics
 from trackers import SCORES, SETTINGS, told
 
 
@@ -64,7 +64,7 @@ def offline(folder):
 
 
 def rows(scores):
-    return {score.round: [values(score)] for score in scores}
+    return {score.round: [list_metrics(score)] for score in scores}
 
 
 def test_wandb_has_every_score(wandb, tmp_path):
@@ -81,11 +81,11 @@ def test_wandb_has_every_score(wandb, tmp_path):
 def test_wandb_has_runs_that_are_trained_together_apart(wandb, tmp_path):
     trackers = [TRACKERS["wandb"](tmp_path / name) for name in ("one", "two")]
     for tracker in trackers:
-        tracker.begin("x", SETTINGS, False)
+        tracker.start_run("x", SETTINGS, False)
     for score in SCORES:
-        trackers[score.round % 2].score(score)
+        trackers[score.round % 2].log_score(score)
     for tracker in trackers:
-        tracker.end("done")
+        tracker.end_run("done")
     histories = [offline(tmp_path / name)[0][2] for name in ("one", "two")]
     assert histories == [rows(SCORES[1::2]), rows(SCORES[::2])]
 

@@ -8,8 +8,15 @@ from hypothesis import strategies as st
 
 import fedlap as fl
 from fedlap.algorithms.local_work import LocalWork
-from fedlap.randomness import Draws, digests, draws, keys_of
-from fedlap.training.batches import CHOOSE_UP_TO, Cohort, chosen, drawn, in_order, shuffled
+from fedlap.randomness import Draws, derive_keys, digest_names, draws
+from fedlap.training.batches import (
+    MAX_CHOSEN_BATCH,
+    Cohort,
+    choose_rows,
+    draw_batches,
+    plan_pass,
+    shuffle_rows,
+)
 from property_settings import short_law as law
 
 STREAM = draws(1, "batches", 1)
@@ -23,15 +30,17 @@ def plan_of(counts, batch, work, places=None, stream=STREAM):
     """The plan of some clients of a federation with these counts."""
     count = torch.tensor(counts)
     first = count.cumsum(0) - count
-    names = digests([f"client {k}" for k in range(len(counts))])
+    names = digest_names([f"client {k}" for k in range(len(counts))])
     at = torch.arange(len(counts)) if places is None else torch.tensor(places)
-    return drawn(stream, Cohort(at, names[at], first[at], count[at], count[at]), work, batch)[0]
+    return draw_batches(stream, Cohort(at, names[at], first[at], count[at], count[at]), work, batch)[0]
 
 
 def cohort_of(counts):
     count = torch.tensor(counts)
     at = torch.arange(len(counts))
-    return Cohort(at, digests([str(k) for k in range(len(counts))]), count.cumsum(0) - count, count, count)
+    return Cohort(
+        at, digest_names([str(k) for k in range(len(counts))]), count.cumsum(0) - count, count, count
+    )
 
 
 def batches(plan, place):
@@ -53,8 +62,8 @@ def chi_square(observed, expected):
 @law
 @given(falling, st.integers(1, 12), repeats)
 def test_chosen_rows_are_distinct_and_in_range(counts, batch, steps):
-    names = digests([str(k) for k in range(len(counts))])
-    picked = chosen(STREAM, names.unsqueeze(0), torch.tensor([counts]), steps, batch)
+    names = digest_names([str(k) for k in range(len(counts))])
+    picked = choose_rows(STREAM, names.unsqueeze(0), torch.tensor([counts]), steps, batch)
     assert picked.shape == (steps, len(counts), batch)
     for step in picked:
         for rows, count in zip(step, counts, strict=True):
@@ -66,7 +75,9 @@ def test_chosen_rows_are_distinct_and_in_range(counts, batch, steps):
 @pytest.mark.parametrize(("count", "batch"), [(5, 2), (6, 3), (5, 4)])
 def test_every_subset_is_chosen_equally_often(count, batch):
     steps = 6000
-    picked = chosen(STREAM, digests(["a"]).unsqueeze(0), torch.tensor([[count]]), steps, batch)[:, 0]
+    picked = choose_rows(STREAM, digest_names(["a"]).unsqueeze(0), torch.tensor([[count]]), steps, batch)[
+        :, 0
+    ]
     seen = Counter(tuple(sorted(rows)) for rows in picked.tolist())
     subsets = list(combinations(range(count), batch))
     assert set(seen) == set(subsets)
@@ -75,7 +86,7 @@ def test_every_subset_is_chosen_equally_often(count, batch):
 
 
 def test_inclusion_is_uniform_for_large_batches():
-    count, batch, steps = 70, CHOOSE_UP_TO + 2, 2000
+    count, batch, steps = 70, MAX_CHOSEN_BATCH + 2, 2000
     plan = plan_of([count], batch, LocalWork(steps, False))
     inside = torch.bincount(plan.rows.flatten(), minlength=count)
     left_out = (steps - inside).tolist()
@@ -83,7 +94,7 @@ def test_inclusion_is_uniform_for_large_batches():
 
 
 def test_every_order_of_an_epoch_is_equally_likely():
-    orders = shuffled(STREAM, cohort_of([4]), 4800)
+    orders = shuffle_rows(STREAM, cohort_of([4]), 4800)
     seen = Counter(map(tuple, orders.tolist()))
     assert len(seen) == 24
     assert chi_square(seen.values(), 200) < 60  # 23 degrees of freedom
@@ -92,7 +103,7 @@ def test_every_order_of_an_epoch_is_equally_likely():
 @law
 @given(falling, repeats)
 def test_shuffled_holds_each_row_once_an_epoch(counts, epochs):
-    orders = shuffled(STREAM, cohort_of(counts), epochs)
+    orders = shuffle_rows(STREAM, cohort_of(counts), epochs)
     begin = 0
     for count in counts:
         for order in orders:
@@ -142,7 +153,7 @@ def test_steps_hold_distinct_rows(counts, batch, steps):
         assert [len(set(rows)) for rows in made] == [min(batch, count)] * steps
 
 
-@pytest.mark.parametrize("batch", [CHOOSE_UP_TO, CHOOSE_UP_TO + 1])
+@pytest.mark.parametrize("batch", [MAX_CHOSEN_BATCH, MAX_CHOSEN_BATCH + 1])
 def test_either_side_of_the_branch(batch):
     counts = [200, 66, 65, 64, 3]
     plan = plan_of(counts, batch, LocalWork(4, False))
@@ -182,7 +193,7 @@ def test_rounds_and_names_draw_other_batches():
 def test_in_order_is_one_pass(counts, batch):
     count = torch.tensor([*counts, 0])
     first = count.cumsum(0) - count
-    plan = in_order(first, count, count, batch)
+    plan = plan_pass(first, count, count, batch)
     assert [list(chain(*batches(plan, place))) for place in range(len(counts))] == [
         list(range(a, a + n)) for a, n in zip(first.tolist(), counts, strict=False)
     ]
@@ -193,17 +204,17 @@ def test_how_much_work():
     assert LocalWork.of(None, None) == LocalWork(5, False)
     assert LocalWork.of(3, None) == LocalWork(3, False)
     assert LocalWork.of(None, 2) == LocalWork(2, True)
-    assert LocalWork.of(3, None).times(4) == LocalWork(12, False)
-    assert LocalWork.of(None, 3).times(4) == LocalWork(3, True)
+    assert LocalWork.of(3, None).multiply(4) == LocalWork(12, False)
+    assert LocalWork.of(None, 3).multiply(4) == LocalWork(3, True)
 
 
 @pytest.mark.parametrize(
     ("steps", "epochs", "message"),
     [
-        (3, 2, "local_steps = 3 and local_epochs = 2 are both given"),
-        (0, None, "local_steps = 0; it must be a whole number, at least 1"),
-        (None, 0, "local_epochs = 0; it must be a whole number, at least 1"),
-        (None, -2, "local_epochs = -2; it must be a whole number, at least 1"),
+        (3, 2, "local_steps = 3 and local_epochs = 2 are both set"),
+        (0, None, "local_steps = 0; expected an integer of at least 1"),
+        (None, 0, "local_epochs = 0; expected an integer of at least 1"),
+        (None, -2, "local_epochs = -2; expected an integer of at least 1"),
     ],
 )
 def test_work_that_cannot_be(steps, epochs, message):
@@ -218,13 +229,13 @@ def test_work_that_cannot_be(steps, epochs, message):
 def test_several_rounds_at_once_are_each_of_them(batch, epochs):
     """With one key for all clients, or with a run's own for each."""
     cohort, work = cohort_of([90, 75, 4]), LocalWork(2, epochs)
-    keys = keys_of([5, 6], "batches", [3, 4, 7], torch.device("cpu"))
+    keys = derive_keys([5, 6], "batches", [3, 4, 7], torch.device("cpu"))
     run = torch.tensor([0, 1, 0])
-    several = drawn(Draws(tuple(key[:, run] for key in keys)), cohort, work, batch)
-    shared = drawn(Draws(tuple(key[:, :1] for key in keys)), cohort, work, batch)
+    several = draw_batches(Draws(tuple(key[:, run] for key in keys)), cohort, work, batch)
+    shared = draw_batches(Draws(tuple(key[:, :1] for key in keys)), cohort, work, batch)
     assert len(several) == len(shared) == 3
     for place, round in enumerate([3, 4, 7]):
-        by_seed = [drawn(draws(seed, "batches", round), cohort, work, batch)[0] for seed in (5, 6)]
+        by_seed = [draw_batches(draws(seed, "batches", round), cohort, work, batch)[0] for seed in (5, 6)]
         for client in range(3):
             assert batches(several[place], client) == batches(by_seed[run[client]], client)
             assert batches(shared[place], client) == batches(by_seed[0], client)
@@ -233,11 +244,11 @@ def test_several_rounds_at_once_are_each_of_them(batch, epochs):
 def test_clients_in_any_order_of_whom_only_a_bound_is_known():
     """As on a device that draws who works: shapes go by the most rows that anybody has."""
     known, ids = cohort_of([90, 40, 7, 3]), torch.tensor([[2, 0], [3, 1]])
-    keys = keys_of([5], "batches", [1, 2], torch.device("cpu"))
+    keys = derive_keys([5], "batches", [1, 2], torch.device("cpu"))
     loose = Cohort(ids, known.digests[ids], known.first[ids], known.count[ids], torch.tensor([90, 90]))
     for batch in (5, 70, "all"):
-        plans = drawn(Draws(keys), loose, LocalWork(3, False), batch)
+        plans = draw_batches(Draws(keys), loose, LocalWork(3, False), batch)
         for round, chosen_ids in enumerate(ids.tolist()):
-            alone = drawn(draws(5, "batches", round + 1), known, LocalWork(3, False), batch)[0]
+            alone = draw_batches(draws(5, "batches", round + 1), known, LocalWork(3, False), batch)[0]
             for place, client in enumerate(chosen_ids):
                 assert batches(plans[round], place) == batches(alone, client)

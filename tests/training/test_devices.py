@@ -9,11 +9,11 @@ from torch import nn
 import fedlap as fl
 from fedlap.training.fit import fit_all
 from fedlap.training.jobs import Job
-from fedlap.training.loop import Runs
+from fedlap.training.loop import RunGroup
 from fedlap.training.schedule import Schedule
 from fit_results import same
 from laws import METHODS, WORK
-from stacked_jobs import STEADY, trials
+from stacked_jobs import STEADY, make_jobs
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -55,7 +55,7 @@ def test_cpu_is_gpu_where_rows_of_a_batch_meet(sample, work, federation, graph):
 def with_tests_on(federation, rows):
     """The federation with the first training rows of each client as its test rows."""
     first = torch.cat([torch.arange(n) < rows for n in federation.train.count.tolist()])
-    return replace(federation, test=federation.train.kept(first))
+    return replace(federation, test=federation.train.select(first))
 
 
 def test_cpu_is_gpu_on_a_large_sparse_graph():
@@ -94,7 +94,7 @@ def test_a_gpu_goes_on_bit_for_bit(name, work, sample, federation, graph):
 @pytest.mark.parametrize("work", WORK.values(), ids=WORK)
 @pytest.mark.parametrize("name", STEADY)
 def test_a_stack_on_a_gpu_goes_on_bit_for_bit(name, work, sample, federation, graph):
-    many, share = trials(name, work, federation, graph), sample if METHODS[name].sampled else 1.0
+    many, share = make_jobs(name, work, federation, graph), sample if METHODS[name].sampled else 1.0
 
     def trained(rounds, before):
         begun = [replace(trial, progress=at and at.progress) for trial, at in zip(many, before, strict=True)]
@@ -111,7 +111,7 @@ def test_a_stack_on_a_gpu_goes_on_bit_for_bit(name, work, sample, federation, gr
 def test_a_stack_of_runs_on_a_gpu_is_each_of_them_on_a_cpu(name, work, sample, federation, graph):
     schedule = {"rounds": 6, "batch": 4, "dtype": "float64", "evaluate_every": 3}
     schedule["sample"] = sample if METHODS[name].sampled else 1.0
-    many = trials(name, work, federation, graph)
+    many = make_jobs(name, work, federation, graph)
     for trial, result in zip(many, fit_all(many, Schedule(**schedule, device="cuda")), strict=True):
         alone = fl.fit(trial.algorithm, trial.federation, trial.model, seed=trial.seed, **schedule)
         assert (alone.models - result.models.cpu()).abs().max() < 1e-9
@@ -158,7 +158,7 @@ def test_images_kept_on_the_host_are_brought_as_bytes(kind, dtype):
 )
 def test_rounds_are_recorded_where_they_can_be(method, sample, work, recorded, federation):
     trial = Job(method(**work), federation, fl.models.linear())
-    assert Runs.of([trial], Schedule(sample=sample, device="cuda")).stack.replays == recorded
+    assert RunGroup.of([trial], Schedule(sample=sample, device="cuda")).stack.can_capture_rounds == recorded
 
 
 def test_coarser_products_are_a_choice(federation, graph):

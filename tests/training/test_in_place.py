@@ -7,9 +7,9 @@ import fedlap as fl
 from fedlap.algorithms import Overwriting
 from fedlap.training.buffers import BufferPool
 from fedlap.training.jobs import Job
-from fedlap.training.loop import Runs, played
+from fedlap.training.loop import RunGroup, play_rounds
 from fedlap.training.schedule import Schedule
-from fedlap.training.state import leaves
+from fedlap.training.state import list_tensors
 from laws import METHODS, WORK
 
 OVERWRITING = [
@@ -30,8 +30,8 @@ def trained(name, federation, graph, batch, **more):
 @every_one
 def test_the_bits_are_those_of_work_on_copies(name, batch, federation, graph, monkeypatch):
     here = trained(name, federation, graph, batch)
-    filled = BufferPool.filled
-    monkeypatch.setattr(BufferPool, "filled", lambda room, states, kept, in_place: filled(room, states, kept))
+    fill = BufferPool.fill
+    monkeypatch.setattr(BufferPool, "fill", lambda pool, inputs, stored, in_place: fill(pool, inputs, stored))
     copied = trained(name, federation, graph, batch)
     assert torch.equal(here.models, copied.models)
     assert [score.objective for score in here.scores] == [score.objective for score in copied.scores]
@@ -57,19 +57,19 @@ def test_it_is_what_clients_do_one_by_one(name, batch, federation, graph):
     ],
 )
 def test_what_is_kept_stays_where_it_is(work, sample, in_place, federation, monkeypatch):
-    handed, filled = [], BufferPool.filled
+    handed, fill = [], BufferPool.fill
 
-    def watched(room, states, kept, wanted=False):
-        made = filled(room, states, kept, wanted)
-        handed.extend((made[1].data_ptr(), table.data_ptr()) for table in leaves(kept))
-        return made
+    def watch_fill(pool, inputs, stored, in_place=False):
+        filled = fill(pool, inputs, stored, in_place)
+        handed.extend((filled[1].data_ptr(), table.data_ptr()) for table in list_tensors(stored))
+        return filled
 
-    monkeypatch.setattr(BufferPool, "filled", watched)
+    monkeypatch.setattr(BufferPool, "fill", watch_fill)
     method = fl.FedU(fl.Graph.complete(federation.clients), strength=0.05, **work)
-    runs = Runs.of([Job(method, federation, fl.models.linear())], Schedule(sample=sample, batch=4))
-    for _ in played(runs.stack, runs.kept, range(1, 4)):
+    runs = RunGroup.of([Job(method, federation, fl.models.linear())], Schedule(sample=sample, batch=4))
+    for _ in play_rounds(runs.stack, runs.states, range(1, 4)):
         pass
-    assert {given == table for given, table in handed} == {in_place}
+    assert {passed == table for passed, table in handed} == {in_place}
     if in_place:
         assert len({table for _, table in handed}) == 1
 
@@ -91,7 +91,7 @@ def test_what_was_given_stays_as_it_was(name, federation, graph):
     start = 0.1 * torch.randn(len(federation.clients), model.size, generator=torch.Generator().manual_seed(0))
     before = start.clone()
     first = trained(name, federation, graph, 4, start=start)
-    models, kept = first.models.clone(), [leaf.clone() for leaf in leaves(first.server)]
+    models, kept = first.models.clone(), [leaf.clone() for leaf in list_tensors(first.server)]
     method = METHODS[name]
     for _ in range(2):
         fl.fit(
@@ -100,4 +100,4 @@ def test_what_was_given_stays_as_it_was(name, federation, graph):
         )  # fmt: skip
     assert torch.equal(start, before)
     assert torch.equal(first.models, models)
-    assert all(torch.equal(a, b) for a, b in zip(leaves(first.server), kept, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(list_tensors(first.server), kept, strict=True))

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap.models import Batch, CrossEntropy, Model, widened
-from fedlap.training.placement import STEPS, Lent, PlacedClients
+from fedlap.models import Batch, CrossEntropy, Model, compute_padded_width
+from fedlap.training.placement import MIN_WIDE_STEPS, NamedBuffers, PlacedClients
 
 pytestmark = pytest.mark.usefixtures("no_compiler")
 
@@ -25,7 +25,7 @@ def pictures(kind="real", sizes=(3, 40, 17, 33, 1)):
 
 def clients(federation, architecture, batch=4):
     model = Model(architecture.build(federation.inputs, federation.outputs), CrossEntropy())
-    resident = federation.resident(torch.device("cpu"), torch.float64)
+    resident = federation.to_device(torch.device("cpu"), torch.float64)
     return PlacedClients.of([resident], [0], model, batch, torch.device("cpu"), torch.float64)
 
 
@@ -38,15 +38,15 @@ def test_steps_on_held_layers_are_steps_on_rows(model, wide, lent, each):
     g = torch.Generator().manual_seed(1)
     built = Model(model.build((7,), 3), CrossEntropy(), model.l2)
     W = 0.3 * torch.randn(4, built.size, generator=g, dtype=torch.float64)
-    expected, memory = W.clone(), Lent()
+    expected, memory = W.clone(), NamedBuffers()
     if lent:
         for place in range(8):
             memory(f"layer {place}", (1000,), torch.float64).fill_(torch.nan)
         memory("wide layer", (1000,), torch.float64).fill_(torch.nan)
     rates = torch.tensor([[0.1], [0.2], [0.3], [0.05]], dtype=torch.float64)
-    held = built.network.hold(W, STEPS, memory, wide)
+    held = built.network.prepare_weights(W, MIN_WIDE_STEPS, memory, wide)
     before = W.clone()
-    for step in range(STEPS):
+    for step in range(MIN_WIDE_STEPS):
         active = 4 - step // 3
         x = torch.randn(active, 5, 7, generator=g, dtype=torch.float64)
         y = torch.randint(0, 3, (active, 5), generator=g)
@@ -54,12 +54,12 @@ def test_steps_on_held_layers_are_steps_on_rows(model, wide, lent, each):
         rate = rates[:active] if each else 0.2
         expected[:active] -= rate * built.gradient(expected[:active], Batch(x, y, weight))
         if wide:
-            behind = torch.zeros(active, 5, widened(7) - 7, dtype=torch.float64)
+            behind = torch.zeros(active, 5, compute_padded_width(7) - 7, dtype=torch.float64)
             behind[..., 0] = 1
             x = torch.cat([x, behind], -1)
-        built.step(held.first(active), Batch(x, y, weight), rate)
+        built.step(held.step_for(active), Batch(x, y, weight), rate)
     assert torch.equal(W, before)  # until they are given
-    held.give()
+    held.write_back()
     assert (W - expected).abs().max() < 1e-13
     assert (W - before).abs().max() > 1e-2
 
@@ -68,11 +68,11 @@ def test_steps_on_held_layers_are_steps_on_rows(model, wide, lent, each):
     ("kind", "scale", "work"),
     [
         ("real", "none", {"local_epochs": 2}),
-        ("real", "client", {"local_steps": STEPS}),
-        ("real", "pooled", {"local_steps": STEPS - 1}),
+        ("real", "client", {"local_steps": MIN_WIDE_STEPS}),
+        ("real", "pooled", {"local_steps": MIN_WIDE_STEPS - 1}),
         ("bytes", "pooled", {"local_epochs": 2}),
-        ("bytes", "none", {"local_steps": STEPS}),
-        ("bytes", "client", {"local_steps": STEPS - 1}),
+        ("bytes", "none", {"local_steps": MIN_WIDE_STEPS}),
+        ("bytes", "client", {"local_steps": MIN_WIDE_STEPS - 1}),
     ],
 )
 @every_model
@@ -89,31 +89,34 @@ def test_together_and_apart(model, kind, scale, work):
 
 def test_rows_are_wide_where_they_are_read_often():
     """Features, a one, and zeros, in the order of training rows; images stay bytes."""
-    federation = pictures().reordered(["k3", "k1", "k0", "k4", "k2"]).scaled("client")
+    federation = pictures().reorder(["k3", "k1", "k0", "k4", "k2"]).scaled("client")
     some = clients(federation, fl.models.linear())
-    assert some.ready(STEPS - 1).wide is None
-    wide = some.ready(STEPS).wide
+    assert some.prepare(MIN_WIDE_STEPS - 1).wide_rows is None
+    wide = some.prepare(MIN_WIDE_STEPS).wide_rows
     assert wide.shape == (94, 32)
     assert torch.equal(wide[:, :16], some.train.x.flatten(1))
     assert (wide[:, 16] == 1).all()
     assert not wide[:, 17:].any()
-    assert clients(pictures("bytes").scaled("pooled"), fl.models.linear()).ready(STEPS).wide is None
-    assert clients(federation, fl.models.cnn()).ready(STEPS).wide is None
+    assert (
+        clients(pictures("bytes").scaled("pooled"), fl.models.linear()).prepare(MIN_WIDE_STEPS).wide_rows
+        is None
+    )
+    assert clients(federation, fl.models.cnn()).prepare(MIN_WIDE_STEPS).wide_rows is None
 
 
 def test_what_is_too_large_is_not_copied(monkeypatch):
-    monkeypatch.setattr("fedlap.training.placement.WIDE", 94 * 32 - 1)
-    assert clients(pictures(), fl.models.linear()).ready(STEPS).wide is None
-    monkeypatch.setattr("fedlap.models.dense.TOGETHER", 4 * 24 - 1)
+    monkeypatch.setattr("fedlap.training.placement.MAX_WIDE_VALUES", 94 * 32 - 1)
+    assert clients(pictures(), fl.models.linear()).prepare(MIN_WIDE_STEPS).wide_rows is None
+    monkeypatch.setattr("fedlap.models.dense.MOST_VALUES_TO_COPY", 4 * 24 - 1)
     network = fl.models.linear().build((7,), 3)
     W = torch.zeros(4, network.size)
-    assert network.hold(W, STEPS, Lent()).copied == []
-    monkeypatch.setattr("fedlap.models.dense.TOGETHER", 4 * 24)
-    assert len(network.hold(W, STEPS, Lent()).copied) == 2
+    assert network.prepare_weights(W, MIN_WIDE_STEPS, NamedBuffers()).copied == []
+    monkeypatch.setattr("fedlap.models.dense.MOST_VALUES_TO_COPY", 4 * 24)
+    assert len(network.prepare_weights(W, MIN_WIDE_STEPS, NamedBuffers()).copied) == 2
 
 
 def test_lent_memory_is_lent_again():
-    memory = Lent()
+    memory = NamedBuffers()
     first = memory("a", (2, 3), torch.float32)
     assert memory("a", (5,), torch.float32).data_ptr() == first.data_ptr()
     assert memory("b", (5,), torch.float32).data_ptr() != first.data_ptr()

@@ -9,7 +9,7 @@ import torch
 
 import fedlap as fl
 import fedlap.graph
-from fedlap.graph.client_vectors import vectors
+from fedlap.graph.client_vectors import compute_vectors
 
 X = np.random.default_rng(0).normal(size=(8, 3))
 WORDS = np.array(["ill", "well"] * 4)
@@ -26,9 +26,9 @@ def refused(message, call, *args, **settings):
 @pytest.mark.parametrize(
     ("vary", "message"),
     [
-        ({"lr": 0.1}, r"tune: lr = 0.1; give a list of values to try, as in \{'lr': \[0.1\]\}"),
-        ({"lr": "0.1"}, "tune: lr = '0.1'; give a list of values"),
-        (["lr"], r"tune: vary = \['lr'\]; give settings and the values to try, as in"),
+        ({"lr": 0.1}, r"tune: lr = 0.1; pass a list of values, such as \{'lr': \[0.1\]\}"),
+        ({"lr": "0.1"}, "tune: lr = '0.1'; pass a list of values"),
+        (["lr"], r"tune: vary = \['lr'\]; pass settings and values, such as"),
     ],
 )
 def test_values_to_tune_are_lists(vary, message, federation):
@@ -61,7 +61,7 @@ def test_features_are_numbers():
 def test_graphs_of_data_are_made_from_federations(make):
     frame = pd.DataFrame(X, columns=list("abc"))
     refused(
-        f"graph: {make.__name__} got a DataFrame; give a federation, as from fl.Federation.from_dataframe",
+        f"graph: {make.__name__} got a DataFrame; pass a federation, as from fl.Federation.from_dataframe",
         make,
         frame,
     )
@@ -69,7 +69,7 @@ def test_graphs_of_data_are_made_from_federations(make):
 
 def test_what_clients_are_compared_by_has_a_name(federation):
     frame = pd.DataFrame(X, columns=list("abc"))
-    refused("graph: by is a DataFrame; it must be labels, means or metadata", vectors, federation, frame)
+    refused("graph: by is a DataFrame; expected labels, means or metadata", compute_vectors, federation, frame)
 
 
 @pytest.mark.parametrize("name", ["mps", "meta", "xpu:0"])

@@ -69,7 +69,7 @@ def test_a_round_can_be_the_last(federation):
     def note(moment):
         if moment.round == 3:
             moment.stop()
-            (progress,) = moment.progress()
+            (progress,) = moment.collect_progress()
             assert [score.round for score in progress.scores] == [2]
 
     trial = Job(fl.Local(), federation, fl.models.linear())
@@ -85,13 +85,16 @@ def test_a_round_can_be_the_last(federation):
 def test_what_cannot_be_resumed_is_refused(federation, graph):
     model = fl.models.linear()
     earlier = fl.fit(fl.FedU(graph), federation, model, rounds=3)
-    with pytest.raises(fl.InputError, match="at round 3 already, past the 2 asked for"):
+    with pytest.raises(fl.InputError, match="has finished 3 rounds, but rounds = 2; set rounds to 3 or more"):
         fl.fit(fl.FedU(graph), federation, model, rounds=2, resume=earlier)
     for other in ({"dtype": "float64"}, {"model": fl.models.mlp()}, {"algorithm": fl.Local()}):
         given = {"algorithm": fl.FedU(graph), "model": model, "allow_changes": True, **other}
-        with pytest.raises(fl.InputError, match="made by another method, model, dtype or set of clients"):
+        with pytest.raises(
+            fl.InputError,
+            match="does not fit this run; pass the method, model, dtype and clients of the saved run",
+        ):
             fl.fit(federation=federation, rounds=4, resume=earlier, **given)
-    with pytest.raises(fl.InputError, match="do not go together"):
+    with pytest.raises(fl.InputError, match="cannot be batched: they must share .* the round that they resume from"):
         fit_all(
             [
                 Job(fl.Local(), federation, model),

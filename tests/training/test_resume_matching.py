@@ -47,7 +47,7 @@ def test_every_method_resumes_with_clients_in_another_order(name, federation, gr
     algorithm = method.make(graph, local_steps=2)
     whole = fl.fit(algorithm, federation, method.model, rounds=5, **how)
     first = fl.fit(algorithm, federation, method.model, rounds=2, **how)
-    other = federation.reordered(ORDER)
+    other = federation.reorder(ORDER)
     second = fl.fit(algorithm, other, method.model, rounds=5, resume=first, **how)
     assert second.federation is other
     assert second.progress.clients == federation.clients
@@ -64,11 +64,11 @@ def test_a_bare_matrix_follows_the_federation_that_is_passed(federation, graph):
     places = [federation.clients.index(client) for client in ORDER]
     moved = fl.Graph.from_matrix(graph.weights.matrix()[places][:, places])
     first = fl.fit(fl.FedU(bare, strength=0.3), federation, MODEL, rounds=2, **HOW)
-    other = federation.reordered(ORDER)
+    other = federation.reorder(ORDER)
     second = fl.fit(fl.FedU(moved, strength=0.3), other, MODEL, rounds=4, resume=first, **HOW)
     whole = fl.fit(fl.FedU(bare, strength=0.3), federation, MODEL, rounds=4, **HOW)
     assert torch.equal(second.models, whole.models[places])
-    with pytest.raises(fl.InputError, match="resume: the graph is not that of the run"):
+    with pytest.raises(fl.InputError, match="resume: the graph differs from the graph of the run"):
         fl.fit(fl.FedU(bare, strength=0.3), other, MODEL, rounds=4, resume=first, **HOW)
 
 
@@ -102,42 +102,45 @@ def changed_row(part, place):
 
 
 CHANGES = {
-    "lr": ("lr = 0.1 .* began with 0.05", lambda a: {"algorithm": replace(a["algorithm"], lr=0.1)}),
+    "lr": ("lr = 0.1, but the run began with 0.05", lambda a: {"algorithm": replace(a["algorithm"], lr=0.1)}),
     "strength": (
-        "strength = 0.2 .* began with 0.3",
+        "strength = 0.2, but the run began with 0.3",
         lambda a: {"algorithm": replace(a["algorithm"], strength=0.2)},
     ),
     "local_steps": ("local_steps", lambda a: {"algorithm": replace(a["algorithm"], local_steps=4)}),
     "graph": (
-        "the graph is not that of the run",
+        "the graph differs from the graph of the run",
         lambda a: {"algorithm": replace(a["algorithm"], graph=fl.Graph.ring(a["federation"].clients))},
     ),
     "method": (
-        "algorithm = Local .* began with FedU",
+        "algorithm = Local, but the run began with FedU",
         lambda a: {"algorithm": fl.Local(lr=0.05, local_steps=2)},
     ),
-    "l2": ("l2 = 0.5 .* began with 0.01", lambda a: {"model": fl.models.linear(l2=0.5)}),
-    "model": ("the model is not that of the run", lambda a: {"model": fl.models.mlp((5,), l2=0.01)}),
-    "seed": ("seed = 6 .* began with 5", lambda a: {"seed": 6}),
-    "batch": ("batch = 'all' .* began with 4", lambda a: {"batch": "all"}),
-    "sample": ("sample = 1.0 .* began with 0.5", lambda a: {"sample": 1.0}),
-    "dtype": ("dtype = 'float64' .* began with 'float32'", lambda a: {"dtype": "float64"}),
-    "precision": ("precision = 'bf16' .* began with 'float32'", lambda a: {"precision": "bf16"}),
-    "start": ("start is not that of the run", lambda a: {"start": torch.ones(15)}),
+    "l2": ("l2 = 0.5, but the run began with 0.01", lambda a: {"model": fl.models.linear(l2=0.5)}),
+    "model": (
+        "the model differs from the model of the run",
+        lambda a: {"model": fl.models.mlp((5,), l2=0.01)},
+    ),
+    "seed": ("seed = 6, but the run began with 5", lambda a: {"seed": 6}),
+    "batch": ("batch = 'all', but the run began with 4", lambda a: {"batch": "all"}),
+    "sample": ("sample = 1.0, but the run began with 0.5", lambda a: {"sample": 1.0}),
+    "dtype": ("dtype = 'float64', but the run began with 'float32'", lambda a: {"dtype": "float64"}),
+    "precision": ("precision = 'bf16', but the run began with 'float32'", lambda a: {"precision": "bf16"}),
+    "start": ("start differs from the start of the run", lambda a: {"start": torch.ones(15)}),
     "scale": (
-        "the scaling is not that of the run",
+        "the scaling differs from the scaling of the run",
         lambda a: {"federation": a["federation"].scaled("pooled")},
     ),
     "features": (
-        "the training rows of client 'b' are not those of the run",
+        "the training rows of client 'b' differ from those of the run",
         lambda a: {"federation": replace(a["federation"], train=changed_row(a["federation"].train, 6))},
     ),
     "test rows": (
-        "the test rows of client 'a' are not those of the run",
+        "the test rows of client 'a' differ from those of the run",
         lambda a: {"federation": replace(a["federation"], test=changed_row(a["federation"].test, 0))},
     ),
     "labels": (
-        "the training rows of client 'a' are not those of the run",
+        "the training rows of client 'a' differ from those of the run",
         lambda a: {
             "federation": replace(
                 a["federation"], train=replace(a["federation"].train, y=(a["federation"].train.y + 1) % 3)
@@ -145,11 +148,11 @@ CHANGES = {
         },
     ),
     "fewer rows": (
-        "the training rows of client '.' are not those of the run",
+        "the training rows of client '.' differ from those of the run",
         lambda a: {"federation": a["federation"].scarce(seed=0)},
     ),
     "names of labels": (
-        "labels .* are not those of the run",
+        "labels are .*, but .* in the run",
         lambda a: {"federation": replace(a["federation"], labels=("0", "1", "two"))},
     ),
 }
@@ -165,7 +168,10 @@ def test_what_changes_the_numbers_is_refused_unless_allowed(what, federation, gr
         fl.fit(rounds=4, resume=earlier, **call | change(call))
     assert "\n" not in str(error.value)
     if what in ("method", "model", "dtype"):  # the state itself does not fit these
-        with pytest.raises(fl.InputError, match="made by another method, model, dtype or set of clients"):
+        with pytest.raises(
+            fl.InputError,
+            match="does not fit this run; pass the method, model, dtype and clients of the saved run",
+        ):
             fl.fit(rounds=4, resume=earlier, allow_changes=True, **call | change(call))
         return
     resumed = fl.fit(rounds=4, resume=earlier, allow_changes=True, **call | change(call))
@@ -206,7 +212,7 @@ def test_frozen_parameters_of_a_module_count(federation):
 
     earlier = fl.fit(rounds=1, **call(0.5))
     assert fl.fit(rounds=2, resume=earlier, **call(0.5)).progress.round == 2
-    with pytest.raises(fl.InputError, match="resume: the model is not that of the run"):
+    with pytest.raises(fl.InputError, match="resume: the model differs from the model of the run"):
         fl.fit(rounds=2, resume=earlier, **call(0.6))
 
 

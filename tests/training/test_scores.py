@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import fedlap as fl
 from fedlap.errors import InputError
-from fedlap.training.scores import Score, Tally, score
+from fedlap.training.scores import Score, Tally, compute_score
 from random_inputs import random_arrays, random_weights
 
 L2, ETA = 0.1, 0.2
@@ -237,11 +237,11 @@ def test_a_score_is_flat():
         ({"accuracy_std": ...}, "accuracy_std is missing"),
         ({"round": ..., "seconds": ...}, "round is missing, seconds is missing"),
         ({"colour": 1.0}, "'colour' is unknown"),
-        ({"objective": None}, "objective = None; it must be a number"),
-        ({"loss": "0.5"}, "loss = '0.5'; it must be a number or nothing"),
-        ({"round": 1.5}, "round = 1.5; it must be a whole number"),
-        ({"seconds": True}, "seconds = True; it must be a number"),
-        ({"round": [1]}, r"round = \[1\]; it must be a whole number"),
+        ({"objective": None}, "objective = None; expected a number"),
+        ({"loss": "0.5"}, "loss = '0.5'; expected a number or null"),
+        ({"round": 1.5}, "round = 1.5; expected an integer"),
+        ({"seconds": True}, "seconds = True; expected a number"),
+        ({"round": [1]}, r"round = \[1\]; expected an integer"),
     ],
 )
 def test_what_is_no_score_is_refused_in_one_line(change, said):

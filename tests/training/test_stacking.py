@@ -7,18 +7,18 @@ import torch
 
 import fedlap as fl
 import reference
-from fedlap.algorithms import Own
+from fedlap.algorithms import GatheredRows
 from fedlap.algorithms.per_run import PerRun
 from fedlap.training.client_sampling import ClientSampler
 from fedlap.training.fit import fit_all
-from fedlap.training.jobs import Job, kind
-from fedlap.training.loop import Runs, played
-from fedlap.training.run_tables import Places, RunTables
+from fedlap.training.jobs import Job, compute_stack_key
+from fedlap.training.loop import RunGroup, play_rounds
+from fedlap.training.run_tables import CohortIndex, RunTables
 from fedlap.training.schedule import Schedule
-from fedlap.training.state import leaves
+from fedlap.training.state import list_tensors
 from fit_results import same
 from laws import METHODS, WORK
-from stacked_jobs import STEADY, trials
+from stacked_jobs import STEADY, make_jobs
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ from stacked_jobs import STEADY, trials
 def test_a_stack_of_runs_is_each_of_them_alone(name, work, sample, federation, graph):
     schedule = {"rounds": 4, "batch": 4, "dtype": "float64", "evaluate_every": 2}
     schedule["sample"] = sample if METHODS[name].sampled else 1.0
-    many = trials(name, work, federation, graph)
+    many = make_jobs(name, work, federation, graph)
     seen = []
     together = fit_all(many, Schedule(**schedule), lambda run, score: seen.append((run, score.round)))
     for trial, result in zip(many, together, strict=True):
@@ -82,7 +82,7 @@ def test_folds_and_settings_of_a_dual_method_share_a_stack(sample, federation, g
 
 def test_settings_matter(federation, graph):
     """Else the law above could not fail."""
-    many = trials("fedprox", {"local_epochs": 2}, federation, graph)
+    many = make_jobs("fedprox", {"local_epochs": 2}, federation, graph)
     one, other, _ = fit_all(many, Schedule(rounds=2, batch=4, dtype="float64"))
     same = fl.fit(many[0].algorithm, federation, many[0].model, seed=6, rounds=2, batch=4, dtype="float64")
     assert (one.models - other.models).abs().max() > 1e-3
@@ -91,14 +91,14 @@ def test_settings_matter(federation, graph):
 
 @pytest.mark.parametrize("share", [0.4, 1.0])
 def test_runs_draw_together_what_each_draws_alone(share, federation, graph):
-    many = trials("fedu", WORK["epochs"], federation, graph)
+    many = make_jobs("fedu", WORK["epochs"], federation, graph)
     many += [Job(many[0].algorithm, federation, many[0].model, seed) for seed in (5, 9)]
-    members = Runs.of(many, Schedule(sample=share)).stack.members
-    lots = ClientSampler.of(members)
-    assert sum(len(group.seeds) for group in lots.groups) == (4 if share < 1 else 2)  # alike, drawn once
+    stacked_runs = RunGroup.of(many, Schedule(sample=share)).stack.runs
+    sampler = ClientSampler.of(stacked_runs)
+    assert sum(len(group.seeds) for group in sampler.groups) == (4 if share < 1 else 2)  # alike, drawn once
     rounds = range(3, 9)
-    sizes = [member.working for member in members]
-    for number, everyone in zip(rounds, lots.drawn(rounds, torch.device("cpu")), strict=True):
+    sizes = [run.cohort_size for run in stacked_runs]
+    for number, everyone in zip(rounds, sampler.draw(rounds, torch.device("cpu")), strict=True):
         for trial, ids in zip(many, everyone.split(sizes), strict=True):
             names = trial.federation.clients
             chosen = reference.sampled(list(names), trial.seed, number, share)
@@ -113,40 +113,51 @@ def test_a_pool_reads_and_writes_what_runs_would():
         for size in (4, 3, 5)
     ]
     pool = RunTables((2, 1, 3))
-    laid = pool.laid(runs)
-    places = Places(
+    tables_of_runs = pool.contiguous_copy(runs)
+    index = CohortIndex(
         torch.tensor([0, 3, 1, 0, 2, 4]), (2, 1, 3), torch.tensor([5, 0, 1, 4, 2, 3]), torch.arange(6)
     )
-    own = [
-        (Own(first, ids), Own(second, ids))
-        for (first, (second, _)), ids in zip(laid, places.ids, strict=True)
+    inputs = [
+        (GatheredRows(first, ids), GatheredRows(second, ids))
+        for (first, (second, _)), ids in zip(tables_of_runs, index.ids_per_run, strict=True)
     ]
-    for place, leaf in enumerate(pool.read(own, places)):
+    for place, leaf in enumerate(pool.gather(inputs, index)):
         by_hand = [run[0] if place == 0 else run[1][0] for run in runs]
-        whole = torch.cat([table[ids] for table, ids in zip(by_hand, places.ids, strict=True)])
-        assert torch.equal(leaf, whole[places.order])
+        whole = torch.cat([table[ids] for table, ids in zip(by_hand, index.ids_per_run, strict=True)])
+        assert torch.equal(leaf, whole[index.order])
     rows = torch.randn(6, 2, generator=made)
-    for tables in ([first for first, _ in laid], [first.clone() for first, _ in laid]):  # in the pool, or not
-        after = pool.put(tables, places, rows)
-        for table, (old, _), ids, new in zip(after, runs, places.ids, rows.split((2, 1, 3)), strict=True):
+    for tables in (
+        [first for first, _ in tables_of_runs],
+        [first.clone() for first, _ in tables_of_runs],
+    ):  # in the pool, or not
+        after = pool.scatter(tables, index, rows)
+        for table, (old, _), ids, new in zip(
+            after, runs, index.ids_per_run, rows.split((2, 1, 3)), strict=True
+        ):
             assert torch.equal(table, old.index_copy(0, ids, new))
-    assert all(a is b for a, (b, _) in zip(pool.put([f for f, _ in laid], places, rows), laid, strict=True))
+    assert all(
+        a is b
+        for a, (b, _) in zip(
+            pool.scatter([f for f, _ in tables_of_runs], index, rows), tables_of_runs, strict=True
+        )
+    )
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["fedu", "local", "ditto", "fedavg"])
 def test_the_end_of_a_round_is_a_function_that_can_be_recorded(name, federation, graph):
     """On a GPU it is replayed in rounds whose beginnings differ."""
-    many, schedule = trials(name, WORK["epochs"], federation, graph), Schedule(sample=0.5, batch=4)
-    *_, (plain, sent) = played((runs := Runs.of(many, schedule)).stack, runs.kept, range(1, 4))
-    runs = Runs.of(many, schedule)
-    stack, kept = runs.stack, runs.kept
-    for turn in stack.turns(range(1, 4)):
-        own, ups, told = stack.at_work(kept, turn)
-        after, crossed = stack.recorded_end(told)(tuple(kept), (turn.places.everyone, own, ups))
-        kept = stack.laid(after)
-    assert crossed == sent
-    pairs = zip(leaves(tuple(kept)), leaves(tuple(plain)), strict=True)
+    many, schedule = make_jobs(name, WORK["epochs"], federation, graph), Schedule(sample=0.5, batch=4)
+    *_, (plain, sent) = play_rounds((runs := RunGroup.of(many, schedule)).stack, runs.states, range(1, 4))
+    runs = RunGroup.of(many, schedule)
+    stack, states = runs.stack, runs.states
+    for work in stack.plan_rounds(range(1, 4)):
+        private, uploads, downloaded = stack.run_local_work(states, work)
+        merge = stack.build_merge_function(downloaded)
+        merged, traffic = merge(tuple(states), (work.index.ids, private, uploads))
+        states = stack.contiguous_copy(merged)
+    assert traffic == sent
+    pairs = zip(list_tensors(tuple(states)), list_tensors(tuple(plain)), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
 
 
@@ -173,17 +184,19 @@ def test_one_that_diverges_leaves_the_others_alone(federation, graph):
 )
 def test_what_does_not_go_together_is_refused(other, federation):
     model = fl.models.linear()
-    with pytest.raises(fl.InputError, match="do not go together"):
+    with pytest.raises(fl.InputError, match="these runs cannot be batched: they must share"):
         fit_all([Job(fl.Local(), federation, model), other(federation, model)], Schedule())
 
 
 def test_a_method_that_is_not_steady_is_alone(federation, graph):
     one = Job(fl.L2GD(), federation, fl.models.linear())
-    assert kind(one) != kind(one)
+    assert compute_stack_key(one) != compute_stack_key(one)
     fedu = Job(fl.FedU(graph, 0.1), federation, fl.models.linear())
-    assert kind(fedu) == kind(Job(fl.FedU(graph, 0.2, 0.01), federation, fl.models.linear(), 3))
+    assert compute_stack_key(fedu) == compute_stack_key(
+        Job(fl.FedU(graph, 0.2, 0.01), federation, fl.models.linear(), 3)
+    )
     sampled = Job(fl.FedU(graph, 0.1, neighbours="sampled"), federation, fl.models.linear())
-    assert kind(fedu) != kind(sampled)
+    assert compute_stack_key(fedu) != compute_stack_key(sampled)
 
 
 def test_a_column_is_a_number_for_each_row():

@@ -21,7 +21,7 @@ def federation(kind):
 
 
 def clients(data):
-    resident = data.resident(torch.device("cpu"), torch.float64)
+    resident = data.to_device(torch.device("cpu"), torch.float64)
     loss = SquaredError() if data.outputs == 1 else CrossEntropy()
     model = Model(fl.models.linear().build(data.inputs, data.outputs), loss)
     return PlacedClients.of([resident], [0], model, 4, torch.device("cpu"), torch.float64)
@@ -30,14 +30,16 @@ def clients(data):
 @pytest.mark.parametrize("kind", ["labels", "real"])
 @pytest.mark.parametrize("block", [8_000_000, 400], ids=["one block", "several"])
 def test_scores_are_those_of_gathered_rows(kind, block, monkeypatch):
-    monkeypatch.setattr("fedlap.training.placement.BLOCK", block)
+    monkeypatch.setattr("fedlap.training.placement.EVALUATION_BLOCK_VALUES", block)
     data = federation(kind).scaled("pooled")  # which lays the rows of a client together
     W = torch.randn(len(SIZES), clients(data).model.size, generator=torch.Generator().manual_seed(1)).double()
-    called, scores = [], stored_scores.scores
-    monkeypatch.setattr(stored_scores, "scores", lambda *given: called.append(1) or scores(*given))
+    called, score_spans = [], stored_scores.score_spans
+    monkeypatch.setattr(
+        stored_scores, "score_spans", lambda *arguments: called.append(1) or score_spans(*arguments)
+    )
     every, tallies = torch.arange(len(SIZES)), []
     for alone in (10**9, 0):
-        monkeypatch.setattr(stored_scores, "ALONE", alone)
+        monkeypatch.setattr(stored_scores, "MIN_VALUES_PER_CLIENT", alone)
         for part in ("train", "test"):
             own = clients(data)
             tallies.append(own.tally(W, getattr(own, part), every))
@@ -48,25 +50,25 @@ def test_scores_are_those_of_gathered_rows(kind, block, monkeypatch):
 
 
 def spans(network, rows, inside):
-    return stored_scores.spans(network, torch.tensor(rows).flatten(), torch.tensor(inside))
+    return stored_scores.find_spans(network, torch.tensor(rows).flatten(), torch.tensor(inside))
 
 
 def test_rows_are_read_in_the_store_only_where_they_lie_together(monkeypatch):
-    monkeypatch.setattr(stored_scores, "ALONE", 0)
+    monkeypatch.setattr(stored_scores, "MIN_VALUES_PER_CLIENT", 0)
     network = fl.models.linear().build((8,), 3)
     together = [[5, 6, 7], [0, 1, 0]], [[True, True, True], [True, True, False]]
     assert spans(network, *together) == [(5, 3), (0, 2)]
     assert spans(network, [[5, 7, 6], [0, 1, 0]], together[1]) is None
     assert spans(fl.models.mlp(4).build((8,), 3), *together) is None
-    monkeypatch.setattr(stored_scores, "ALONE", 21)  # values of a client: 2.5 rows of 8
+    monkeypatch.setattr(stored_scores, "MIN_VALUES_PER_CLIENT", 21)  # values of a client: 2.5 rows of 8
     assert spans(network, *together) is None
-    monkeypatch.setattr(stored_scores, "ALONE", 20)
+    monkeypatch.setattr(stored_scores, "MIN_VALUES_PER_CLIENT", 20)
     assert spans(network, *together) is not None
 
 
 @pytest.mark.parametrize("scaled", ["none", "pooled"])
 def test_fit_on_scaled_and_plain_rows_is_scored_alike_by_both_engines(scaled, monkeypatch):
-    monkeypatch.setattr(stored_scores, "ALONE", 0)
+    monkeypatch.setattr(stored_scores, "MIN_VALUES_PER_CLIENT", 0)
     data = federation("labels").scaled(scaled)
     here, apart = (
         fl.fit(fl.Local(), data, fl.models.linear(), rounds=2, engine=engine, dtype="float64")

@@ -9,11 +9,11 @@ import torch
 import fedlap as fl
 from fedlap.errors import DivergedError
 from fedlap.training import packing, tuning
-from fedlap.training.jobs import Job, suited
-from fedlap.training.packing import Sized
+from fedlap.training.jobs import Job, bind_algorithm
+from fedlap.training.packing import SizedJob
 from fedlap.training.schedule import Schedule
 from fedlap.training.scores import Score
-from fedlap.training.tuning import grid
+from fedlap.training.tuning import default_grid
 from random_inputs import random_arrays, random_weights
 
 LINEAR = fl.models.linear()
@@ -89,7 +89,7 @@ def test_all_folds_and_candidates_are_one_stack(federation, graph, monkeypatch):
     sizes = []
     fit_all = tuning.fit_all
     monkeypatch.setattr(
-        tuning, "fit_all", lambda trials, *rest: (sizes.append(len(trials)), fit_all(trials, *rest))[1]
+        tuning, "fit_all", lambda jobs, *rest: (sizes.append(len(jobs)), fit_all(jobs, *rest))[1]
     )
     fl.tune(fl.FedU(graph), federation, LINEAR, {"strength": [0.0, 0.1], "lr": [0.1, 0.2]}, folds=3, rounds=1)
     fl.tune(fl.Mocha(graph), federation, LINEAR, {"strength": [0.01, 0.1]}, folds=2, rounds=1)
@@ -100,28 +100,28 @@ def test_all_folds_and_candidates_are_one_stack(federation, graph, monkeypatch):
 def test_rows_that_runs_share_are_counted_once(federation, graph, monkeypatch):
     schedule = Schedule()
     wide = fl.Federation.from_arrays(random_arrays([50, 60], features=300), labels=3, scale="none")
-    model = suited(fl.FedAvg(), wide, LINEAR)[1]
-    shared = [Sized(Job(fl.FedAvg(), wide, LINEAR), model, schedule) for _ in range(6)]
-    apart = [replace(run, trial=replace(run.trial, federation=replace(wide))) for run in shared]
-    room = shared[0].data() + 6 * shared[0].models()
-    monkeypatch.setattr(packing, "_free", lambda _: room / packing.USABLE)
-    assert packing.stacks(shared) == [[0, 1, 2, 3, 4, 5]]
-    assert len(packing.stacks(apart)) > 1
-    monkeypatch.setattr(packing, "_free", lambda _: 0)
-    assert len(packing.stacks(shared)) == 6
+    model = bind_algorithm(fl.FedAvg(), wide, LINEAR)[1]
+    shared = [SizedJob(Job(fl.FedAvg(), wide, LINEAR), model, schedule) for _ in range(6)]
+    apart = [replace(run, job=replace(run.job, federation=replace(wide))) for run in shared]
+    room = shared[0].estimate_data_bytes() + 6 * shared[0].estimate_model_bytes()
+    monkeypatch.setattr(packing, "_measure_free_memory", lambda _: room / packing.STACK_MEMORY_SHARE)
+    assert packing.pack_jobs(shared) == [[0, 1, 2, 3, 4, 5]]
+    assert len(packing.pack_jobs(apart)) > 1
+    monkeypatch.setattr(packing, "_measure_free_memory", lambda _: 0)
+    assert len(packing.pack_jobs(shared)) == 6
 
 
 def test_models_at_work_fit_into_a_cpus_cache(federation, graph, monkeypatch):
     def runs(sample):
-        model = suited(fl.FedAvg(), federation, LINEAR)[1]
-        return [Sized(Job(fl.FedAvg(), federation, LINEAR), model, Schedule(sample=sample)) for _ in range(6)]
+        model = bind_algorithm(fl.FedAvg(), federation, LINEAR)[1]
+        return [SizedJob(Job(fl.FedAvg(), federation, LINEAR), model, Schedule(sample=sample)) for _ in range(6)]
 
     threads = torch.get_num_threads()
-    monkeypatch.setattr(packing, "CACHED", 2 * runs(1.0)[0].working() // threads + 1)
-    assert packing.stacks(runs(1.0)) == [[0, 1], [2, 3], [4, 5]]
-    assert packing.stacks(runs(0.5)) == [[0, 1, 2], [3, 4, 5]]
-    monkeypatch.setattr(packing, "CACHED", 0)
-    assert len(packing.stacks(runs(0.5))) == 6
+    monkeypatch.setattr(packing, "CACHED_PARAMETERS_PER_THREAD", 2 * runs(1.0)[0].count_updated_parameters() // threads + 1)
+    assert packing.pack_jobs(runs(1.0)) == [[0, 1], [2, 3], [4, 5]]
+    assert packing.pack_jobs(runs(0.5)) == [[0, 1, 2], [3, 4, 5]]
+    monkeypatch.setattr(packing, "CACHED_PARAMETERS_PER_THREAD", 0)
+    assert len(packing.pack_jobs(runs(0.5))) == 6
 
 
 def test_graphs_and_anything_else_of_a_method_can_be_tried(federation, graph):
@@ -132,21 +132,21 @@ def test_graphs_and_anything_else_of_a_method_can_be_tried(federation, graph):
 
 def test_the_usual_grid(graph, federation):
     rho = graph.rho
-    made = grid(fl.FedU(graph, local_steps=2))
+    made = default_grid(fl.FedU(graph, local_steps=2))
     assert made["lr"] == [0.003, 0.01, 0.03, 0.1]
     largest = 2 / (0.03 * 2 * rho)
     assert largest / 2 < made["strength"][-1] <= largest
     assert all(float(f"{value:.0e}") == value for value in made["strength"])
     shares = np.array(made["strength"]) / made["strength"][-1]
     np.testing.assert_allclose(shares, [0.01, 0.03, 0.1, 0.3, 1], rtol=0.35)
-    assert grid(fl.FedU(graph, lr=0.1), fixed=["lr"]).keys() == {"strength"}
-    assert grid(fl.FedU(graph, lr=0.1, local_steps=2), fixed=["lr"])["strength"][-1] <= largest * 0.3
-    assert grid(fl.FedU(graph), fixed=["strength"]).keys() == {"lr"}
-    assert grid(fl.FedU(fl.Graph.empty(federation.clients))).keys() == {"lr"}
-    assert grid(fl.Local()).keys() == {"lr"}
-    assert grid(fl.Mocha(graph)).keys() == {"strength"}
-    assert grid(fl.NetworkLasso(graph, smoothing=0.1))["strength"][-1] <= 0.1 * 2 / (0.03 * 5 * rho)
-    for strength in grid(fl.FedU(graph))["strength"]:
+    assert default_grid(fl.FedU(graph, lr=0.1), fixed=["lr"]).keys() == {"strength"}
+    assert default_grid(fl.FedU(graph, lr=0.1, local_steps=2), fixed=["lr"])["strength"][-1] <= largest * 0.3
+    assert default_grid(fl.FedU(graph), fixed=["strength"]).keys() == {"lr"}
+    assert default_grid(fl.FedU(fl.Graph.empty(federation.clients))).keys() == {"lr"}
+    assert default_grid(fl.Local()).keys() == {"lr"}
+    assert default_grid(fl.Mocha(graph)).keys() == {"strength"}
+    assert default_grid(fl.NetworkLasso(graph, smoothing=0.1))["strength"][-1] <= 0.1 * 2 / (0.03 * 5 * rho)
+    for strength in default_grid(fl.FedU(graph))["strength"]:
         fl.FedU(graph, strength, lr=0.03)  # none is refused at the middle rate
 
 
@@ -159,7 +159,7 @@ def test_what_the_method_refuses_is_left_out_and_told(federation, graph):
     vary = {"strength": [0.01, 1.9 / (0.03 * 5 * graph.rho)]}  # stable where all work
     sampled = fl.tune(fl.FedU(graph), federation, LINEAR, vary, folds=2, rounds=1, sample=0.2)
     assert "clients a round" in str(sampled.refused[0][1])
-    with pytest.raises(fl.InputError, match="every candidate is refused; the first: fedu: strength"):
+    with pytest.raises(fl.InputError, match="every candidate is invalid; the first: fedu: strength"):
         fl.tune(fl.FedU(graph), federation, LINEAR, {"strength": [1e6, 2e6]}, folds=2, rounds=1)
 
 
@@ -184,21 +184,21 @@ def test_a_lower_loss_is_better_where_targets_are_real():
     [
         ({"nope": [1]}, "unknown setting of FedU 'nope'"),
         ({"problem": [1]}, "unknown setting of FedU 'problem'"),
-        ({}, "there is nothing to try"),
-        ({"lr": []}, "there is nothing to try"),
+        ({}, "vary has no values"),
+        ({"lr": []}, "vary has no values"),
     ],
 )
 def test_mistakes_are_one_line(federation, graph, vary, says):
     with pytest.raises(fl.InputError, match=says):
         fl.tune(fl.FedU(graph), federation, LINEAR, vary)
-    with pytest.raises(fl.InputError, match="give an object"):
+    with pytest.raises(fl.InputError, match="pass an instance"):
         fl.tune(fl.FedU, federation, LINEAR)
 
 
 def test_the_order_of_clients_changes_nothing(federation):
     graph = fl.Graph.from_matrix(random_weights(federation.clients), federation.clients)
     vary = {"strength": [0.01, 0.1]}
-    turned = federation.reordered(federation.clients[::-1])
+    turned = federation.reorder(federation.clients[::-1])
     one, other = (
         fl.tune(fl.FedU(graph), each, LINEAR, vary, folds=3, rounds=5, dtype="float64")
         for each in (federation, turned)

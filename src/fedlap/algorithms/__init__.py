@@ -1,4 +1,4 @@
-"""The methods, one file each."""
+"""Federated learning methods, one file per method, and the registry of their names."""
 
 from typing import Final
 
@@ -14,19 +14,19 @@ from fedlap.algorithms.global_model import Global
 from fedlap.algorithms.interface import (
     Adapting,
     Algorithm,
+    Binding,
     Certified,
+    GatheredRows,
     Grouping,
     Overwriting,
-    Own,
     PeerAlgorithm,
     Penalised,
     Pooling,
-    Rows,
+    RowUpdate,
     Sampling,
     ServerAlgorithm,
     State,
     Steady,
-    Suited,
 )
 from fedlap.algorithms.l2gd import L2GD
 from fedlap.algorithms.local import Local
@@ -64,6 +64,7 @@ __all__ = [
     "L2GD",
     "Adapting",
     "Algorithm",
+    "Binding",
     "Certified",
     "Coupled",
     "DFedU",
@@ -73,24 +74,23 @@ __all__ = [
     "FedProx",
     "FedU",
     "FedULearned",
+    "GatheredRows",
     "Global",
     "Grouping",
     "Local",
     "Mocha",
     "NetworkLasso",
     "Overwriting",
-    "Own",
     "PFedMe",
     "PeerAlgorithm",
     "Penalised",
     "PerFedAvg",
     "Pooling",
-    "Rows",
+    "RowUpdate",
     "Sampling",
     "Scaffold",
     "ServerAlgorithm",
     "State",
     "Steady",
-    "Suited",
     "Task",
 ]

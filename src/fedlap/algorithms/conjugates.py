@@ -1,6 +1,6 @@
-"""Losses of a score, their conjugates, and the best of one dual variable: what coordinate ascent needs.
+"""Losses, their conjugates and the update of one dual variable, for dual coordinate ascent.
 
-All of them work entry by entry, on tensors of any one shape.
+All functions work entry by entry, on tensors of equal shape.
 """
 
 from typing import Final, Protocol, runtime_checkable
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-# Newton's steps, from a start near enough everywhere for these to reach the last digits.
-NEWTON = {torch.float64: 4, torch.float32: 3}
+# Newton steps per dtype. The start is near enough everywhere for them to reach the last digits.
+NEWTON_STEPS = {torch.float64: 4, torch.float32: 3}
 
 
 @runtime_checkable
@@ -25,8 +25,8 @@ class Conjugate(Protocol):
         """ℓ*(−a)."""
         ...
 
-    def best(self, a: Tensor, z: Tensor, y: Tensor, c: Tensor) -> Tensor:
-        """The b with the least ℓ*(−b) + z b + (c/2)(b − a)²."""
+    def minimise(self, a: Tensor, z: Tensor, y: Tensor, c: Tensor) -> Tensor:
+        """Return the b that minimises ℓ*(−b) + z b + (c/2)(b − a)²."""
         ...
 
 
@@ -41,8 +41,8 @@ class Squared:
         """ℓ*(−a)."""
         return (a / 2 - y) * a
 
-    def best(self, a: Tensor, z: Tensor, y: Tensor, c: Tensor) -> Tensor:
-        """The b with the least ℓ*(−b) + z b + (c/2)(b − a)²."""
+    def minimise(self, a: Tensor, z: Tensor, y: Tensor, c: Tensor) -> Tensor:
+        """Return the b that minimises ℓ*(−b) + z b + (c/2)(b − a)²."""
         return a + (y - z - a) / (1 + c)
 
 
@@ -59,8 +59,8 @@ class Hinge:
         """ℓ*(−a)."""
         return (a / 2 - y) * a
 
-    def best(self, a: Tensor, z: Tensor, y: Tensor, c: Tensor) -> Tensor:
-        """Where the squared loss has it, moved into [0, 1]."""
+    def minimise(self, a: Tensor, z: Tensor, y: Tensor, c: Tensor) -> Tensor:
+        """Return the minimiser for the squared loss, with y b clipped to [0, 1]."""
         return y * (y * (a + (y - z - a) / (1 + c))).clamp(0, 1)
 
 
@@ -76,26 +76,26 @@ class Logistic:
         b = (a * y).clamp(0, 1)
         return torch.xlogy(b, b) + torch.xlogy(1 - b, 1 - b)
 
-    def best(self, a: Tensor, z: Tensor, y: Tensor, c: Tensor) -> Tensor:
-        """y σ(t) with t + c σ(t) = d = y(ca − z), σ the logistic function.
+    def minimise(self, a: Tensor, z: Tensor, y: Tensor, c: Tensor) -> Tensor:
+        """Return y σ(t) with t + c σ(t) = d = y(ca − z), where σ is the logistic function.
 
-        Seen from the side where t ≤ 0, the left is convex in t, so that Newton's steps cannot leave; they
-        begin at the root with eᵗ for σ(t), d − L(ceᵈ) with Lambert's function L (to a percent, after
-        Winitzki), written such that large c and d do not cancel.
+        By symmetry it suffices to solve for t ≤ 0, where the left-hand side is convex in t, so that Newton's
+        steps stay there. They start at the root with eᵗ for σ(t), which is d − L(ceᵈ) with Lambert's function
+        L (to one per cent, after Winitzki), written such that large c and d do not cancel.
         """
         d = y * (c * a - z)
         other = c - d  # the d of −t
-        low, over, log = torch.minimum(d, other), 1 / c, c.log()
-        whole = log + low
-        rest = softplus(-whole)
-        near = whole.add_(rest)  # softplus(whole)
-        t = torch.addcmul(rest.add_(log).neg_(), near, near.log1p() / (2 + near)).clamp_max_(0)
-        for step in range(NEWTON[t.dtype]):
-            # Of σ(t) + (t − d)/c, in as few operations as can be: each is made for every row by itself.
+        low, inverse, log = torch.minimum(d, other), 1 / c, c.log()
+        exponent = log + low
+        rest = softplus(-exponent)
+        soft = exponent.add_(rest)  # softplus(exponent)
+        t = torch.addcmul(rest.add_(log).neg_(), soft, soft.log1p() / (2 + soft)).clamp_max_(0)
+        for step in range(NEWTON_STEPS[t.dtype]):
+            # A step on σ(t) + (t − d)/c, in as few operations as possible: all of them run once per row.
             p = t.sigmoid()
-            slope = torch.addcmul(over, p, p, value=-1).add_(p)
-            t.addcdiv_(p.addcmul_(t - low, over), slope, value=-1)
-            if step == 0:  # after which steps come from above
+            slope = torch.addcmul(inverse, p, p, value=-1).add_(p)
+            t.addcdiv_(p.addcmul_(t - low, inverse), slope, value=-1)
+            if step == 0:  # later steps approach the root from above
                 t.clamp_max_(0)
         return t.copysign_(d.sub_(other)).sigmoid_().mul_(y)
 

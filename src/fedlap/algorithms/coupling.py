@@ -1,9 +1,9 @@
-"""How strongly a graph pulls models together, and how strongly it may."""
+"""Strength of the pull between neighbours on a graph, and its limits of stability."""
 
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args, runtime_checkable
 
-from fedlap.errors import InputError, real
+from fedlap.errors import InputError, check_number
 from fedlap.graph import Graph
 
 Mixing = Literal["explicit", "implicit"]
@@ -11,21 +11,21 @@ Mixing = Literal["explicit", "implicit"]
 
 @dataclass(frozen=True)
 class Coupling:
-    """How strongly neighbours are pulled together in a round of R local steps of length μ."""
+    """Pull between neighbours in a round of R local steps of length μ."""
 
     graph: Graph
     strength: float | None
     lr: float
     repeats: int
-    smoothing: float = 1.0  # the pull of a neighbour is its distance over this, or less
-    mixing: Mixing = "explicit"  # a step against the pull, or to where the pull afterwards leads back from
+    smoothing: float = 1.0  # ε: a neighbour pulls with its distance over ε, or less
+    mixing: Mixing = "explicit"  # a gradient step on the penalty, or a backward Euler step
 
     @property
     def eta(self) -> float:
-        """η as given, or min(0.01, 1/(μRρ)), ρ over the smoothing."""
+        """η: the strength if it is given, else min(0.01, ε/(μRρ)) with the smoothing ε."""
         if self.strength is not None:
             return self.strength
-        return min(0.01, 1 / self.unit) if self.unit > 0 else 0.01
+        return min(0.01, 1 / self.product_per_strength) if self.product_per_strength > 0 else 0.01
 
     @property
     def step(self) -> float:
@@ -33,53 +33,53 @@ class Coupling:
         return self.lr * self.repeats * self.eta
 
     @property
-    def unit(self) -> float:
-        """μRρ, over the smoothing; mixing is stable where this times η is at most 2."""
+    def product_per_strength(self) -> float:
+        """μRρ/ε with the smoothing ε; mixing is stable if this times η is at most 2."""
         return self.lr * self.repeats * self.graph.rho / self.smoothing
 
     @property
     def formula(self) -> str:
-        """What stability depends on, in the words of the settings."""
+        """Formula of the product that decides stability, in the names of the settings."""
         return "lr·R·strength·ρ" if self.smoothing == 1 else "lr·R·strength·ρ/smoothing"
 
     @property
     def product(self) -> float:
-        """μRηρ; mixing is stable up to 2."""
-        return self.unit * self.eta
+        """μRηρ/ε; mixing is stable up to 2."""
+        return self.product_per_strength * self.eta
 
     @property
-    def stable(self) -> bool:
-        """Whether mixing alone makes no disagreement grow."""
+    def is_stable(self) -> bool:
+        """True if mixing alone never increases the disagreement between clients."""
         return self.mixing == "implicit" or self.product <= 2 * (1 + 1e-12)
 
     def check(self, name: str, allow_unstable: bool) -> None:
-        """Refuse a negative strength, and one past the limit of stability unless that is wanted."""
-        real("strength", self.eta, zero=True, scope=name)
+        """Raise InputError for a negative strength, or an unstable one unless `allow_unstable`."""
+        check_number("strength", self.eta, zero=True, scope=name)
         if self.mixing not in get_args(Mixing):
             raise InputError(
-                f"mixing = {self.mixing!r}; it must be {' or '.join(get_args(Mixing))}",
+                f"mixing = {self.mixing!r}; use {' or '.join(get_args(Mixing))}",
                 field="mixing",
                 scope=name,
             )
-        if not self.stable and not allow_unstable:
-            other = "mixing = implicit or " if self.smoothing == 1 else ""
+        if not self.is_stable and not allow_unstable:
+            alternative = "mixing = implicit or " if self.smoothing == 1 else ""
             raise InputError(
                 f"strength = {self.eta:g} is too large: {self.formula} = {self.lr:g}·{self.repeats}·"
                 f"{self.eta:g}·{self.graph.rho:g}{'' if self.smoothing == 1 else f'/{self.smoothing:g}'} = "
-                f"{self.product:.4g} > 2 and mixing would not settle; take a strength of at most "
-                f"{2 / self.unit:.4g}, or set {other}allow_unstable",
+                f"{self.product:.4g} > 2, so mixing would diverge; use a strength of at most "
+                f"{2 / self.product_per_strength:.4g}, or set {alternative}allow_unstable",
                 field="strength",
                 scope=name,
             )
 
     def check_sampling(self, name: str, degree: float, sampled: int, clients: int) -> None:
-        """Refuse a strength by which mixing with all neighbours takes back more than local steps gain."""
+        """Raise InputError if mixing with all neighbours would undo more than local steps gain."""
         lost = self.step * degree * (1 - sampled / clients)
         if self.mixing == "explicit" and lost >= 1:
             raise InputError(
-                f"strength = {self.eta:g} is too large for {sampled} of {clients} clients a "
-                f"round: lr·R·strength·degree·(1 − S/N) = {lost:.4g}, and from 1 on mixing takes back more "
-                f"than local steps gain; take a strength well below {self.eta / lost:.4g}, sample "
+                f"strength = {self.eta:g} is too large for {sampled} of {clients} clients per "
+                f"round: lr·R·strength·degree·(1 − S/N) = {lost:.4g}, and from 1 on mixing undoes more "
+                f"than local steps gain; use a strength well below {self.eta / lost:.4g}, sample "
                 "more clients, use mixing = implicit or neighbours = sampled, or set allow_unstable",
                 field="strength",
                 scope=name,
@@ -92,5 +92,5 @@ class Coupled(Protocol):
 
     @property
     def coupling(self) -> Coupling:
-        """The mixing of a round."""
+        """Strength and step of the mixing in each round."""
         ...

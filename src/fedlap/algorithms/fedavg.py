@@ -1,20 +1,18 @@
-"""FedAvg and FedProx: one model, the mean of what sampled clients made of it."""
+"""FedAvg and FedProx: one global model, the mean of the models that sampled clients train."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from jaxtyping import Float
-from torch import Tensor
+from fedlap.algorithms.interface import GlobalModel, Ids, Kind, Steadiness, check_local_work
+from fedlap.algorithms.task import ClientScalars, Task
+from fedlap.errors import check_number
+from fedlap.models.model import Stack
 
-from fedlap.algorithms.interface import Ids, Kind, One, Steadiness, check_work
-from fedlap.algorithms.task import Stack, Task
-from fedlap.errors import real
-
-Counted = tuple[Stack, Float[Tensor, "client 1"]]  # models, and how many rows each was trained on
+CountedModels = tuple[Stack, ClientScalars]  # models, and the number of rows each was trained on
 
 
-def mean(ups: Counted) -> One:
-    """Σ n_k w_k / Σ n_k."""
+def average_by_count(ups: CountedModels) -> GlobalModel:
+    """Return Σ n_k w_k / Σ n_k."""
     w, count = ups
     return (count * w).sum(0, keepdim=True) / count.sum()
 
@@ -28,7 +26,7 @@ class FedAvg:
     w ← Σ_k n_k w_k / Σ_k n_k                   at the server, over the sampled clients, n_k rows each
 
     lr: μ, the length of a local step; 0.03 as for every method here, not from the paper, which tunes it.
-    local_steps: R mini-batch steps a round (5 where neither is given), or …
+    local_steps: R mini-batch steps per round (5 if neither is given), or …
     local_epochs: … R passes over the client's rows (the paper's E, 1 to 20 there).
     """
 
@@ -44,33 +42,33 @@ class FedAvg:
     )
 
     def __post_init__(self) -> None:
-        check_work("fedavg", self.lr, self.local_steps, self.local_epochs)
+        check_local_work("fedavg", self.lr, self.local_steps, self.local_epochs)
 
-    def begin(self, start: Stack) -> tuple[One, None]:
-        """One model; where clients would start apart, their mean."""
+    def init(self, start: Stack) -> tuple[GlobalModel, None]:
+        """Start the global model at the mean of the clients' start models."""
         return start.mean(0, keepdim=True), None
 
-    def send(self, w: One, ids: Ids) -> Stack:
-        """The model."""
+    def send(self, w: GlobalModel, ids: Ids) -> Stack:
+        """Send the global model."""
         return w.expand(len(ids), -1)
 
-    def local(self, private: None, w: Stack, task: Task) -> tuple[None, Counted]:
-        """R mini-batch steps; the model and the number of rows are sent."""
-        w = task.descended(w, self.lr)
+    def local(self, private: None, w: Stack, task: Task) -> tuple[None, CountedModels]:
+        """Run R mini-batch steps; send the model and the row count."""
+        w = task.sgd(w, self.lr)
         return private, (w, task.count)
 
-    def merge(self, w: One, ids: Ids, ups: Counted) -> One:
-        """The count-weighted mean."""
-        return mean(ups)
+    def merge(self, w: GlobalModel, ids: Ids, ups: CountedModels) -> GlobalModel:
+        """Average the clients' models, weighted by their row counts."""
+        return average_by_count(ups)
 
-    def personal(self, w: One, private: None, clients: int) -> Stack:
-        """The one model, at every client."""
+    def personal_models(self, w: GlobalModel, private: None, clients: int) -> Stack:
+        """Return the global model for every client."""
         return w.expand(clients, -1)
 
 
 @dataclass(frozen=True)
 class FedProx:
-    """FedProx (Li et al. 2020, Algorithm 2): FedAvg whose clients are kept near the model they were told.
+    """FedProx (Li et al. 2020, Algorithm 2): FedAvg with clients pulled to the model they received.
 
     w_k ← w                                                  at each sampled client k
     w_k ← w_k − μ (∇F̃_k(w_k) + λ (w_k − w))                 R times
@@ -78,7 +76,7 @@ class FedProx:
 
     proximal: λ, the weight of (λ/2)‖w_k − w‖² (the paper's μ, tuned there in {0.001, 0.01, 0.1, 1}).
     lr: μ, the length of a local step; 0.03 as for every method here.
-    local_steps: R mini-batch steps a round (5 where neither is given), or …
+    local_steps: R mini-batch steps per round (5 if neither is given), or …
     local_epochs: … R passes over the client's rows (20 in the paper).
     """
 
@@ -95,26 +93,26 @@ class FedProx:
     )
 
     def __post_init__(self) -> None:
-        check_work("fedprox", self.lr, self.local_steps, self.local_epochs)
-        real("proximal", self.proximal, zero=True, scope="fedprox")
+        check_local_work("fedprox", self.lr, self.local_steps, self.local_epochs)
+        check_number("proximal", self.proximal, zero=True, scope="fedprox")
 
-    def begin(self, start: Stack) -> tuple[One, None]:
-        """One model; where clients would start apart, their mean."""
+    def init(self, start: Stack) -> tuple[GlobalModel, None]:
+        """Start the global model at the mean of the clients' start models."""
         return start.mean(0, keepdim=True), None
 
-    def send(self, w: One, ids: Ids) -> Stack:
-        """The model."""
+    def send(self, w: GlobalModel, ids: Ids) -> Stack:
+        """Send the global model."""
         return w.expand(len(ids), -1)
 
-    def local(self, private: None, told: Stack, task: Task) -> tuple[None, Counted]:
-        """R steps along the gradient and back towards what was told."""
-        w = task.pulled(told.clone(), self.lr, told, self.lr * self.proximal)
+    def local(self, private: None, received: Stack, task: Task) -> tuple[None, CountedModels]:
+        """Run R steps pulled to the received model; send the model and the row count."""
+        w = task.proximal_sgd(received.clone(), self.lr, received, self.lr * self.proximal)
         return private, (w, task.count)
 
-    def merge(self, w: One, ids: Ids, ups: Counted) -> One:
-        """The count-weighted mean."""
-        return mean(ups)
+    def merge(self, w: GlobalModel, ids: Ids, ups: CountedModels) -> GlobalModel:
+        """Average the clients' models, weighted by their row counts."""
+        return average_by_count(ups)
 
-    def personal(self, w: One, private: None, clients: int) -> Stack:
-        """The one model, at every client."""
+    def personal_models(self, w: GlobalModel, private: None, clients: int) -> Stack:
+        """Return the global model for every client."""
         return w.expand(clients, -1)

@@ -1,4 +1,4 @@
-"""FedPer: all share the first layers, and each client has last layers of its own."""
+"""FedPer: shared first layers, and personal last layers at each client."""
 
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -7,18 +7,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedlap.algorithms.fedavg import mean
-from fedlap.algorithms.interface import Algorithm, Ids, Kind, Steadiness, check_work
+from fedlap.algorithms.fedavg import average_by_count
+from fedlap.algorithms.interface import Algorithm, Ids, Kind, Steadiness, check_local_work
 from fedlap.algorithms.local import Local
-from fedlap.algorithms.task import Stack, Task
+from fedlap.algorithms.task import Task
 from fedlap.data.federation import Federation
-from fedlap.errors import UnsuitedError, whole
+from fedlap.errors import UnsuitedError, check_integer
 from fedlap.models import Model
+from fedlap.models.model import Stack
 
-One = Float[Tensor, "1 base"]
-Bases = Float[Tensor, "client base"]
-Heads = Float[Tensor, "client head"]
-Counted = tuple[Bases, Float[Tensor, "client 1"]]
+SharedBase = Float[Tensor, "1 base"]
+BaseStack = Float[Tensor, "client base"]
+HeadStack = Float[Tensor, "client head"]
+CountedBases = tuple[BaseStack, Float[Tensor, "client 1"]]
 
 
 @dataclass(frozen=True)
@@ -27,16 +28,16 @@ class FedPer:
 
     b_k ← b                                                  at each sampled client k
     (b_k, h_k) ← (b_k, h_k) − μ ∇F̃_k(b_k, h_k)              R times
-    b ← Σ_k n_k b_k / Σ_k n_k                                at the server, over the sampled, n_k rows each
+    b ← Σ_k n_k b_k / Σ_k n_k                                at the server, n_k rows at client k
 
     The head h_k, a model's last layers, stays with the client; only the base b crosses the wire. A client is
-    scored with (b, h_k) at the server's b. A layer is a part of the network with parameters of its own, in
-    the order of its state_dict. Where every layer is personal, as the one layer of a linear model is, nothing
-    is left to share and the method is Local.
+    scored with (b, h_k) at the server's b. A layer is a submodule that holds parameters, in the order of the
+    state_dict. If every layer is personal, like the one layer of a linear model, nothing is shared and the
+    method is Local.
 
-    personal_layers: how many layers are the head (1; the paper tries 1 to 4); at 0 this is FedAvg.
+    personal_layers: number of layers in the head (1; the paper tries 1 to 4); 0 is FedAvg.
     lr: μ, the length of a local step; 0.03 as for every method here.
-    local_steps: R mini-batch steps a round (5 where neither is given), or …
+    local_steps: R mini-batch steps per round (5 if neither is given), or …
     local_epochs: … R passes over the client's rows.
     """
 
@@ -44,7 +45,7 @@ class FedPer:
     lr: float = 0.03
     local_steps: int | None = None
     local_epochs: int | None = None
-    head: int = field(default=0, init=False, repr=False)  # how many parameters, as `suited` finds
+    head: int = field(default=0, init=False, repr=False)  # number of parameters in the head, set by `bind`
 
     kind: ClassVar[Kind] = "personal"
     steady: ClassVar[Steadiness] = "round"
@@ -54,52 +55,52 @@ class FedPer:
     )
 
     def __post_init__(self) -> None:
-        check_work("fedper", self.lr, self.local_steps, self.local_epochs)
-        whole("personal_layers", self.personal_layers, 0, scope="fedper")
+        check_local_work("fedper", self.lr, self.local_steps, self.local_epochs)
+        check_integer("personal_layers", self.personal_layers, 0, scope="fedper")
 
-    def suited(self, federation: Federation, model: Model) -> Algorithm:
-        """The same method for the layers of this model."""
-        sizes = layers(model.network.module(torch.zeros(model.size)))
+    def bind(self, federation: Federation, model: Model) -> Algorithm:
+        """Return the method for the layers of this model."""
+        sizes = count_layer_parameters(model.network.module(torch.zeros(model.size)))
         shared = len(sizes) - self.personal_layers
         if shared < 0:
             raise UnsuitedError(
-                f"personal_layers = {self.personal_layers}, and the model has {len(sizes)} in all; "
-                f"take at most {len(sizes)}",
+                f"personal_layers = {self.personal_layers}; expected at most {len(sizes)}, "
+                "the number of layers of the model",
                 field="personal_layers",
                 scope="fedper",
             )
         if shared == 0:
             return Local(self.lr, self.local_steps, self.local_epochs)
-        made = replace(self)
-        made.__dict__["head"] = sum(sizes[shared:])
-        return made
+        bound = replace(self)
+        bound.__dict__["head"] = sum(sizes[shared:])
+        return bound
 
-    def begin(self, start: Stack) -> tuple[One, Heads]:
-        """One base, the mean of the starts; each client's head begins at its own start."""
+    def init(self, start: Stack) -> tuple[SharedBase, HeadStack]:
+        """Start the base at the mean of the starts, and each head at its client's start."""
         base = start.shape[1] - self.head
         return start[:, :base].mean(0, keepdim=True), start[:, base:].clone()
 
-    def send(self, b: One, ids: Ids) -> Bases:
-        """The base."""
+    def send(self, b: SharedBase, ids: Ids) -> BaseStack:
+        """Send the base."""
         return b.expand(len(ids), -1)
 
-    def local(self, h: Heads, b: Bases, task: Task) -> tuple[Heads, Counted]:
-        """R mini-batch steps of both; the head is kept, the base is sent with the number of rows."""
+    def local(self, h: HeadStack, b: BaseStack, task: Task) -> tuple[HeadStack, CountedBases]:
+        """Run R mini-batch steps on both; store the head, send the base with the row count."""
         w = torch.cat([b, h], 1)
-        w = task.descended(w, self.lr)
+        w = task.sgd(w, self.lr)
         return w[:, b.shape[1] :].clone(), (w[:, : b.shape[1]].clone(), task.count)
 
-    def merge(self, b: One, ids: Ids, ups: Counted) -> One:
-        """The count-weighted mean of the bases."""
-        return mean(ups)
+    def merge(self, b: SharedBase, ids: Ids, ups: CountedBases) -> SharedBase:
+        """Average the bases, weighted by their row counts."""
+        return average_by_count(ups)
 
-    def personal(self, b: One, h: Heads, clients: int) -> Stack:
-        """The base with each client's head."""
+    def personal_models(self, b: SharedBase, h: HeadStack, clients: int) -> Stack:
+        """Return the base with each client's head."""
         return torch.cat([b.expand(clients, -1), h], 1)
 
 
-def layers(net: nn.Module) -> list[int]:
-    """How many trained parameters each layer has, in the order of the flat row."""
+def count_layer_parameters(net: nn.Module) -> list[int]:
+    """Return the number of trained parameters of each layer, in the order of the flat model."""
     sizes: dict[str, int] = {}
     for name, parameter in net.named_parameters():
         if parameter.requires_grad:

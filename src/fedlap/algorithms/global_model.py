@@ -1,21 +1,22 @@
-"""Global: one model on all rows, as if they could be brought together."""
+"""Global: one model, trained on the pooled rows of all clients."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedlap.algorithms.interface import Ids, Kind, One, Steadiness, check_work
-from fedlap.algorithms.task import Stack, Task
+from fedlap.algorithms.interface import GlobalModel, Ids, Kind, Steadiness, check_local_work
+from fedlap.algorithms.task import Task
 from fedlap.data.federation import Federation
+from fedlap.models.model import Stack
 
 
 @dataclass(frozen=True)
 class Global:
-    """Global: mini-batch descent on the training rows of all clients pooled; not federated.
+    """Global: mini-batch descent on the pooled training rows of all clients; not federated.
 
-    w ← w − μ ∇F̃(w)        R epochs a round, or R·S steps, where S clients would be sampled
+    w ← w − μ ∇F̃(w)        R epochs per round, or R·S steps if S clients would be sampled
 
     lr: μ, the length of a step.
-    local_steps: R, of which R·S are made a round (5 where neither is given), or …
+    local_steps: R, for R·S steps per round (5 if neither is given), or …
     local_epochs: … R passes over all rows.
     """
 
@@ -28,27 +29,27 @@ class Global:
     citation: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        check_work("global", self.lr, self.local_steps, self.local_epochs)
+        check_local_work("global", self.lr, self.local_steps, self.local_epochs)
 
     def view(self, federation: Federation) -> Federation:
-        """One client that owns every row."""
-        return federation.pooled()
+        """Return a federation of one client that owns every row."""
+        return federation.pool_clients()
 
-    def begin(self, start: Stack) -> tuple[None, One]:
-        """One model; where clients would start apart, their mean."""
+    def init(self, start: Stack) -> tuple[None, GlobalModel]:
+        """Start the global model at the mean of the clients' start models."""
         return None, start.mean(0, keepdim=True)
 
     def send(self, server: None, ids: Ids) -> None:
-        """Nothing."""
+        """Send nothing."""
 
     def local(self, w: Stack, down: None, task: Task) -> tuple[Stack, None]:
-        """Mini-batch steps on the pooled rows."""
-        w = task.descended(w, self.lr)
+        """Run mini-batch steps on the pooled rows."""
+        w = task.sgd(w, self.lr)
         return w, None
 
     def merge(self, server: None, ids: Ids, ups: None) -> None:
-        """Nothing."""
+        """Merge nothing; there is no server state."""
 
-    def personal(self, server: None, w: One, clients: int) -> Stack:
-        """The one model, at every client."""
+    def personal_models(self, server: None, w: GlobalModel, clients: int) -> Stack:
+        """Return the global model for every client."""
         return w.expand(clients, -1)

@@ -1,7 +1,8 @@
-"""What a method is: hyper-parameters and a few pure functions on stacks, one row a client.
+"""The protocol of a method: hyper-parameters and a few pure functions on stacks, with one row per client.
 
-`send`, `local` and `personal` never let one row look at another. Rows meet only in `merge` (at a server) or
-`mix` (at a peer, from what it heard). What crosses the wire is what `send` and `local` return.
+`send`, `local` and `personal_models` treat every row by itself. Rows meet only in `merge` (at a server) or
+in `mix` (at a peer, from the models it received). Only the values that `send` and `local` return cross the
+wire.
 """
 
 from dataclasses import dataclass
@@ -11,34 +12,35 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from fedlap.algorithms.local_work import LocalWork
-from fedlap.algorithms.task import Stack, Task
+from fedlap.algorithms.task import Task
 from fedlap.data.federation import Federation
-from fedlap.errors import real
+from fedlap.errors import check_number
 from fedlap.models import Model
+from fedlap.models.model import Stack
 
-Everyone = Float[Tensor, "vertex param"]  # all clients, and a server's vertex where there is one
-One = Float[Tensor, "1 param"]  # a model that all share
+VertexModels = Float[Tensor, "vertex param"]  # models of all clients, and of a server vertex if any
+GlobalModel = Float[Tensor, "1 param"]  # one model for all clients
 Ids = Int64[Tensor, "client"]
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """New values for some rows of what the server keeps; the others stay."""
+class RowUpdate:
+    """New values for the rows `ids` of a table in the server state; the other rows stay unchanged."""
 
     ids: Int64[Tensor, "row"]
     values: Float[Tensor, "row ..."]
 
 
 @dataclass(frozen=True, eq=False)
-class Own:
-    """Each client's own row of what is kept, read where the client works."""
+class GatheredRows:
+    """The rows `ids` of a state table, one per client; the engine gathers them where the clients run."""
 
     table: Float[Tensor, "row ..."]
     ids: Int64[Tensor, "client"]
 
 
-# What a server or a client keeps between rounds, or sends: a tensor, a tuple of such, or None. Each method
-# says in its own signatures which; what a client keeps or sends has clients on its first axis.
+# State between rounds, or a message: a tensor, a tuple of states, or None. The signatures of each method give
+# the exact type. Private state and messages have clients on their first axis.
 State = Any
 
 
@@ -48,7 +50,7 @@ Steadiness = Literal["local", "round"]
 
 @runtime_checkable
 class Algorithm(Protocol):
-    """What every method says of itself."""
+    """A method: its kind, its citation, its local settings and the functions that every method has."""
 
     kind: ClassVar[Kind]
     citation: ClassVar[str]
@@ -60,7 +62,7 @@ class Algorithm(Protocol):
 
     @property
     def local_steps(self) -> int | None:
-        """R mini-batch steps a round, or …"""
+        """R mini-batch steps per round, or …"""
         ...
 
     @property
@@ -68,80 +70,84 @@ class Algorithm(Protocol):
         """… R passes over the client's rows."""
         ...
 
-    def begin(self, start: Stack) -> tuple[State, State]:
-        """What the server keeps and what each client keeps, before the first round."""
+    def init(self, start: Stack) -> tuple[State, State]:
+        """Return the server state and the private state of all clients before the first round."""
         ...
 
     def local(self, private: State, down: State, task: Task) -> tuple[State, State]:
-        """A client's work: from its private state and what it was told, to both anew."""
+        """Run the local work of a round and return the new private state and the upload.
+
+        private: the private state of the clients at hand. down: the message that `send` returned for them.
+        """
         ...
 
-    def personal(self, server: State, private: State, clients: int) -> Stack:
-        """The model that each client is scored with."""
+    def personal_models(self, server: State, private: State, clients: int) -> Stack:
+        """Return the model that each client is scored with."""
         ...
 
 
 @runtime_checkable
 class ServerAlgorithm(Algorithm, Protocol):
-    """A method with a server that samples clients."""
+    """A method with a server, which samples clients."""
 
     def send(self, server: State, ids: Ids) -> State:
-        """What each sampled client is told: made anew, a part of what the server keeps, or `Own` of that."""
+        """Return the message to each sampled client: new tensors, views of the state, or `GatheredRows`."""
         ...
 
     def merge(self, server: State, ids: Ids, ups: State) -> State:
-        """What the server keeps next, or the `Rows` of it that change, from what clients sent.
+        """Return the next server state from the clients' uploads, with a `RowUpdate` where few rows change.
 
-        What they sent is handed over and may be written to.
+        The method owns `ups` and may write to it.
         """
         ...
 
 
 @runtime_checkable
 class PeerAlgorithm(Algorithm, Protocol):
-    """A method without a server: every client works in every round and hears its neighbours."""
+    """A method without a server: every client trains in every round and receives its neighbours' models."""
 
-    def hears(self, place: int) -> tuple[Int64[Tensor, "heard"], Float[Tensor, "heard"]]:
-        """The neighbours whose models a client receives, and their weights."""
+    def in_neighbours(self, place: int) -> tuple[Int64[Tensor, "heard"], Float[Tensor, "heard"]]:
+        """Return the positions of the neighbours whose models a client receives, and their weights."""
         ...
 
     @property
     def exchanges(self) -> int:
-        """How often, in a round, every client sends to its neighbours."""
+        """Number of times per round that every client sends to its neighbours."""
         ...
 
-    def messages(self) -> int:
-        """Models sent in a round, over all clients."""
+    def count_messages(self) -> int:
+        """Count the models sent per round, over all clients."""
         ...
 
     def mix(
         self,
         exchange: int,
-        own: tuple[Stack, ...],
-        heard: Float[Tensor, "client heard param"],
+        state: tuple[Stack, ...],
+        received: Float[Tensor, "client heard param"],
         weights: Float[Tensor, "client heard"],
     ) -> tuple[Stack, ...]:
-        """What a peer has after the first, second, … exchange, from what it had and heard.
+        """Return a peer's state after an exchange, from its state before and the models it received.
 
-        It begins with its model alone; the first of what it has is sent, and at last its next model.
+        Exchanges count from 0. Before the first one the state is the peer's model alone. The first entry of
+        the state is sent in every exchange; after the last one it is the peer's next model.
         """
         ...
 
     def mix_all(self, W: Stack) -> Stack:
-        """All exchanges of a round, at every client at once."""
+        """Return the models of all clients after all exchanges of a round."""
         ...
 
 
-# What some methods can do beyond that.
+# Abilities that only some methods have.
 
 
 @runtime_checkable
 class Steady(Protocol):
-    """A method that does the same operations whatever the numbers are: Python looks at no value.
+    """A method with static control flow: no tensor value decides in Python which operations run.
 
-    "local": its local work is so, whichever numbers its real-valued settings are, and uses no graph; several
-    runs of it, seeds and such settings, can then work as one stack. "round": sending and merging too; on a
-    GPU a round of it can then be recorded once and replayed.
+    "local": this holds for `local`, for any value of the real-valued settings, and `local` uses no graph.
+    Several runs that differ in seeds and in such settings can then train as one stack.
+    "round": it holds for `send` and `merge` as well. A GPU can then capture a round once and replay it.
     """
 
     steady: ClassVar[Steadiness]
@@ -149,29 +155,30 @@ class Steady(Protocol):
 
 @runtime_checkable
 class Overwriting(Protocol):
-    """A method whose clients, where all of them work, may do so in what is kept and not in a copy of it.
+    """A method whose clients may train in place in the stored models if all clients train in a round.
 
-    Its `local` makes steps on its models and nothing else; no `merge` asks then for what these were before.
+    Its `local` only makes steps on the models, and its `merge` never reads the old models of clients that
+    trained.
     """
 
     overwrites: ClassVar[Literal[True]]
 
 
 @runtime_checkable
-class Suited(Protocol):
+class Binding(Protocol):
     """A method that depends on the clients or the model it is used for."""
 
-    def suited(self, federation: Federation, model: Model) -> Algorithm:
-        """The same method for these; refuses what it cannot be used for."""
+    def bind(self, federation: Federation, model: Model) -> Algorithm:
+        """Return the method for these clients and this model; raise InputError if it cannot be used."""
         ...
 
 
 @runtime_checkable
 class Sampling(Protocol):
-    """A method that not every share of the clients suits."""
+    """A method that restricts how many clients may be sampled."""
 
     def check_sampling(self, sampled: int, clients: int) -> None:
-        """Refuse to be run with so few of so many in a round."""
+        """Raise InputError if the method cannot run with `sampled` of `clients` clients per round."""
         ...
 
 
@@ -180,17 +187,17 @@ class Pooling(Protocol):
     """A method that does not train the federation's clients one by one."""
 
     def view(self, federation: Federation) -> Federation:
-        """The clients that train."""
+        """Return the federation of the clients that train."""
         ...
 
 
 @runtime_checkable
 class Grouping(Protocol):
-    """A method whose local step takes several mini-batches."""
+    """A method whose local step uses several mini-batches."""
 
     @property
     def batches_per_step(self) -> int:
-        """How many."""
+        """Number of mini-batches per local step."""
         ...
 
 
@@ -199,29 +206,29 @@ class Penalised(Protocol):
     """A method whose objective is more than the sum of the clients' losses."""
 
     def penalty(self, server: State, private: State) -> Float[Tensor, ""]:
-        """What J(W) adds to that sum."""
+        """Return the term that J(W) adds to this sum."""
         ...
 
 
 @runtime_checkable
 class Adapting(Protocol):
-    """A method whose personal models are made from what it keeps and each client's training rows."""
+    """A method whose personal models depend on its state and on each client's training rows."""
 
     def adapt(self, w: Stack, task: Task) -> Stack:
-        """The models that clients are scored with, from those that `personal` gives."""
+        """Return the models that clients are scored with, from the result of `personal_models`."""
         ...
 
 
 @runtime_checkable
 class Certified(Protocol):
-    """A method that can bound how far it is from its optimum."""
+    """A method that can bound its distance from the optimum."""
 
     def gap(self, private: State, w: Stack, task: Task) -> Float[Tensor, "client 1"]:
-        """Each client's part of the duality gap, at its own model."""
+        """Return each client's part of the duality gap, at its model in `w`."""
         ...
 
 
-def check_work(name: str, lr: float, local_steps: int | None, local_epochs: int | None) -> None:
-    """Refuse a step length that is not a positive number, and work that is none."""
-    real("lr", lr, zero=False, scope=name)
+def check_local_work(name: str, lr: float, local_steps: int | None, local_epochs: int | None) -> None:
+    """Raise InputError unless `lr` is a positive number and the local work is at least one step or epoch."""
+    check_number("lr", lr, zero=False, scope=name)
     LocalWork.of(local_steps, local_epochs)

@@ -1,4 +1,4 @@
-"""L2GD: each client its own model, now and then a step towards the mean of all."""
+"""L2GD: one model per client, with random rounds that step towards the mean of all models."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -7,41 +7,45 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from fedlap.algorithms.interface import Ids, Kind, One, check_work
+from fedlap.algorithms.interface import GlobalModel, Ids, Kind, check_local_work
 from fedlap.algorithms.local_work import LocalWork
-from fedlap.algorithms.task import Stack, Task
-from fedlap.errors import InputError, real, whole
+from fedlap.algorithms.task import Task
+from fedlap.errors import InputError, check_integer, check_number
+from fedlap.models.model import Stack
 from fedlap.randomness import draws
 
-Kept = tuple[One, Int64[Tensor, ""]]  # the mean, and the number of rounds so far
-Told = tuple[Stack | None, Bool[Tensor, "client 2"]]  # the mean or nothing; this round's and the next coin
+L2GDServer = tuple[GlobalModel, Int64[Tensor, ""]]  # the mean model, and the number of rounds so far
+L2GDBroadcast = tuple[
+    Stack | None, Bool[Tensor, "client 2"]
+]  # the mean or None; coins of this round and the next
 
 
 @dataclass(frozen=True)
 class L2GD:
-    """L2GD (Hanzely and Richtárik 2020, Algorithm 1): in each round all work alone, or all near the mean.
+    """L2GD (Hanzely and Richtárik 2020, Algorithm 1): local rounds, and averaging rounds at random.
 
-    min_W Σ_k F_k(w_k) + (λ/2) Σ_k ‖w_k − w̄‖²               the problem, N times as the paper has it
+    min_W Σ_k F_k(w_k) + (λ/2) Σ_k ‖w_k − w̄‖²               the problem, N times the paper's objective
     w_k ← w_k − μ ∇F̃_k(w_k)                                 R times, in a round whose coin shows 0
     w_k ← w_k − γ (w_k − w̄)                                 in a round whose coin shows 1, with chance p
 
-    One coin is tossed for all clients. In the paper R = 1 (take local_steps = 1), μ = α/(N(1 − p)) and
-    γ = αλ/(Np), so that γ = μ(1 − p)λ/p. Here γ = μR(1 − p)λ/p, and R local steps leave the balance between
-    both terms as it is. γ = 1 makes all models the mean; the paper's theorem is for γ ≤ 1/2; γ > 2 is
-    refused, since averaging alone would diverge.
+    One coin is tossed for all clients. In the paper R = 1 (set local_steps = 1), μ = α/(N(1 − p)) and
+    γ = αλ/(Np), so that γ = μ(1 − p)λ/p. Here γ = μR(1 − p)λ/p, so that R does not change the balance between
+    both terms. γ = 1 replaces every model by the mean; the paper's theorem is for γ ≤ 1/2; γ > 2 is rejected,
+    since averaging alone would diverge.
 
-    Models stay with the clients. They are sent up at the end of a local round that averaging follows, and
-    the mean comes down in an averaging round, which does not change it: the next such round needs no new one.
-    In all other rounds the coins alone cross the wire. Where clients are sampled, w̄ is the mean over those
-    sampled in the last local round, and those sampled in the averaging round step towards it.
+    Models stay with the clients. Clients upload them at the end of a local round that an averaging round
+    follows; the server sends the mean in an averaging round. Averaging does not change the mean, so that
+    further averaging rounds need no upload. In all other rounds only the coins cross the wire. If clients are
+    sampled, w̄ is the mean over those sampled in the last local round, and those sampled in the averaging
+    round step towards it.
 
-    strength: λ, how much models should be alike (0.1, not from the paper). The problem is that of FedU on the
+    strength: λ, of the pull to the mean (0.1, not from the paper). The problem is that of FedU on the
         complete graph with η = λ/N.
-    probability: p, the chance of an averaging round (0.1, not from the paper, whose best is λ/(λ + L), with L
-        the largest curvature of F_k).
-    coin_seed: of the coins; they are the same for every seed of training.
+    probability: p, of an averaging round (0.1, not from the paper, whose optimum is λ/(λ + L), with L the
+        largest curvature of F_k).
+    coin_seed: seed of the coins; they do not depend on the seed of training.
     lr: μ, the length of a local step; 0.03 as for every method here.
-    local_steps: R mini-batch steps in a local round (5 where neither is given; 1 in the paper), or …
+    local_steps: R mini-batch steps in a local round (5 if neither is given; 1 in the paper), or …
     local_epochs: … R passes over the client's rows.
     """
 
@@ -59,19 +63,19 @@ class L2GD:
     )
 
     def __post_init__(self) -> None:
-        check_work("l2gd", self.lr, self.local_steps, self.local_epochs)
-        real("strength", self.strength, zero=True, scope="l2gd")
-        whole("coin_seed", self.coin_seed, scope="l2gd")
-        if real("probability", self.probability, zero=False, scope="l2gd") >= 1:
+        check_local_work("l2gd", self.lr, self.local_steps, self.local_epochs)
+        check_number("strength", self.strength, zero=True, scope="l2gd")
+        check_integer("coin_seed", self.coin_seed, scope="l2gd")
+        if check_number("probability", self.probability, zero=False, scope="l2gd") >= 1:
             raise InputError(
-                f"probability = {self.probability:g}; at 1 nobody would train; take less",
+                f"probability = {self.probability:g}; expected a number below 1 (at 1 no client trains)",
                 field="probability",
                 scope="l2gd",
             )
         if self.step > 2 * (1 + 1e-12):
             raise InputError(
                 f"strength = {self.strength:g} is too large: lr·R·(1 − p)·strength/p = {self.step:.4g} "
-                f"> 2, with p = {self.probability:g} the probability, and averaging would diverge; take a "
+                f"> 2, with p = {self.probability:g} the probability, so averaging would diverge; use a "
                 f"strength of at most {2 * self.strength / self.step:.4g}",
                 field="strength",
                 scope="l2gd",
@@ -79,42 +83,42 @@ class L2GD:
 
     @property
     def step(self) -> float:
-        """γ, how far models go towards the mean."""
+        """γ, the length of a step towards the mean."""
         repeats = LocalWork.of(self.local_steps, self.local_epochs).repeats
         return self.lr * repeats * (1 - self.probability) * self.strength / self.probability
 
-    def averages(self, round: int) -> bool:
-        """The coin of this round."""
+    def is_averaging_round(self, round: int) -> bool:
+        """Return the coin of a round."""
         return bool(draws(self.coin_seed, "coin", round).uniform(0, 0, 1) < self.probability)
 
-    def begin(self, start: Stack) -> tuple[Kept, Stack]:
-        """The server keeps the mean and counts rounds; each client keeps its own model."""
+    def init(self, start: Stack) -> tuple[L2GDServer, Stack]:
+        """Store the mean and the round count at the server, and each client's model as private state."""
         return (start.mean(0, keepdim=True), torch.tensor(0)), start.clone()
 
-    def send(self, server: Kept, ids: Ids) -> Told:
-        """The coins of this round and the next, and the mean where this one averages."""
+    def send(self, server: L2GDServer, ids: Ids) -> L2GDBroadcast:
+        """Send the coins of this round and the next, and the mean in an averaging round."""
         w, done = server
-        coins = self.averages(int(done) + 1), self.averages(int(done) + 2)
+        coins = self.is_averaging_round(int(done) + 1), self.is_averaging_round(int(done) + 2)
         mean = w.expand(len(ids), -1) if coins[0] else None
         return mean, torch.tensor(coins, device=w.device).expand(len(ids), -1)
 
-    def local(self, w: Stack, told: Told, task: Task) -> tuple[Stack, Stack | None]:
-        """A step towards the mean, or R mini-batch steps; then the model is sent where averaging follows."""
-        mean, coins = told
+    def local(self, w: Stack, received: L2GDBroadcast, task: Task) -> tuple[Stack, Stack | None]:
+        """Step towards the mean, or run R mini-batch steps and send the model if averaging follows."""
+        mean, coins = received
         if mean is not None:
             return w - self.step * (w - mean), None
-        w = task.descended(w, self.lr)
+        w = task.sgd(w, self.lr)
         return w, w if bool(coins[0, 1]) else None
 
-    def merge(self, server: Kept, ids: Ids, ups: Stack | None) -> Kept:
-        """The mean of what was sent."""
+    def merge(self, server: L2GDServer, ids: Ids, ups: Stack | None) -> L2GDServer:
+        """Average the uploaded models, if there are any."""
         w, done = server
         return w if ups is None else ups.mean(0, keepdim=True), done + 1
 
-    def penalty(self, server: Kept, w: Stack) -> Float[Tensor, ""]:
-        """(λ/2) Σ_k ‖w_k − w̄‖²."""
+    def penalty(self, server: L2GDServer, w: Stack) -> Float[Tensor, ""]:
+        """Return (λ/2) Σ_k ‖w_k − w̄‖²."""
         return self.strength / 2 * (w.double() - w.double().mean(0)).square().sum()
 
-    def personal(self, server: Kept, w: Stack, clients: int) -> Stack:
-        """Each client's own model."""
+    def personal_models(self, server: L2GDServer, w: Stack, clients: int) -> Stack:
+        """Return each client's model."""
         return w

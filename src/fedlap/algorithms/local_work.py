@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from fedlap.errors import InputError, whole
+from fedlap.errors import InputError, check_integer
 
 BatchSize = int | Literal["all"]
 
 
-DEFAULT_STEPS = 5  # of a client in a round, where neither steps nor epochs are given
+DEFAULT_STEPS = 5  # per client and round, if neither steps nor epochs are given
 
 
 @dataclass(frozen=True)
@@ -20,26 +20,26 @@ class LocalWork:
 
     @staticmethod
     def of(local_steps: int | None, local_epochs: int | None) -> "LocalWork":
-        """What an algorithm's two fields say: steps (5 where neither is given) or epochs."""
+        """Return the work that a method's two fields describe: epochs, or steps (5 if neither is given)."""
         if local_steps is not None and local_epochs is not None:
             raise InputError(
-                f"local_steps = {local_steps} and local_epochs = {local_epochs} are both given; "
-                "give one of them",
+                f"local_steps = {local_steps} and local_epochs = {local_epochs} are both set; "
+                "set one of them",
                 field="local_steps",
                 scope="algorithm",
             )
         name, repeats = (
             ("local_steps", local_steps) if local_epochs is None else ("local_epochs", local_epochs)
         )
-        repeats = whole(name, DEFAULT_STEPS if repeats is None else repeats, 1, scope="algorithm")
+        repeats = check_integer(name, DEFAULT_STEPS if repeats is None else repeats, 1, scope="algorithm")
         return LocalWork(repeats, local_epochs is not None)
 
-    def steps(self, rows: int, batch: BatchSize) -> int:
-        """How many mini-batches a client with so many rows has in a round."""
+    def count_steps(self, rows: int, batch: BatchSize) -> int:
+        """Count the mini-batches per round of a client with this number of rows."""
         if not self.epochs or batch == "all":
             return self.repeats
         return self.repeats * -(-rows // batch)
 
-    def times(self, factor: int) -> "LocalWork":
-        """More steps; a pass stays a pass."""
+    def multiply(self, factor: int) -> "LocalWork":
+        """Return `factor` times as many steps; epochs stay unchanged."""
         return self if self.epochs else LocalWork(self.repeats * factor, False)

@@ -1,4 +1,4 @@
-"""MOCHA: linear models kept close over a graph, trained in the dual, row by row."""
+"""MOCHA: linear models, pulled together along a graph and trained in the dual, row by row."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -10,45 +10,46 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from fedlap.algorithms.conjugates import CONJUGATES, Conjugate
-from fedlap.algorithms.interface import Everyone, Ids, Kind, Rows, Steadiness
+from fedlap.algorithms.interface import Ids, Kind, RowUpdate, Steadiness, VertexModels
 from fedlap.algorithms.local_work import LocalWork
-from fedlap.algorithms.per_run import at_rows
-from fedlap.algorithms.task import Stack, Task
+from fedlap.algorithms.per_run import take_first_rows
+from fedlap.algorithms.task import ClientScalars, DualVariables, Task
 from fedlap.data.federation import Federation
-from fedlap.errors import InputError, UnsuitedError, real, unknown, whole
+from fedlap.errors import InputError, UnsuitedError, check_integer, check_number, unknown_name_error
 from fedlap.graph import Graph
 from fedlap.models import Model
 from fedlap.models.dense import DenseNetwork
-from fedlap.models.parameters import views
+from fedlap.models.model import Stack
+from fedlap.models.parameters import view_parameters
 from fedlap.randomness import draws
 
-BLOCK = 32  # rows of a mini-batch whose inner products are taken at once
-SHRINKAGE = 1e-3  # λ₂ where the model's l2 is zero
+ROWS_PER_GRAM_BLOCK = 32  # rows of a mini-batch whose inner products are computed together
+SHRINKAGE = 1e-3  # λ₂ if the model's l2 is zero
 EPSILON = 1e-6  # ε of a learned Ω
 
-Dual = Float[Tensor, "client row output"]  # α, a number for every row and score; zero past a client's rows
-Column = Float[Tensor, "client 1"]
-Told = tuple[Stack, Column, Column]  # w_k, σ′q_k and the share of the work
-Square = Float64[Tensor, "vertex vertex"]
-Kept = tuple[Everyone, Square, Float64[Tensor, ""], Float[Tensor, ""]]  # V, A⁻¹, σ′ and the rounds so far
+MochaBroadcast = tuple[Stack, ClientScalars, ClientScalars]  # w_k, σ′q_k, and the share of rows to use
+VertexMatrix = Float64[Tensor, "vertex vertex"]
+MochaServer = tuple[
+    VertexModels, VertexMatrix, Float64[Tensor, ""], Float[Tensor, ""]
+]  # V, A⁻¹, σ′ and the rounds so far
 
 
 @dataclass(frozen=True)
-class Problem:
-    """What the model and the targets say, which is all that clients work with."""
+class MochaProblem:
+    """The part of a problem that clients need: the linear network and the loss."""
 
     network: DenseNetwork
     loss: Conjugate
     classes: bool
-    l2: float  # the model's
+    l2: float  # of the model
 
 
 @dataclass(frozen=True, eq=False)
-class Clientele:
-    """What the server knows of the clients."""
+class ClientFacts:
+    """The part of a problem that the server needs: digests, the largest row count and λ₂."""
 
     digests: Int64[Tensor, "vertex"]
-    rows: int  # of the largest
+    rows: int  # of the largest client
     shrinkage: float  # λ₂
 
 
@@ -64,30 +65,31 @@ class Mocha:
 
     with A = 2(λ₁Ω + λ₂I) and q_k = (A⁻¹)_kk. The paper's losses are sums, without 1/n_k.
 
-    Rows of x end in a one, for the bias. For classes there is an α and a y = ±1 for each label (one against
-    the rest); scores still tell the cross-entropy. Training begins at α = 0, so at W = 0 whatever the start.
+    Rows of x end in a one, for the bias. For classes there is an α and a y = ±1 per label (one against the
+    rest); scores still report the cross-entropy. Training starts at α = 0, hence at W = 0 for any start.
     With the squared loss and λ₂ = l2/2, P is FedU's J(W).
 
-    The clients of a round move at once, and σ′ keeps them from moving too far together. Over these clients,
-    with Q the diagonal of A⁻¹, γ λ_max(Q^−½ A⁻¹ Q^−½) is the least with which D gains no less than γ times
-    what their subproblems do, so that it never falls; the paper bounds this by row sums, over all clients.
+    The clients of a round move simultaneously, and σ′ bounds their joint step. Over the sampled clients, with
+    Q the diagonal of A⁻¹, γ λ_max(Q^−½ A⁻¹ Q^−½) is the smallest σ′ for which D gains at least γ times the
+    gain of their subproblems, so that D never falls; the paper bounds it by row sums over all clients.
 
-    Ω may be learned (Zhang and Yeung 2010): Ω⁻¹ ← (WᵀW + εI)^½ / tr((WᵀW + εI)^½), ε = 1e-6, has the least
-    tr(WΩWᵀ) + ε tr Ω of all with tr Ω⁻¹ = 1. The dual's constraints are without Ω, so α and V stay, and
-    W = VA⁻¹ is taken anew.
+    Ω may be learned (Zhang and Yeung 2010): Ω⁻¹ ← (WᵀW + εI)^½ / tr((WᵀW + εI)^½), ε = 1e-6, minimises
+    tr(WΩWᵀ) + ε tr Ω subject to tr Ω⁻¹ = 1. The dual's constraints do not contain Ω, so α and V stay
+    unchanged, and W = VA⁻¹ is recomputed.
 
-    graph: whose models should be alike; the paper's Ω = (I − 11ᵀ/N)² is the complete graph of weight 1/N.
-    strength: η = 2λ₁, how much (0.01 as for FedU).
-    shrinkage: λ₂; by default l2/2, or 1e-3 (ours) where the model's l2 is zero: L alone is singular.
+    graph: the weights between clients; the paper's Ω = (I − 11ᵀ/N)² is the complete graph of weight 1/N.
+    strength: η = 2λ₁, of the pull (0.01 as for FedU).
+    shrinkage: λ₂; by default l2/2, or 1e-3 (not from the paper) if the model's l2 is zero: L alone is
+        singular.
     loss: "squared", "logistic" or "hinge" (smoothed, with smoothing 1; the paper's is not); "auto" is the
-        squared for real targets and the logistic for classes.
-    aggregation: γ, the share of each client's change that is taken (1, as in the paper).
-    safety: σ′; by default the least that is safe, as above.
+        squared loss for real targets and the logistic loss for classes.
+    aggregation: γ, the share of each client's change that is applied (1, as in the paper).
+    safety: σ′; by default the smallest safe value, as above.
     drop: the probability that a sampled client does nothing in a round (Δα = 0; the paper's θ = 1).
-    least_work: each client takes a share, drawn between this and 1, of each mini-batch's rows, rounded up.
-    work_seed: of these two draws, which are the same for every seed of training.
-    learn_every: rounds between learnings of Ω, which is L until the first; 0 keeps it.
-    local_steps: R mini-batches of rows a round (5 where neither is given), or …
+    least_work: each client uses a share, drawn between this and 1, of each mini-batch's rows, rounded up.
+    work_seed: seed of both draws, which do not depend on the seed of training.
+    learn_every: rounds between learnings of Ω, which is L until the first; 0 never learns it.
+    local_steps: R mini-batches of rows per round (5 if neither is given), or …
     local_epochs: … R passes over the client's rows; more of either solves the subproblem better (smaller θ).
     """
 
@@ -103,8 +105,8 @@ class Mocha:
     learn_every: int = 0
     local_steps: int | None = None
     local_epochs: int | None = None
-    problem: Problem = field(init=False, repr=False, compare=False)  # there once `suited`, and so is …
-    clientele: Clientele = field(init=False, repr=False, compare=False)
+    problem: MochaProblem = field(init=False, repr=False, compare=False)  # set by `bind`, like …
+    clientele: ClientFacts = field(init=False, repr=False, compare=False)
 
     kind: ClassVar[Kind] = "multi-task"
     steady: ClassVar[Steadiness] = "local"
@@ -115,34 +117,40 @@ class Mocha:
     def __post_init__(self) -> None:
         LocalWork.of(self.local_steps, self.local_epochs)
         if self.loss not in ("auto", *CONJUGATES):
-            raise unknown("loss of mocha", self.loss, ("auto", *CONJUGATES), field="loss")
-        real("strength", self.strength, zero=True, scope="mocha")
+            raise unknown_name_error("loss of mocha", self.loss, ("auto", *CONJUGATES), field="loss")
+        check_number("strength", self.strength, zero=True, scope="mocha")
         for name in ("shrinkage", "safety"):
             if (value := getattr(self, name)) is not None:
-                real(name, value, zero=False, scope="mocha")
+                check_number(name, value, zero=False, scope="mocha")
         for name, zero in (("aggregation", False), ("least_work", True)):
-            if real(name, value := getattr(self, name), zero=zero, scope="mocha") > 1:
-                raise InputError(f"{name} = {value}; it must be at most 1", field=name, scope="mocha")
-        if real("drop", self.drop, zero=True, scope="mocha") >= 1:
+            if check_number(name, value := getattr(self, name), zero=zero, scope="mocha") > 1:
+                raise InputError(
+                    f"{name} = {value}; expected a number of at most 1", field=name, scope="mocha"
+                )
+        if check_number("drop", self.drop, zero=True, scope="mocha") >= 1:
             raise InputError(
-                f"drop = {self.drop}; it must be below 1, or nobody ever works", field="drop", scope="mocha"
+                f"drop = {self.drop}; expected a number below 1 (at 1 no client trains)",
+                field="drop",
+                scope="mocha",
             )
-        whole("work_seed", self.work_seed, scope="mocha")
-        whole("learn_every", self.learn_every, 0, scope="mocha")
+        check_integer("work_seed", self.work_seed, scope="mocha")
+        check_integer("learn_every", self.learn_every, 0, scope="mocha")
 
     @property
     def lr(self) -> Any:
-        """γ, since no local step has a length to choose; a column of them in a stack of runs."""
+        """γ, as local steps have no length; a PerRun in a stack of several runs."""
         return self.aggregation
 
-    def suited(self, federation: Federation, model: Model) -> "Mocha":
-        """The same method for linear models on these clients, its graph in their order."""
+    def bind(self, federation: Federation, model: Model) -> "Mocha":
+        """Return the method for these clients and this linear model, with its graph in their order."""
         network, classes = model.network, federation.labels is not None
         if not isinstance(network, DenseNetwork) or len(network.widths) != 2:
-            raise UnsuitedError("only linear models have its dual; use the model 'linear'", scope="mocha")
+            raise UnsuitedError(
+                "the dual exists for linear models only; use the model 'linear'", scope="mocha"
+            )
         if self.graph.server:
             raise UnsuitedError(
-                "the graph has a server vertex, which has no dual; use one of clients", scope="mocha"
+                "the graph has a server vertex, which has no dual; use a graph of clients", scope="mocha"
             )
         if not classes and self.loss not in ("auto", "squared"):
             raise UnsuitedError(
@@ -153,126 +161,137 @@ class Mocha:
         loss = CONJUGATES[("logistic" if classes else "squared") if self.loss == "auto" else self.loss]
         shrinkage = (model.l2 / 2 or SHRINKAGE) if self.shrinkage is None else self.shrinkage
         rows = int(federation.train.count.max())
-        made = replace(self, graph=self.graph.aligned(federation.clients))
-        made.__dict__["problem"] = Problem(network, loss, classes, model.l2)
-        made.__dict__["clientele"] = Clientele(federation.digests, rows, shrinkage)
-        return made
+        bound = replace(self, graph=self.graph.align(federation.clients))
+        bound.__dict__["problem"] = MochaProblem(network, loss, classes, model.l2)
+        bound.__dict__["clientele"] = ClientFacts(federation.digests, rows, shrinkage)
+        return bound
 
-    def begin(self, start: Stack) -> tuple[Kept, Dual]:
-        """V = 0 and A⁻¹ at the server, α = 0 at the clients."""
+    def init(self, start: Stack) -> tuple[MochaServer, DualVariables]:
+        """Start with V = 0 and A⁻¹ at the server, and α = 0 at the clients."""
         unit = torch.eye(len(start), dtype=torch.float64, device=start.device)
-        laplacian = self.graph.laplacian_times(unit)
+        laplacian = self.graph.apply_laplacian(unit)
         inverse = torch.linalg.inv(self.strength * laplacian + 2 * self.clientele.shrinkage * unit)
         a = start.new_zeros(len(start), self.clientele.rows, self.problem.network.widths[-1])
-        rounds = torch.zeros((), dtype=start.dtype)  # on the host, where it is looked at
-        return (torch.zeros_like(start), inverse, self._safe(inverse), rounds), a
+        rounds = torch.zeros((), dtype=start.dtype)  # on the host, where Python reads it
+        return (torch.zeros_like(start), inverse, self._compute_safety(inverse), rounds), a
 
-    def send(self, server: Kept, ids: Ids) -> Told:
-        """Each sampled client is told its model, how its own changes move it, and its share of the work."""
+    def send(self, server: MochaServer, ids: Ids) -> MochaBroadcast:
+        """Send each sampled client its model, σ′q_k and its share of rows to use."""
         V, inverse, safety, rounds = server
-        near = inverse[ids]
-        safety = safety if len(ids) == len(V) else self._safe(near[:, ids])
+        rows = inverse[ids]
+        safety = safety if len(ids) == len(V) else self._compute_safety(rows[:, ids])
         step = (safety * inverse.diagonal()[ids]).unsqueeze(1)
-        return (near @ V.double()).to(V), step.to(V), self._shares(ids, int(rounds) + 1).to(V)
+        return (rows @ V.double()).to(V), step.to(V), self._draw_shares(ids, int(rounds) + 1).to(V)
 
-    def local(self, kept: Dual, told: Told, task: Task) -> tuple[Dual, Stack]:
-        """Coordinate ascent; α stays, γu is sent."""
-        w, step, share = told
-        reached, a = w.clone(), kept.clone()  # w + σ′q u, and α + Δα
-        each, loss = step / task.count, self.problem.loss
-        if not self.problem.classes or not task.ascended(reached, a, each, share, loss):
-            self._ascend(reached, a, each.unsqueeze(2), share, task)
-        part = at_rows(self.aggregation, len(w))
-        taken = torch.lerp(kept, a, part.unsqueeze(2) if isinstance(part, Tensor) else part)
-        return taken, part * (reached - w) / step
+    def local(
+        self, private: DualVariables, received: MochaBroadcast, task: Task
+    ) -> tuple[DualVariables, Stack]:
+        """Run dual coordinate ascent; store α, send γu."""
+        w, step, share = received
+        reached, a = w.clone(), private.clone()  # w + σ′q u, and α + Δα
+        scale, loss = step / task.count, self.problem.loss
+        if not self.problem.classes or not task.dual_coordinate_ascent(reached, a, scale, share, loss):
+            self._ascend(reached, a, scale.unsqueeze(2), share, task)
+        gamma = take_first_rows(self.aggregation, len(w))
+        alpha = torch.lerp(private, a, gamma.unsqueeze(2) if isinstance(gamma, Tensor) else gamma)
+        return alpha, gamma * (reached - w) / step
 
-    def _ascend(self, reached: Stack, a: Dual, factor: Tensor, share: Column, task: Task) -> None:
-        """The same step by step, in place."""
+    def _ascend(
+        self, reached: Stack, a: DualVariables, factor: Tensor, share: ClientScalars, task: Task
+    ) -> None:
+        """Run dual coordinate ascent row by row, in place, without a kernel."""
         loss = self.problem.loss
-        for x, y, number, todo in self._pieces(task, share):
+        for x, y, number, used in self._split_blocks(task, share):
             active, scale = len(x), factor[: len(x)]
-            weight, bias = views(reached[:active], self.problem.network.shapes)
+            weight, bias = view_parameters(reached[:active], self.problem.network.shapes)
             z = torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
-            among = (torch.bmm(x, x.mT) + 1) * scale  # what a change of one row's α adds to another's score
+            gram = (torch.bmm(x, x.mT) + 1) * scale  # effect of one row's Δα on another row's score
             old = a[:active].gather(1, number)
             change = torch.empty_like(old)
-            # Cut into rows once: each view that Python makes takes as long as a small product.
-            own = (old, z, y, torch.diagonal(among, dim1=1, dim2=2).unsqueeze(2), change, todo)
-            told_on = among.unsqueeze(3).unbind(2), change.unsqueeze(1).unbind(2)
-            rows = zip(*(each.unbind(1) for each in own), *told_on, strict=True)
-            for before, score, target, curved, moved, works, others, by in rows:
-                torch.sub(loss.best(before, score, target, curved), before, out=moved).mul_(works)
-                z.addcmul_(others, by)
+            # Rows are unbound once, since creating a view in Python takes as long as a small product.
+            per_row = (old, z, y, torch.diagonal(gram, dim1=1, dim2=2).unsqueeze(2), change, used)
+            effects = gram.unsqueeze(3).unbind(2), change.unsqueeze(1).unbind(2)
+            rows = zip(*(tensor.unbind(1) for tensor in per_row), *effects, strict=True)
+            for before, score, target, curvature, delta, is_used, column, by in rows:
+                torch.sub(loss.minimise(before, score, target, curvature), before, out=delta).mul_(is_used)
+                z.addcmul_(column, by)
             a[:active].scatter_add_(1, number, change)
             change *= scale
             weight.baddbmm_(change.mT, x)
             bias.add_(change.sum(1))
 
-    def merge(self, server: Kept, ids: Ids, ups: Stack) -> tuple[Rows | Tensor, Tensor, Tensor, Tensor]:
-        """V takes the changes; Ω is learned where its round has come."""
+    def merge(
+        self, server: MochaServer, ids: Ids, ups: Stack
+    ) -> tuple[RowUpdate | Tensor, Tensor, Tensor, Tensor]:
+        """Add the changes to V, and learn Ω every `learn_every` rounds."""
         V, inverse, safety, rounds = server
-        moved = Rows(ids, V[ids] + ups)
+        update = RowUpdate(ids, V[ids] + ups)
         if not self.learn_every or int(rounds + 1) % self.learn_every:
-            return moved, inverse, safety, rounds + 1
-        V = V.index_copy(0, ids, moved.values)
-        inverse = self._learned(inverse @ V.double())
-        return V, inverse, self._safe(inverse), rounds + 1
+            return update, inverse, safety, rounds + 1
+        V = V.index_copy(0, ids, update.values)
+        inverse = self._learn_inverse(inverse @ V.double())
+        return V, inverse, self._compute_safety(inverse), rounds + 1
 
-    def penalty(self, server: Kept, a: Dual) -> Float[Tensor, ""]:
-        """λ₁ tr(WΩWᵀ) + λ₂‖W‖², less what the model's l2 counts already."""
+    def penalty(self, server: MochaServer, a: DualVariables) -> Float[Tensor, ""]:
+        """Return λ₁ tr(WΩWᵀ) + λ₂‖W‖², minus the part that the model's l2 already counts."""
         V, inverse, _, _ = server
         W: Tensor = inverse @ V.double()
         return (V * W).sum() / 2 - self.problem.l2 / 2 * W.square().sum()
 
-    def gap(self, a: Dual, w: Stack, task: Task) -> Column:
-        """P(W) − D(α): 1/n_k Σ_i ℓ(w_k·x_i) + ℓ*(−α_i) + α_i w_k·x_i, none of which is negative."""
+    def gap(self, a: DualVariables, w: Stack, task: Task) -> ClientScalars:
+        """Return each client's part of P(W) − D(α), which is never negative.
+
+        1/n_k Σ_i ℓ(w_k·x_i) + ℓ*(−α_i) + α_i w_k·x_i
+        """
         total = w.new_zeros(len(w), 1)
         for batch, number in task.rows():
             active, loss = len(batch.x), self.problem.loss
-            z, y = self.problem.network.scores(w[:active], batch.x), self._targets(batch.y, w)
-            own = a[:active].gather(1, number.unsqueeze(2).expand_as(z))
-            apart = loss.value(z, y) + loss.conjugate(own, y) + own * z
-            total[:active] += (apart.sum(2) * batch.weight).sum(1, keepdim=True)
+            z, y = self.problem.network.scores(w[:active], batch.x), self._encode_targets(batch.y, w)
+            alpha = a[:active].gather(1, number.unsqueeze(2).expand_as(z))
+            gap = loss.value(z, y) + loss.conjugate(alpha, y) + alpha * z
+            total[:active] += (gap.sum(2) * batch.weight).sum(1, keepdim=True)
         return total
 
-    def personal(self, server: Kept, a: Dual, clients: int) -> Stack:
-        """W = VA⁻¹."""
+    def personal_models(self, server: MochaServer, a: DualVariables, clients: int) -> Stack:
+        """Return W = VA⁻¹."""
         return (server[1] @ server[0].double()).to(server[0])
 
-    def _safe(self, inverse: Square) -> Float64[Tensor, ""]:
-        """σ′ as given, or the least with which D cannot fall."""
+    def _compute_safety(self, inverse: VertexMatrix) -> Float64[Tensor, ""]:
+        """Return σ′: the setting, or the smallest value for which D cannot fall."""
         if self.safety is not None:
             return inverse.new_tensor(self.safety)
         root = inverse.diagonal().rsqrt()
         values: Tensor = torch.linalg.eigvalsh(inverse * root * root.unsqueeze(1))
         return self.aggregation * values[-1]
 
-    def _shares(self, ids: Ids, round: int) -> Column:
-        """How much of its work each client does in a round; nothing where it drops out."""
+    def _draw_shares(self, ids: Ids, round: int) -> ClientScalars:
+        """Draw the share of rows that each client uses in a round; zero if it drops out."""
         if self.drop == 0 and self.least_work == 1:
             return torch.ones(len(ids), 1, dtype=torch.float64, device=ids.device)
         stream = draws(self.work_seed, "heterogeneity", round)
         words = stream.words(self.clientele.digests.to(ids.device)[ids], 0, 2)
-        chance, more = ((words.double() + 0.5) / 2**32).split(1, dim=1)
-        return torch.where(chance < self.drop, 0.0, self.least_work + (1 - self.least_work) * more)
+        chance, extra = ((words.double() + 0.5) / 2**32).split(1, dim=1)
+        return torch.where(chance < self.drop, 0.0, self.least_work + (1 - self.least_work) * extra)
 
-    def _learned(self, W: Float64[Tensor, "vertex param"]) -> Square:
-        """A⁻¹ with the Ω of least tr(WΩWᵀ) + ε tr Ω where tr Ω⁻¹ = 1."""
+    def _learn_inverse(self, W: Float64[Tensor, "vertex param"]) -> VertexMatrix:
+        """Return A⁻¹ with the Ω that minimises tr(WΩWᵀ) + ε tr Ω subject to tr Ω⁻¹ = 1."""
         values, vectors = torch.linalg.eigh(W @ W.mT)
         root = (values.clamp_min(0) + EPSILON).sqrt()
         spectrum = self.strength * root.sum() / root + 2 * self.clientele.shrinkage
         return torch.mm(vectors / spectrum, vectors.mT)
 
-    def _targets(self, y: Tensor, like: Tensor) -> Float[Tensor, "client row output"]:
-        """Real targets as they are; ±1 for each label of classes."""
+    def _encode_targets(self, y: Tensor, like: Tensor) -> Float[Tensor, "client row output"]:
+        """Return real targets unchanged, and classes as ±1 per label."""
         return 2 * one_hot(y, self.problem.network.widths[-1]).to(like) - 1 if self.problem.classes else y
 
-    def _pieces(self, task: Task, share: Column) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """The round's rows, a few at a time: features, targets, numbers, and which are to be worked on."""
-        for batch, number in task.numbered():
+    def _split_blocks(
+        self, task: Task, share: ClientScalars
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Yield blocks of the round's rows: features, targets, row indices, and which rows are used."""
+        for batch, number in task.batches_with_indices():
             size = (batch.weight > 0).sum(1, keepdim=True)
-            todo = torch.arange(number.shape[1], device=size.device) < (share[: len(size)] * size).ceil()
-            y = self._targets(batch.y, batch.x)
-            at = number.unsqueeze(2).expand_as(y)
-            pieces = (batch.x.flatten(2), y, at, todo.unsqueeze(2))
-            yield from zip(*(piece.split(BLOCK, dim=1) for piece in pieces), strict=True)
+            used = torch.arange(number.shape[1], device=size.device) < (share[: len(size)] * size).ceil()
+            y = self._encode_targets(batch.y, batch.x)
+            index = number.unsqueeze(2).expand_as(y)
+            tensors = (batch.x.flatten(2), y, index, used.unsqueeze(2))
+            yield from zip(*(tensor.split(ROWS_PER_GRAM_BLOCK, dim=1) for tensor in tensors), strict=True)

@@ -1,4 +1,4 @@
-"""The network lasso: FedU with distances between neighbours in the place of their squares."""
+"""The network lasso: FedU with distances between neighbours instead of squared distances."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -9,15 +9,24 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from fedlap.algorithms.coupling import Coupling
-from fedlap.algorithms.interface import Everyone, Ids, Kind, Own, Rows, Steadiness, check_work
+from fedlap.algorithms.interface import (
+    GatheredRows,
+    Ids,
+    Kind,
+    RowUpdate,
+    Steadiness,
+    VertexModels,
+    check_local_work,
+)
 from fedlap.algorithms.local_work import LocalWork
-from fedlap.algorithms.task import Stack, Task
+from fedlap.algorithms.task import Task
 from fedlap.data.federation import Federation
-from fedlap.errors import real
+from fedlap.errors import check_number
 from fedlap.graph import Graph
 from fedlap.models import Model
+from fedlap.models.model import Stack
 
-BLOCK = 64  # vertices whose neighbours are looked at together
+VERTICES_PER_BLOCK = 64  # vertices whose neighbours are gathered together
 
 
 @dataclass(frozen=True)
@@ -28,22 +37,22 @@ class NetworkLasso:
     w_k ← w_k − μ ∇F̃_k(w_k)                                      R times, at each sampled client k
     w_k ← w_k − μRη Σ_ℓ a_kℓ (w_k − w_ℓ) / max(‖w_k − w_ℓ‖, ε)    at the server, all from the same old values
 
-    h is the distance of the paper's problem, made smooth near zero (Huber): h(r) = r²/(2ε) up to ε and
-    r − ε/2 from there on, so that mixing is a gradient step on J, stable where μRηρ/ε ≤ 2. A neighbour pulls
-    with a_kℓ at most, however far it is, where in FedU it pulls with a_kℓ times the distance; so clusters
-    come together and stay apart from each other. The paper's own solver is ADMM.
+    h is the distance of the paper's problem, smoothed near zero (Huber): h(r) = r²/(2ε) up to ε and r − ε/2
+    above, so that mixing is a gradient step on J, stable if μRηρ/ε ≤ 2. A neighbour pulls with a force of at
+    most a_kℓ at any distance; in FedU the force is a_kℓ times the distance. Clusters therefore contract and
+    stay apart from each other. The paper's solver is ADMM.
 
-    Unsampled neighbours count at their last model. A round takes a distance for each neighbour of a sampled
-    client, a block of clients at a time, and memory for one more model of each neighbour.
+    Unsampled neighbours count at their last model. A round computes one distance per neighbour of a sampled
+    client, in blocks of clients, and needs memory for one more model of each neighbour.
 
-    graph: whose models should be alike, a_kℓ; a server vertex (F₀ = 0) takes part in every round.
-    strength: η, how much; by default min(0.01, ε/(μRρ)), with ρ the largest eigenvalue of the Laplacian.
+    graph: a_kℓ, the weights between clients; a server vertex (F₀ = 0) takes part in every round.
+    strength: η, of the pull; by default min(0.01, ε/(μRρ)), with ρ the largest eigenvalue of the Laplacian.
     smoothing: ε, the distance up to which neighbours pull as in FedU with strength η/ε (0.1, not from the
         paper; models trained alone on the embedded data are 1 to 4 apart).
     lr: μ, the length of a local step.
-    local_steps: R mini-batch steps a round (5 where neither is given), or …
+    local_steps: R mini-batch steps per round (5 if neither is given), or …
     local_epochs: … R passes over the client's rows.
-    allow_unstable: take a strength with μRηρ/ε > 2, with which models nearer than ε may swing and not settle.
+    allow_unstable: accept a strength with μRηρ/ε > 2, with which models nearer than ε may oscillate.
     """
 
     graph: Graph
@@ -62,75 +71,77 @@ class NetworkLasso:
     )
 
     def __post_init__(self) -> None:
-        check_work("lasso", self.lr, self.local_steps, self.local_epochs)
-        real("smoothing", self.smoothing, zero=False, scope="lasso")
+        check_local_work("lasso", self.lr, self.local_steps, self.local_epochs)
+        check_number("smoothing", self.smoothing, zero=False, scope="lasso")
         self.coupling.check("lasso", self.allow_unstable)
 
-    def suited(self, federation: Federation, model: Model) -> "NetworkLasso":
-        """The same method with its graph in the federation's order of clients."""
-        return replace(self, graph=self.graph.aligned(federation.clients))
+    def bind(self, federation: Federation, model: Model) -> "NetworkLasso":
+        """Return the method with its graph in the federation's order of clients."""
+        return replace(self, graph=self.graph.align(federation.clients))
 
     @property
     def coupling(self) -> Coupling:
-        """The mixing of a round."""
+        """Strength and step of the mixing in each round."""
         repeats = LocalWork.of(self.local_steps, self.local_epochs).repeats
         return Coupling(self.graph, self.strength, self.lr, repeats, self.smoothing)
 
-    def begin(self, start: Stack) -> tuple[Tensor, None]:
-        """The server keeps every model; its own vertex, if any, begins at their mean."""
+    def init(self, start: Stack) -> tuple[Tensor, None]:
+        """Store every client's model at the server; a server vertex starts at their mean."""
         return (torch.cat([start, start.mean(0, keepdim=True)]) if self.graph.server else start.clone()), None
 
-    def send(self, W: Everyone, ids: Ids) -> Own:
-        """Each sampled client is told its own model."""
-        return Own(W, ids)
+    def send(self, W: VertexModels, ids: Ids) -> GatheredRows:
+        """Send each sampled client its model."""
+        return GatheredRows(W, ids)
 
     def local(self, private: None, w: Stack, task: Task) -> tuple[None, Stack]:
-        """R mini-batch steps."""
-        w = task.descended(w, self.lr)
+        """Run R mini-batch steps and send the model."""
+        w = task.sgd(w, self.lr)
         return private, w
 
-    def merge(self, W: Everyone, ids: Ids, ups: Stack) -> Rows:
-        """A step along the penalty's gradient, at the sampled clients."""
+    def merge(self, W: VertexModels, ids: Ids, ups: Stack) -> RowUpdate:
+        """Take a step along the penalty's gradient at the sampled clients."""
         if self.graph.server:
             ids, ups = torch.cat([ids, ids.new_full((1,), len(W) - 1)]), torch.cat([ups, W[-1:]])
         new = ids.new_full((len(W),), -1).index_copy(0, ids, torch.arange(len(ids), device=ids.device))
         pulls = []
-        for some, w in zip(ids.split(BLOCK), ups.split(BLOCK), strict=True):
-            near, weights = around(self.graph, some, W)
-            place = new[near]  # of a neighbour among those that worked, or −1
-            others = torch.where((place < 0).unsqueeze(1), W[near], ups[place])
-            force = weights / distances(w, others).clamp_min(self.smoothing)
+        for block, w in zip(ids.split(VERTICES_PER_BLOCK), ups.split(VERTICES_PER_BLOCK), strict=True):
+            neighbours, weights = gather_neighbours(self.graph, block, W)
+            place = new[neighbours]  # of a neighbour among the sampled clients, or −1
+            others = torch.where((place < 0).unsqueeze(1), W[neighbours], ups[place])
+            force = weights / compute_distances(w, others).clamp_min(self.smoothing)
             pulls.append(force.sum(1, keepdim=True) * w - force @ others)
-        return Rows(ids, ups - self.coupling.step * torch.cat(pulls))
+        return RowUpdate(ids, ups - self.coupling.step * torch.cat(pulls))
 
-    def penalty(self, W: Everyone, private: None) -> Float[Tensor, ""]:
-        """η Σ_{k<ℓ} a_kℓ h(‖w_k − w_ℓ‖)."""
+    def penalty(self, W: VertexModels, private: None) -> Float[Tensor, ""]:
+        """Return η Σ_{k<ℓ} a_kℓ h(‖w_k − w_ℓ‖)."""
         W = W.double()
         total = W.new_zeros(())
-        for ids in torch.arange(len(W), device=W.device).split(BLOCK):
-            near, weights = around(self.graph, ids, W)
-            apart = distances(W[ids], W[near])
-            close = apart.clamp_max(self.smoothing)
-            total = total + (weights * (close.square() / (2 * self.smoothing) + apart - close)).sum()
-        return self.coupling.eta / 2 * total  # every pair was met twice
+        for ids in torch.arange(len(W), device=W.device).split(VERTICES_PER_BLOCK):
+            neighbours, weights = gather_neighbours(self.graph, ids, W)
+            distance = compute_distances(W[ids], W[neighbours])
+            close = distance.clamp_max(self.smoothing)
+            total = total + (weights * (close.square() / (2 * self.smoothing) + distance - close)).sum()
+        return self.coupling.eta / 2 * total  # the sum counts every pair twice
 
-    def personal(self, W: Everyone, private: None, clients: int) -> Stack:
-        """Each client's own model."""
+    def personal_models(self, W: VertexModels, private: None, clients: int) -> Stack:
+        """Return each client's model."""
         return W[:clients]
 
 
-def around(graph: Graph, ids: Ids, W: Everyone) -> tuple[Int64[Tensor, "near"], Float[Tensor, "client near"]]:
-    """The vertices that are neighbours of any of these, and the weights between, where W is."""
-    each = [graph.neighbours(k) for k in ids.tolist()]
-    near = np.unique(np.concatenate([places for places, _ in each]))
-    weights = np.zeros((len(each), len(near)))
-    for row, (places, values) in zip(weights, each, strict=True):
-        row[np.searchsorted(near, places)] = values
-    return torch.from_numpy(near).to(W.device, torch.int64), torch.from_numpy(weights).to(W)
+def gather_neighbours(
+    graph: Graph, ids: Ids, W: VertexModels
+) -> tuple[Int64[Tensor, "near"], Float[Tensor, "client near"]]:
+    """Return the union of the neighbours of vertices `ids`, and the weights to them, on the device of W."""
+    lists = [graph.neighbours(k) for k in ids.tolist()]
+    union = np.unique(np.concatenate([places for places, _ in lists]))
+    weights = np.zeros((len(lists), len(union)))
+    for row, (places, values) in zip(weights, lists, strict=True):
+        row[np.searchsorted(union, places)] = values
+    return torch.from_numpy(union).to(W.device, torch.int64), torch.from_numpy(weights).to(W)
 
 
-def distances(
+def compute_distances(
     w: Float[Tensor, "client param"], others: Float[Tensor, "near param"]
 ) -> Float[Tensor, "client near"]:
-    """‖w_k − w_ℓ‖ without forming the differences, and without what products lose where models are close."""
+    """Return ‖w_k − w_ℓ‖ without storing the differences, and without cancellation for close models."""
     return torch.cdist(w, others, compute_mode="donot_use_mm_for_euclid_dist")

@@ -1,4 +1,4 @@
-"""Numbers that differ between the rows of a stack."""
+"""Settings that differ between the runs of one stack."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,62 +10,63 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class PerRun:
-    """A setting of several runs in one stack, one number a row; it takes part in arithmetic as a number does.
+    """A setting of several runs in one stack, with one number per row; arithmetic works as with a number.
 
-    Later mini-batches hold fewer clients, always the first ones, so it is cut to the rows that it meets.
+    Later mini-batches hold fewer clients, always the first of the stack. In arithmetic with a tensor, only as
+    many values are used as the tensor has rows.
     """
 
     values: Float[Tensor, "client 1"]
 
-    def rows(self, number: int) -> Float[Tensor, "row 1"]:
-        """Those of the first rows."""
-        return self.values[:number]
+    def take_first(self, rows: int) -> Float[Tensor, "row 1"]:
+        """Return the values of the first `rows` rows."""
+        return self.values[:rows]
 
     def __mul__(self, other: Any) -> Any:
-        return self._with(other, lambda own, its: own * its)
+        return self._combine(other, lambda a, b: a * b)
 
     def __rmul__(self, other: Any) -> Any:
-        return self._with(other, lambda own, its: its * own)
+        return self._combine(other, lambda a, b: b * a)
 
     def __add__(self, other: Any) -> Any:
-        return self._with(other, lambda own, its: own + its)
+        return self._combine(other, lambda a, b: a + b)
 
     def __radd__(self, other: Any) -> Any:
-        return self._with(other, lambda own, its: its + own)
+        return self._combine(other, lambda a, b: b + a)
 
     def __sub__(self, other: Any) -> Any:
-        return self._with(other, lambda own, its: own - its)
+        return self._combine(other, lambda a, b: a - b)
 
     def __rsub__(self, other: Any) -> Any:
-        return self._with(other, lambda own, its: its - own)
+        return self._combine(other, lambda a, b: b - a)
 
     def __truediv__(self, other: Any) -> Any:
-        return self._with(other, lambda own, its: own / its)
+        return self._combine(other, lambda a, b: a / b)
 
     def __rtruediv__(self, other: Any) -> Any:
-        return self._with(other, lambda own, its: its / own)
+        return self._combine(other, lambda a, b: b / a)
 
     def __neg__(self) -> "PerRun":
         return PerRun(-self.values)
 
-    def _with(self, other: Any, operation: Callable[[Any, Any], Tensor]) -> Any:
-        """With rows of numbers, such rows; with a number or another column, a column."""
+    def _combine(self, other: Any, operation: Callable[[Any, Any], Tensor]) -> Any:
+        """Return a tensor if `other` is one, else a PerRun."""
         if isinstance(other, Tensor):
-            return operation(self.rows(len(other)), other)
+            return operation(self.take_first(len(other)), other)
         return PerRun(operation(self.values, other.values if isinstance(other, PerRun) else other))
 
 
-Number = float | PerRun  # a setting that a stack of runs may have several of
+Number = float | PerRun  # a setting: one for all rows of a stack, or one per row
 
 
 @overload
-def at_rows(number: float, rows: int) -> float: ...
+def take_first_rows(number: float, rows: int) -> float: ...
 
 
 @overload
-def at_rows(number: PerRun, rows: int) -> Tensor: ...
+def take_first_rows(number: PerRun, rows: int) -> Tensor: ...
 
 
-def at_rows(number: Number, rows: int) -> float | Tensor:
-    """A number as it stands, or a column's first rows."""
-    return number.rows(rows) if isinstance(number, PerRun) else number
+def take_first_rows(number: Number, rows: int) -> float | Tensor:
+    """Return a number unchanged, and of a PerRun the values of the first rows."""
+    return number.take_first(rows) if isinstance(number, PerRun) else number

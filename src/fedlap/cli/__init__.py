@@ -1,134 +1,174 @@
-"""The command line."""
+"""The command line `fedlap`."""
 
+import inspect
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, cast
 
 import typer
 
 from fedlap import __version__
 from fedlap.cli import console
-from fedlap.cli.algorithms import algorithms, cite
-from fedlap.cli.data import describe, get, show
-from fedlap.cli.graph import describe as describe_graph
-from fedlap.cli.graph import draw, learn, make
-from fedlap.cli.predict import export, predict
-from fedlap.cli.report import report
-from fedlap.cli.reproduce import reproduce
-from fedlap.cli.results import results
-from fedlap.cli.run import compare, run
-from fedlap.cli.runs import resume, runs
-from fedlap.cli.runs import show as show_run
-from fedlap.cli.streams import OutputError, checked_streams
-from fedlap.cli.sweep import sweep
-from fedlap.cli.theory import theory
-from fedlap.cli.tune import tune
-from fedlap.errors import InputError, is_out_of_memory, shortened
+from fedlap.cli.algorithms import algorithms_command
+from fedlap.cli.cite import cite_command
+from fedlap.cli.compare import compare_command
+from fedlap.cli.data import data_describe_command, data_get_command, data_list_command
+from fedlap.cli.export import export_command
+from fedlap.cli.graph import (
+    graph_describe_command,
+    graph_draw_command,
+    graph_learn_command,
+    graph_make_command,
+)
+from fedlap.cli.predict import predict_command
+from fedlap.cli.report import report_command
+from fedlap.cli.reproduce import reproduce_command
+from fedlap.cli.results import results_command
+from fedlap.cli.run import run_command
+from fedlap.cli.runs import resume_command, runs_command, show_command
+from fedlap.cli.streams import OutputError, check_streams
+from fedlap.cli.sweep import sweep_command
+from fedlap.cli.theory import theory_command
+from fedlap.cli.tune import tune_command
+from fedlap.errors import InputError, is_out_of_memory, shorten
 from fedlap.experiments.session import StoppedError
+
+COMMANDS: dict[str, dict[str, Callable[..., None]]] = {  # by heading of `fedlap --help`
+    "Train": {
+        "run": run_command,
+        "compare": compare_command,
+        "sweep": sweep_command,
+        "tune": tune_command,
+        "resume": resume_command,
+    },
+    "Results": {
+        "runs": runs_command,
+        "show": show_command,
+        "report": report_command,
+        "export": export_command,
+        "predict": predict_command,
+    },
+    "Paper": {
+        "reproduce": reproduce_command,
+        "results": results_command,
+        "theory": theory_command,
+    },
+    "Catalogue": {
+        "algorithms": algorithms_command,
+        "cite": cite_command,
+    },
+}
+DATA_COMMANDS: dict[str, Callable[..., None]] = {
+    "list": data_list_command,
+    "get": data_get_command,
+    "describe": data_describe_command,
+}
+GRAPH_COMMANDS: dict[str, Callable[..., None]] = {
+    "make": graph_make_command,
+    "describe": graph_describe_command,
+    "learn": graph_learn_command,
+    "draw": graph_draw_command,
+}
+
+
+def _unwrap_docstring(command: Callable[..., None]) -> str:
+    """Return a docstring with one line per paragraph, so that `--help` wraps it to the terminal."""
+    paragraphs = (inspect.getdoc(command) or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
 
 app = typer.Typer(
     help="Federated multi-task learning with Laplacian regularisation.",
-    rich_markup_mode=None,
+    rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-data_app = typer.Typer(help="Data sets: list, get, describe.", rich_markup_mode=None)
-app.command()(run)
-app.command()(compare)
-app.command()(sweep)
-app.command()(tune)
-app.command()(reproduce)
-app.command()(results)
-app.command()(runs)
-app.command("show")(show_run)
-app.command()(resume)
-app.command()(report)
-app.command()(export)
-app.command()(predict)
-app.command()(theory)
-app.command()(algorithms)
-app.command()(cite)
-data_app.command("list")(show)
-data_app.command()(get)
-data_app.command()(describe)
-app.add_typer(data_app, name="data")
-graph_app = typer.Typer(help="Graphs of clients: make, describe, learn, draw.", rich_markup_mode=None)
-graph_app.command()(make)
-graph_app.command("describe")(describe_graph)
-graph_app.command()(learn)
-graph_app.command()(draw)
-app.add_typer(graph_app, name="graph")
+data_app = typer.Typer(help="List, download and describe data sets.", rich_markup_mode="rich")
+graph_app = typer.Typer(help="Build, describe, learn and draw graphs.", rich_markup_mode="rich")
+for _panel, _commands in COMMANDS.items():
+    for _name, _command in _commands.items():
+        app.command(_name, help=_unwrap_docstring(_command), rich_help_panel=_panel)(_command)
+for _name, _command in DATA_COMMANDS.items():
+    data_app.command(_name, help=_unwrap_docstring(_command))(_command)
+for _name, _command in GRAPH_COMMANDS.items():
+    graph_app.command(_name, help=_unwrap_docstring(_command))(_command)
+app.add_typer(data_app, name="data", rich_help_panel="Catalogue")
+app.add_typer(graph_app, name="graph", rich_help_panel="Catalogue")
 
-# Exit codes beside 0 and 1; 1 says that a run diverged or a part of the work could not be done.
-MISTAKE, INTERNAL, INTERRUPTED = 2, 70, 130
-UNREAD = 141  # as of a program that ends by SIGPIPE: whoever read standard output has ended
-LESS = "use fewer clients or rows, a smaller model or --batch, or a machine with more memory"
-REPORT = "please report it; FEDLAP_DEBUG=1 shows the traceback"
+# Exit codes other than 0 and 1; with 1, a run diverged or a part of the command failed.
+EXIT_USAGE, EXIT_INTERNAL, EXIT_INTERRUPTED = 2, 70, 130
+EXIT_PIPE_CLOSED = 141  # as after SIGPIPE: the reader of standard output, e.g. `head`, has ended
+MEMORY_ADVICE = "use fewer clients or rows, a smaller model or --batch, or a machine with more memory"
+REPORT_ADVICE = "please report it; FEDLAP_DEBUG=1 shows the traceback"
 
-# The base class of mistakes in a command line: click's ClickException, which newer releases of typer bring
-# along under a name of their own.
+# The base class of usage errors: click's ClickException, which newer releases of typer bundle under another
+# name.
 COMMAND_ERROR = cast(type[typer.BadParameter], typer.BadParameter.__mro__[2])
 
 
 @app.callback(invoke_without_command=True)
 def _top(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    version: Annotated[bool, typer.Option("--version", metavar="", help="Print the version.")] = False,
 ) -> None:
     if version:
         print(__version__)
         raise typer.Exit
-    _help_alone(context)
+    _print_help(context)
 
 
 @data_app.callback(invoke_without_command=True)
 @graph_app.callback(invoke_without_command=True)
-def _help_alone(context: typer.Context) -> None:
+def _print_help(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
-        print(context.get_help())
+        context.get_help()  # prints it, since typer formats help with rich
 
 
 def main() -> None:
-    """Run the command line; a user's mistake is one line and exit code 2."""
-    with checked_streams(), warnings.catch_warnings():
-        warnings.showwarning = _say_warning
-        code = _run(sys.argv[1:])
+    """Run the command line; an error of the user is one line and exit code 2."""
+    with check_streams(), warnings.catch_warnings():
+        warnings.showwarning = _print_warning
+        code = run_command_line(sys.argv[1:])
     sys.exit(code)
 
 
-def _run(words: Sequence[str]) -> int:
-    """The exit code of a command line; whatever happens, it is told in one line."""
+def run_command_line(words: Sequence[str]) -> int:
+    """Run a command line and return its exit code; every failure prints one line."""
     try:
-        code = _invoke(words)
-        print(end="", flush=True)  # what cannot be written is found here, not after the end
+        code = _invoke_command(words)
+        print(end="", flush=True)  # a full disk is found here and not at exit
         return code
     except StoppedError as stopped:
-        console.remark(f"{stopped}; the same command goes on")
-        return INTERRUPTED
+        console.print_remark(f"{stopped}; repeat the command to resume")
+        return EXIT_INTERRUPTED
     except (KeyboardInterrupt, typer.Abort):
-        return _fail("interrupted", INTERRUPTED)
+        return _fail("interrupted", EXIT_INTERRUPTED)
     except InputError as error:
-        return _fail(str(error), MISTAKE)
+        return _fail(str(error), EXIT_USAGE)
     except COMMAND_ERROR as error:
-        return _fail(error.format_message(), MISTAKE)
+        return _fail(error.format_message(), EXIT_USAGE)
     except OutputError as error:
-        return UNREAD if error.closed else _fail(f"standard output cannot be written ({error})", MISTAKE)
+        if error.closed:
+            return EXIT_PIPE_CLOSED
+        return _fail(f"standard output cannot be written ({error}); redirect it elsewhere", EXIT_USAGE)
     except Exception as error:
         if isinstance(error, OSError) and error.filename is not None and not is_out_of_memory(error):
-            return _fail(f"{str(error.filename)!r} cannot be used ({error.strerror}); name another", MISTAKE)
+            return _fail(
+                f"{str(error.filename)!r} cannot be used ({error.strerror}); choose another path", EXIT_USAGE
+            )
         if os.environ.get("FEDLAP_DEBUG"):
             raise
-        lacking, message = is_out_of_memory(error), f"{type(error).__name__}: {error}"
-    # Outside of the handler, so that what the failed frames held is free again.
-    if lacking:
-        return _fail(f"out of memory ({shortened(message, 200)}); {LESS}", MISTAKE)
-    return _fail(f"internal error: {shortened(message, 300)}; {REPORT}", INTERNAL)
+        out_of_memory, message = is_out_of_memory(error), f"{type(error).__name__}: {error}"
+    # This is outside the handler, so that the memory of the failed frames is free again.
+    if out_of_memory:
+        return _fail(f"out of memory ({shorten(message, 200)}); {MEMORY_ADVICE}", EXIT_USAGE)
+    return _fail(f"internal error: {shorten(message, 300)}; {REPORT_ADVICE}", EXIT_INTERNAL)
 
 
-def _invoke(words: Sequence[str]) -> int:
-    """Parse the words and run their command; 0, or the exit code that the command chose."""
+def _invoke_command(words: Sequence[str]) -> int:
+    """Parse the words, run their command and return its exit code."""
     command = typer.main.get_command(app)
     try:
         with command.make_context("fedlap", list(words)) as context:
@@ -138,10 +178,10 @@ def _invoke(words: Sequence[str]) -> int:
     return 0
 
 
-def _say_warning(message: Warning | str, category: type[Warning], *place: object, **more: object) -> None:
-    console.remark(f"warning: {' '.join(str(message).split())}")
+def _print_warning(message: Warning | str, category: type[Warning], *place: object, **more: object) -> None:
+    console.print_remark(f"warning: {' '.join(str(message).split())}")
 
 
 def _fail(message: str, code: int) -> int:
-    console.remark("error: " + shortened(" ".join(message.split())))
+    console.print_remark("error: " + shorten(" ".join(message.split())))
     return code

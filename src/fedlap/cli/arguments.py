@@ -1,4 +1,4 @@
-"""What was typed on the command line, as the description of an experiment."""
+"""Parsers that turn options of the command line into the description of an experiment."""
 
 import tomllib
 from collections.abc import Sequence
@@ -7,66 +7,74 @@ from typing import Any
 
 from fedlap.algorithms import ALGORITHMS
 from fedlap.data import SOURCES
-from fedlap.errors import InputError, unknown
+from fedlap.errors import InputError, unknown_name_error
 from fedlap.experiments.experiment import Experiment
-from fedlap.experiments.settings import settings_of
+from fedlap.experiments.settings import inspect_settings
 from fedlap.graph import GRAPHS
-from fedlap.graph.io import READ
+from fedlap.graph.io import READABLE_EXTENSIONS
 
-FIELDS = ("rounds", "sample", "device", "seed")  # of an experiment, as they are given
-MOST_SEEDS = 10_000
-SETTINGS = ("lr", "local_steps", "local_epochs", "strength")  # of an algorithm
+EXPERIMENT_OPTIONS = ("rounds", "sample", "device", "seed")  # copied unchanged into an experiment
+MAX_SEEDS = 10_000
+METHOD_OPTIONS = (
+    "lr",
+    "local_steps",
+    "local_epochs",
+    "strength",
+)  # settings of an algorithm that have an option
 
 
-def description(given: dict[str, Any]) -> dict[str, Any]:
-    """What was given of an experiment, before its algorithm."""
-    made: dict[str, Any] = {field: given[field] for field in FIELDS if field in given}
-    data, partition, graph = given["data"], given["partition"], given.get("graph")
-    own = data not in SOURCES and Path(data).suffix != ""
-    made["data"] = {"name": "file", "path": data} if own else {"name": data}
+def describe_experiment(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the description of an experiment, still without its algorithm."""
+    description: dict[str, Any] = {field: options[field] for field in EXPERIMENT_OPTIONS if field in options}
+    data, partition, graph = options["data"], options["partition"], options.get("graph")
+    is_file = data not in SOURCES and Path(data).suffix != ""
+    description["data"] = {"name": "file", "path": data} if is_file else {"name": data}
     for option in ("client", "label", "test", "drop"):
-        if given[option] and not own:
-            raise InputError(f"--{option} is for a file of your own; data {data!r} is not one")
-        if given[option]:
-            made["data"][option] = _listed(given[option]) if option == "drop" else given[option]
-    made["partition"] = {} if partition is None else {"name": partition}
-    if given["scarce"]:
-        made["scarce"] = {}
+        value = options[option]
+        if value and not is_file:
+            raise InputError(
+                f"--{option}: data {data!r} is not a file; pass --data FILE or remove --{option}"
+            )
+        if value:
+            description["data"][option] = split_names(value) if option == "drop" else value
+    description["partition"] = {} if partition is None else {"name": partition}
+    if options["scarce"]:
+        description["scarce"] = {}
     if graph is not None:
-        made["graph"] = graph_section(graph)
-    if "model" in given:
-        made["model"] = {"name": given["model"]}
-    if "batch" in given:
-        made["batch"] = parsed(f"batch={given['batch']}")[1]
-    return made
+        description["graph"] = parse_graph(graph)
+    if "model" in options:
+        description["model"] = {"name": options["model"]}
+    if "batch" in options:
+        description["batch"] = parse_assignment(f"batch={options['batch']}")[1]
+    return description
 
 
-def graph_section(name: str) -> dict[str, Any]:
-    """A graph by its name or by its file."""
-    by_file = name not in GRAPHS and Path(name).suffix.lower() in READ
-    return {"name": "file", "path": name} if by_file else {"name": name}
+def parse_graph(name: str) -> dict[str, Any]:
+    """Return the section of a graph, given by name or by file."""
+    is_file = name not in GRAPHS and Path(name).suffix.lower() in READABLE_EXTENSIONS
+    return {"name": "file", "path": name} if is_file else {"name": name}
 
 
-def _listed(words: list[str]) -> list[str]:
-    """Names that were given one by one, or with commas between."""
+def split_names(words: list[str]) -> list[str]:
+    """Split names that were passed one by one, or separated by commas."""
     return [name.strip() for word in words for name in word.split(",") if name.strip()]
 
 
-def algorithm_settings(given: dict[str, Any]) -> dict[str, Any]:
-    """What was given of an algorithm's settings."""
-    return {field: given[field] for field in SETTINGS if given[field] is not None}
+def select_method_settings(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of an algorithm that were passed as options."""
+    return {field: options[field] for field in METHOD_OPTIONS if options[field] is not None}
 
 
-def parsed(assignment: str) -> tuple[str, Any]:
-    """A field's path and its value."""
+def parse_assignment(assignment: str) -> tuple[str, Any]:
+    """Parse path=value into the path of a field and its value."""
     key, equals, text = assignment.partition("=")
     if not equals or not key.strip():
-        raise InputError(f"--set {assignment}: write field=value, as in algorithm.strength=0.02")
-    return key.strip(), value_of(text)
+        raise InputError(f"--set {assignment}: expected field=value, e.g. algorithm.strength=0.02")
+    return key.strip(), parse_value(text)
 
 
-def value_of(text: str) -> Any:
-    """A value, read as TOML where it can be and as text otherwise."""
+def parse_value(text: str) -> Any:
+    """Parse a value as TOML if possible; otherwise return it as text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):  # not TOML, a number of thousands of digits, or nested too deep
@@ -74,18 +82,20 @@ def value_of(text: str) -> Any:
 
 
 def assign(description: dict[str, Any], assignment: str) -> None:
-    """Put one field, given as path=value, into a description."""
-    put(description, *parsed(assignment), f"--set {assignment}")
+    """Put one field, written as path=value, into a description."""
+    set_field(description, *parse_assignment(assignment), f"--set {assignment}")
 
 
-def put(description: dict[str, Any], path: str, value: Any, given: str) -> None:
-    """Put one field into a description; `given` is how it was typed."""
+def set_field(description: dict[str, Any], path: str, value: Any, typed: str) -> None:
+    """Put one field into a description; error messages begin with `typed`."""
     section, dot, field = path.partition(".")
     if section not in Experiment.model_fields:
-        raise unknown("field of an experiment", section, Experiment.model_fields, field=section)
+        raise unknown_name_error("field of an experiment", section, Experiment.model_fields, field=section)
     if path == "scarce":
         if not isinstance(value, bool):
-            raise InputError(f"{given}: write scarce=true or scarce=false, or one of its fields")
+            raise InputError(
+                f"{typed}: expected scarce=true or scarce=false, or one of its fields, e.g. scarce.keep=0.5"
+            )
         description["scarce"] = {} if value else None
         return
     if section in ("partition", "scarce", "fold"):
@@ -98,52 +108,54 @@ def put(description: dict[str, Any], path: str, value: Any, given: str) -> None:
     elif isinstance(description.get(section), dict):
         description[section][field] = value
     else:
-        raise InputError(f"{given}: {section!r} has no fields of its own")
+        raise InputError(f"{typed}: {section!r} has no fields; set {section}=…")
 
 
-def algorithm_names(text: str) -> list[str]:
-    """Known names from a list with commas, or all."""
+def parse_algorithms(text: str) -> list[str]:
+    """Parse comma-separated names of algorithms, or 'all'."""
     names = list(ALGORITHMS) if text == "all" else [name.strip() for name in text.split(",")]
     for name in names:
         if name not in ALGORITHMS:
-            raise unknown("algorithm", name, ALGORITHMS)
+            raise unknown_name_error("algorithm", name, ALGORITHMS)
     return list(dict.fromkeys(names))
 
 
-def shared_settings(names: list[str], settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Each algorithm gets those settings that it has; one that nobody has is a mistake."""
-    taken = {name: set(settings_of(ALGORITHMS[name], ("graph",))) for name in names}
+def distribute_settings(names: list[str], settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Give a setting to every algorithm that has it; raise if none has it."""
+    taken = {name: set(inspect_settings(ALGORITHMS[name], ("graph",))) for name in names}
     shared: dict[str, dict[str, Any]] = {name: {} for name in names}
     for field, value in settings.items():
         takers = [name for name in names if field in taken[name]]
         if not takers:
-            raise unknown(f"setting of {', '.join(names)}", field, set().union(*taken.values()), field=field)
+            raise unknown_name_error(
+                f"setting of {', '.join(names)}", field, set().union(*taken.values()), field=field
+            )
         for name in takers:
             shared[name][field] = value
     return shared
 
 
-def seed_numbers(text: str) -> list[int]:
-    """Whole numbers from a list of numbers and ranges."""
+def parse_seeds(text: str) -> list[int]:
+    """Parse a list of whole numbers and ranges, as in 0-4 or 0,3,7."""
     try:
         seeds: list[int] = []
         for piece in text.split(","):
             first, dash, last = piece.partition("-")
-            some = range(int(first), int(last if dash else first) + 1)
-            seeds += some[: MOST_SEEDS + 1]
-            if len(seeds) > MOST_SEEDS:
-                raise InputError(f"--seeds {text}: these are too many; name at most {MOST_SEEDS:,} seeds")
+            numbers = range(int(first), int(last if dash else first) + 1)
+            seeds += numbers[: MAX_SEEDS + 1]
+            if len(seeds) > MAX_SEEDS:
+                raise InputError(f"--seeds {text}: too many seeds; use at most {MAX_SEEDS:,}")
     except InputError:
         raise
     except ValueError:
-        raise InputError(f"--seeds {text}: write whole numbers, as in 0-4 or 0,3,7") from None
+        raise InputError(f"--seeds {text}: expected whole numbers, e.g. 0-4 or 0,3,7") from None
     if not seeds:
-        raise InputError(f"--seeds {text}: this names no seed; write it as in 0-4")
+        raise InputError(f"--seeds {text}: the range is empty; write the smaller number first, e.g. 0-4")
     return list(dict.fromkeys(seeds))
 
 
-def seeds_text(seeds: Sequence[int]) -> str:
-    """The same list, short: "seed 3" or "seeds 0-4,7"."""
+def format_seeds(seeds: Sequence[int]) -> str:
+    """Return a short list of seeds: "seed 3" or "seeds 0-4,7"."""
     runs: list[list[int]] = []
     for seed in seeds:
         if runs and seed == runs[-1][-1] + 1:

@@ -1,61 +1,63 @@
-"""What clients of a drawn graph are coloured by."""
+"""ClientColours of the clients in a drawn graph."""
 
 import numpy as np
 import torch
 
 from fedlap.data.federation import Federation
-from fedlap.errors import InputError, unknown
+from fedlap.errors import InputError, unknown_name_error
 from fedlap.graph import Graph
-from fedlap.graph.description import component
+from fedlap.graph.description import label_components
 from fedlap.personal import Personals
-from fedlap.report.graph_figure import Colours
-from fedlap.report.page.client_gains import scored
+from fedlap.report.graph_figure import ClientColours
+from fedlap.report.page.client_gains import score_clients
 
 COLOURS = ("accuracy", "rows", "label", "component")
 
 
 def check_colour(asked: str | None) -> None:
-    """Refuse what clients cannot be coloured by."""
+    """Raise if a colour is unknown."""
     if asked is not None and asked not in COLOURS:
-        raise unknown("colour", asked, COLOURS)
+        raise unknown_name_error("colour", asked, COLOURS)
 
 
-def colours(
+def choose_colours(
     asked: str | None, graph: Graph, federation: Federation | None, trained: Personals | None
-) -> Colours:
-    """As asked or, where nothing was, the first of these that is known."""
+) -> ClientColours:
+    """Return the requested colours; by default accuracy, rows or components, the first that is known."""
     labelled = federation is not None and federation.labels is not None
     able = {"accuracy": trained is not None and labelled, "rows": federation is not None, "label": labelled}
     chosen = asked or next((name for name in ("accuracy", "rows") if able[name]), "component")
     if chosen == "component":
-        return _components(graph)
+        return _colour_components(graph)
     if federation is None:
-        what = "a run, or --models RUN" if chosen == "accuracy" else "a run or --data"
-        raise InputError(f"--colour {chosen}: a graph alone does not say this; name {what}")
+        source = "a run or --models RUN" if chosen == "accuracy" else "a run or --data"
+        raise InputError(f"--colour {chosen}: a graph file has no {chosen}; pass {source}")
     if chosen == "rows":
-        return Colours("training rows", federation.train.count.double().numpy())
+        return ClientColours("training rows", federation.train.count.double().numpy())
     if not labelled:
-        raise InputError(f"--colour {chosen}: targets are real numbers, without labels; colour by rows")
+        raise InputError(f"--colour {chosen}: a regression has no labels; use --colour rows")
     if chosen == "label":
-        return _labels(federation)
+        return _colour_labels(federation)
     if trained is None:
-        raise InputError("--colour accuracy: there are no models; name a finished run, or --models RUN")
-    return Colours("test accuracy %", scored(federation, trained), unknown="clients without test rows")
-
-
-def _components(graph: Graph) -> Colours:
-    each = component(graph.weights)
-    sizes = np.bincount(each).tolist()
-    clients = graph.size - graph.server
-    return Colours.by_kind(
-        "component", each[:clients], [f"{n}: {size:,} clients" for n, size in enumerate(sizes, 1)]
+        raise InputError("--colour accuracy: there are no models; pass a finished run or --models RUN")
+    return ClientColours(
+        "test accuracy %", score_clients(federation, trained), unknown="clients without test rows"
     )
 
 
-def _labels(federation: Federation) -> Colours:
-    """The label that most of a client's training rows have."""
+def _colour_components(graph: Graph) -> ClientColours:
+    components = label_components(graph.weights)
+    sizes = np.bincount(components).tolist()
+    clients = graph.size - graph.server
+    return ClientColours.by_category(
+        "component", components[:clients], [f"{n}: {size:,} clients" for n, size in enumerate(sizes, 1)]
+    )
+
+
+def _colour_labels(federation: Federation) -> ClientColours:
+    """Colour every client by the most common label of its training rows."""
     labels = federation.labels or ()
     held = torch.zeros(len(federation.clients), len(labels), dtype=torch.int64)
     train = federation.train
-    held.index_put_((train.owner(), train.y), torch.ones_like(train.y), accumulate=True)
-    return Colours.by_kind("most common label", held.argmax(1).numpy(), labels)
+    held.index_put_((train.find_owners(), train.y), torch.ones_like(train.y), accumulate=True)
+    return ClientColours.by_category("most common label", held.argmax(1).numpy(), labels)

@@ -1,4 +1,4 @@
-"""What the graph commands are about: a graph, and the data and models that are known beside it."""
+"""Sources of the graph commands: a graph, and its data and models if they are known."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -7,162 +7,167 @@ from typing import Any
 
 from fedlap.algorithms import FedU, FedULearned
 from fedlap.algorithms.coupling import Coupling
-from fedlap.algorithms.interface import check_work
+from fedlap.algorithms.interface import check_local_work
 from fedlap.algorithms.local_work import LocalWork
-from fedlap.cli.arguments import assign, description, graph_section
-from fedlap.cli.predict import models
+from fedlap.cli.arguments import assign, describe_experiment, parse_graph
+from fedlap.cli.trained_models import load_trained_models
 from fedlap.data.federation import Federation
-from fedlap.errors import InputError, real
-from fedlap.experiments.content_digest import content_of
+from fedlap.errors import InputError, check_number
+from fedlap.experiments.content_digest import digest_content
 from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.run_folder import RunFolder
 from fedlap.experiments.settings import locate_errors
 from fedlap.graph import Graph, from_file
 from fedlap.personal import Personals
 
-FIELDS = ("graph", "data", "partition", "scarce", "seed")  # of an experiment, which its graph depends on
-WORK = ("local_steps", "local_epochs")
+# Fields of an experiment that its graph depends on.
+GRAPH_FIELDS = ("graph", "data", "partition", "scarce", "seed")
+WORK_OPTIONS = ("local_steps", "local_epochs")
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
-    """A graph, and what is known beside it."""
+class GraphSource:
+    """A graph with its experiment, data and models, as far as they are known."""
 
     title: str
     graph: Graph
-    experiment: Experiment | None = None  # which says the data
-    federation: Federation | None = None  # the data, where they had to be loaded
+    experiment: Experiment | None = None  # describes the data
+    federation: Federation | None = None  # if already loaded
     trained: Personals | None = None
     settings: dict[str, Any] = field(default_factory=dict)  # of the run's algorithm
 
-    def with_models(self, run: RunFolder) -> "Subject":
-        """The same with the models of a run, in the order of whose clients the graph then is."""
-        trained, experiment = models(run.folder), run.experiment
-        made = replace(self, graph=self.graph.aligned(trained.clients), trained=trained)
-        return replace(made, experiment=self.experiment or experiment, settings=experiment.algorithm)
+    def with_models(self, run: RunFolder) -> "GraphSource":
+        """Add the models of a run, and reorder the graph to the clients of the run."""
+        trained, experiment = load_trained_models(run.folder), run.experiment
+        source = replace(self, graph=self.graph.align(trained.clients), trained=trained)
+        return replace(source, experiment=self.experiment or experiment, settings=experiment.algorithm)
 
-    def data(self) -> Federation | None:
-        """The data, if it is known which, in the order of the graph's clients."""
+    def load_data(self) -> Federation | None:
+        """Return the data in the order of the graph's clients; None if unknown."""
         if self.experiment is None:
             return None
-        federation = loaded(self.experiment)[0] if self.federation is None else self.federation
-        return federation.reordered(self.graph.clients or federation.clients)
+        federation = load_experiment_data(self.experiment)[0] if self.federation is None else self.federation
+        return federation.reorder(self.graph.clients or federation.clients)
 
 
-def subject(what: Path | None, of_models: Path | None, given: dict[str, Any]) -> Subject:
-    """The graph of a file, of a run, or of what was typed; with the models of a run."""
-    if what is not None and given["data"] is not None:
+def resolve_source(what: Path | None, of_models: Path | None, options: dict[str, Any]) -> GraphSource:
+    """Return the graph of a file, a run or the options, with the models of a run."""
+    if what is not None and options["data"] is not None:
         raise InputError(
-            f"{str(what)!r} and --data: give one; the graph of a file for the clients of data is "
-            f"--data {given['data']} --graph FILE"
+            f"{str(what)!r} and --data: pass only one; for a graph file on the clients of the data, use "
+            f"--data {options['data']} --graph FILE"
         )
-    if what is None and given["data"] is None:
+    if what is None and options["data"] is None:
         raise InputError(
-            "name a file with a graph, the folder of a run, or --data with --graph", scope="graph"
+            "no graph; pass a graph file, the folder of a run, or --data with --graph", scope="graph"
         )
-    beside = None if of_models is None else opened(of_models)
+    models_run = None if of_models is None else open_run(of_models)
     if what is None:
-        made = of_experiment(typed(given))
+        source = source_of_experiment(build_experiment(options))
     elif what.suffix and not what.is_dir():
-        made = _of_file(what, beside, given)
+        source = _source_of_file(what, models_run, options)
     else:
-        made = _of_run(what, given)
-    return made if beside is None else made.with_models(beside)
+        source = _source_of_run(what, options)
+    return source if models_run is None else source.with_models(models_run)
 
 
-def typed(given: dict[str, Any]) -> Experiment:
-    """An experiment with the data and the graph that were typed."""
-    asked = description({**given, "graph": given["graph"] or "complete"})
-    for assignment in given["set"] or []:
-        if assignment.partition("=")[0].partition(".")[0].strip() not in FIELDS:
-            raise InputError(f"--set {assignment}: only {', '.join(FIELDS)} matter here")
-        assign(asked, assignment)
-    return Experiment.of(asked)
+def build_experiment(options: dict[str, Any]) -> Experiment:
+    """Build an experiment with the data and the graph of the options."""
+    description = describe_experiment({**options, "graph": options["graph"] or "complete"})
+    for assignment in options["set"] or []:
+        if assignment.partition("=")[0].partition(".")[0].strip() not in GRAPH_FIELDS:
+            raise InputError(
+                f"--set {assignment}: a graph only depends on {', '.join(GRAPH_FIELDS)}; remove it"
+            )
+        assign(description, assignment)
+    return Experiment.of(description)
 
 
-def loaded(experiment: Experiment) -> tuple[Federation, Graph | None]:
-    """The data of an experiment; of one that was run, the same that it was run with."""
+def load_experiment_data(experiment: Experiment) -> tuple[Federation, Graph | None]:
+    """Load the data of an experiment; raise if they differ from those that its run was trained on."""
     federation, known = experiment.load()
-    if experiment.content not in ("", content_of(federation)):
+    if experiment.content not in ("", digest_content(federation)):
         raise InputError(
-            f"the data of {experiment.title!r} are not those that this run was made with; find those"
+            f"the data of {experiment.title!r} have changed since this run; restore the original files"
         )
     return federation, known
 
 
-def of_experiment(experiment: Experiment) -> Subject:
-    """The graph that an experiment would use."""
-    federation, known = loaded(experiment)
+def source_of_experiment(experiment: Experiment) -> GraphSource:
+    """Return the graph that an experiment would use."""
+    federation, known = load_experiment_data(experiment)
     with locate_errors(graph=experiment.graph):
-        graph = experiment.built_graph(federation, known).aligned(federation.clients)
+        graph = experiment.build_graph(federation, known).align(federation.clients)
     kind = experiment.graph
     name = Path(kind["path"]).name if "path" in kind and kind["name"] == "file" else kind["name"]
-    return Subject(f"{name} on {experiment.title}", graph, experiment, federation)
+    return GraphSource(f"{name} on {experiment.title}", graph, experiment, federation)
 
 
-def _of_file(path: Path, beside: RunFolder | None, given: dict[str, Any]) -> Subject:
-    if given["graph"] or given["set"]:
-        raise InputError(f"{str(path)!r} is a graph already; leave out --graph and --set")
-    clients = None if beside is None else models(beside.folder).clients
-    return Subject(path.name, from_file(clients, str(path)))
+def _source_of_file(path: Path, models_run: RunFolder | None, options: dict[str, Any]) -> GraphSource:
+    if options["graph"] or options["set"]:
+        raise InputError(f"{str(path)!r} is a graph file; remove --graph and --set")
+    clients = None if models_run is None else load_trained_models(models_run.folder).clients
+    return GraphSource(path.name, from_file(clients, str(path)))
 
 
-def _of_run(folder: Path, given: dict[str, Any]) -> Subject:
-    """The graph of a run, or another one for its clients; and its models, where it has some."""
-    run = opened(folder)
+def _source_of_run(folder: Path, options: dict[str, Any]) -> GraphSource:
+    """Return the graph of a run, or another one for its clients, with its models if it has any."""
+    run = open_run(folder)
     experiment = run.experiment
-    described, settings = experiment.described(), experiment.algorithm
-    if not experiment.graph and given["graph"] is None:
+    description, settings = experiment.describe(), experiment.algorithm
+    if not experiment.graph and options["graph"] is None:
         raise InputError(
-            f"{str(folder)!r} trained {settings['name']}, which uses no graph; name one with --graph"
+            f"{str(folder)!r} trained {settings['name']}, which uses no graph; choose one with --graph"
         )
-    if not experiment.graph or not experiment.knows_method:
-        described["algorithm"] = {"name": "fedu"}  # whose graph it would be
-    if given["graph"] is not None:
-        described["graph"] = graph_section(given["graph"])
-    for assignment in given["set"] or []:
+    if not experiment.graph or not experiment.has_registered_method:
+        description["algorithm"] = {"name": "fedu"}  # any method that uses a graph
+    if options["graph"] is not None:
+        description["graph"] = parse_graph(options["graph"])
+    for assignment in options["set"] or []:
         if not assignment.startswith("graph."):
-            raise InputError(f"--set {assignment}: of a run only the graph can be another")
-        assign(described, assignment)
-    made = of_experiment(Experiment.of(described))
-    if given["graph"] is None and not given["set"]:
-        made = _learned(run, made)
+            raise InputError(
+                f"--set {assignment}: only fields of the graph can differ from the run; remove it"
+            )
+        assign(description, assignment)
+    source = source_of_experiment(Experiment.of(description))
+    if options["graph"] is None and not options["set"]:
+        source = _with_learned_graph(run, source)
     finished = (folder / "models" / "about.json").exists()
-    return made.with_models(run) if finished else replace(made, settings=settings)
+    return source.with_models(run) if finished else replace(source, settings=settings)
 
 
-def _learned(run: RunFolder, begun: Subject) -> Subject:
-    """The graph that a run has come to, where it was saved; before, the one that it began on."""
-    found = learned_graph(run, begun.graph.clients)
+def _with_learned_graph(run: RunFolder, initial: GraphSource) -> GraphSource:
+    """Return the learned graph of the last checkpoint, or the initial graph before the first one."""
+    found = load_learned_graph(run, initial.graph.clients)
     if found is None:
-        return begun
-    return replace(begun, graph=found[1], title=f"learned in {found[0]} rounds on {run.experiment.title}")
+        return initial
+    return replace(initial, graph=found[1], title=f"learned in {found[0]} rounds on {run.experiment.title}")
 
 
-def learned_graph(run: RunFolder, clients: Sequence[str] | None = None) -> tuple[int, Graph] | None:
-    """Of a run that learns a graph: the round it was saved after, and the graph that it had come to."""
-    checkpoints = run.checkpoints()[0] if run.experiment.algorithm["name"] == "fedu-learned" else []
+def load_learned_graph(run: RunFolder, clients: Sequence[str] | None = None) -> tuple[int, Graph] | None:
+    """Return the round of the last checkpoint and its learned graph; None if the run learns none."""
+    checkpoints = run.read_checkpoints()[0] if run.experiment.algorithm["name"] == "fedu-learned" else []
     if not checkpoints:
         return None
-    return checkpoints[0].round, FedULearned.learned(run.progress(checkpoints[0]).server, clients)
+    return checkpoints[0].round, FedULearned.learned_graph(run.load_progress(checkpoints[0]).server, clients)
 
 
-def opened(folder: Path) -> RunFolder:
-    """A run that is there."""
+def open_run(folder: Path) -> RunFolder:
+    """Open a run that exists."""
     if not folder.exists():
-        raise InputError(f"there is no file and no run {str(folder)!r}; `fedlap runs` lists the runs")
+        raise InputError(f"no file or run {str(folder)!r}; list runs with `fedlap runs`")
     return RunFolder.open(folder)
 
 
-def coupling_of(graph: Graph, settings: dict[str, Any], given: dict[str, Any]) -> tuple[Coupling, str]:
-    """The mixing of a round with what was typed or, where nothing was, as in the run; R in words."""
-    asked = {key: given.get(key) for key in ("lr", "strength", *WORK)}
-    lr, strength = (settings.get(k) if asked[k] is None else asked[k] for k in ("lr", "strength"))
-    work = asked if any(asked[key] is not None for key in WORK) else settings
-    lr, (steps, epochs) = FedU.lr if lr is None else lr, (work.get(key) for key in WORK)
-    check_work("graph", lr, steps, epochs)
+def build_coupling(graph: Graph, settings: dict[str, Any], options: dict[str, Any]) -> tuple[Coupling, str]:
+    """Return the coupling from the options or, by default, the run's settings; and lr and R as text."""
+    typed = {key: options.get(key) for key in ("lr", "strength", *WORK_OPTIONS)}
+    lr, strength = (settings.get(k) if typed[k] is None else typed[k] for k in ("lr", "strength"))
+    work = typed if any(typed[key] is not None for key in WORK_OPTIONS) else settings
+    lr, (steps, epochs) = FedU.lr if lr is None else lr, (work.get(key) for key in WORK_OPTIONS)
+    check_local_work("graph", lr, steps, epochs)
     if strength is not None:
-        real("strength", strength, zero=True, scope="graph")
+        check_number("strength", strength, zero=True, scope="graph")
     done = LocalWork.of(steps, epochs)
     kind = ("epoch" if done.epochs else "step") + ("" if done.repeats == 1 else "s")
     return Coupling(graph, strength, lr, done.repeats), f"lr = {lr:g}, R = {done.repeats} local {kind}"

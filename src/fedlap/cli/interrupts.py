@@ -1,4 +1,4 @@
-"""Ctrl-C: the first lets the round end and saves, the second stops at once."""
+"""Ctrl-C: the first finishes the round and writes a checkpoint, the second quits immediately."""
 
 import signal
 import threading
@@ -9,7 +9,7 @@ from typing import Any
 
 from fedlap.cli import console
 
-# The signals, and what the second one does; also where a shell has set the process to ignore them.
+# Signals and the handler of the second one, even if a shell has set the process to ignore them.
 SIGNALS: dict[signal.Signals, Any] = {
     signal.SIGINT: signal.default_int_handler,
     signal.SIGTERM: signal.SIG_DFL,
@@ -18,23 +18,23 @@ SIGNALS: dict[signal.Signals, Any] = {
 
 @contextmanager
 def stop_on_signal() -> Iterator[Callable[[], bool]]:
-    """A function that says whether to stop; outside, signals do what they did."""
-    if threading.current_thread() is not threading.main_thread():  # signals are not for other threads
-        yield lambda: False
+    """Yield a function that returns whether to stop; restore the signal handlers afterwards."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False  # Python delivers signals to the main thread only
         return
-    asked = threading.Event()
+    stopping = threading.Event()
     before = {number: signal.getsignal(number) for number in SIGNALS}
 
-    def note(number: int, frame: FrameType | None) -> None:
-        asked.set()
-        for each, handler in SIGNALS.items():
-            signal.signal(each, handler)
-        console.remark("stopping after this round; once more stops at once")
+    def request_stop(number: int, frame: FrameType | None) -> None:
+        stopping.set()
+        for other, handler in SIGNALS.items():
+            signal.signal(other, handler)
+        console.print_remark("Stopping after this round (press Ctrl-C again to quit now)")
 
     try:
         for number in SIGNALS:
-            signal.signal(number, note)
-        yield asked.is_set
+            signal.signal(number, request_stop)
+        yield stopping.is_set
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

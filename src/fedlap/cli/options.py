@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedlap.algorithms import ALGORITHMS
 from fedlap.data import SOURCES
 from fedlap.data.partition import NATURAL, PARTITIONS
 from fedlap.experiments.experiment import KNOWN_GRAPH
@@ -16,32 +17,102 @@ from fedlap.tracking import TRACKERS
 
 Options = dict[str, tuple[Any, Any]]  # name: annotation and default
 
-DATA: Options = {
+# Headings of `--help`, in the order in which most commands show them.
+METHOD_PANEL = "Method"
+DATA_PANEL = "Data"
+GRAPH_PANEL = "Graph"
+TRAINING_PANEL = "Training"
+FIELDS_PANEL = "Any field"
+OUTPUT_PANEL = "Output"
+CHECKPOINT_PANEL = "Checkpoints"
+
+RunFolderArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", help="Folder of a run, or its name in --out.", show_default=False)
+]
+RunsFolderOption = Annotated[
+    Path, typer.Option(metavar="FOLDER", help="Folder that contains the runs.", rich_help_panel=OUTPUT_PANEL)
+]
+AlgorithmOption = Annotated[
+    str,
+    typer.Option(metavar="NAME", help=f"Algorithm: {', '.join(ALGORITHMS)}.", rich_help_panel=METHOD_PANEL),
+]
+SeedsOption = Annotated[
+    str,
+    typer.Option(
+        metavar="LIST", help="Random seeds, one run each, e.g. 0-4 or 0,3,7.", rich_help_panel=TRAINING_PANEL
+    ),
+]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Number of CPU threads. Default: $OMP_NUM_THREADS, or the physical cores that this process "
+        "may use, CPU quota included.",
+        min=1,
+        rich_help_panel=TRAINING_PANEL,
+    ),
+]
+JsonOption = Annotated[
+    bool,
+    typer.Option(
+        "--json", metavar="", help="Print one JSON object and nothing else.", rich_help_panel=OUTPUT_PANEL
+    ),
+]
+
+DATA_OPTIONS: Options = {
     "data": (
         Annotated[
             str,
             typer.Option(
-                help=f"Data set: {', '.join(n for n in SOURCES if n != 'file')}, or your own .csv, "
-                ".parquet or .npz file."
+                metavar="NAME",
+                help="Data set, or your own .csv, .parquet or .npz file. "
+                f"Data sets: {', '.join(name for name in SOURCES if name != 'file')}.",
+                rich_help_panel=DATA_PANEL,
             ),
         ],
         "digits",
     ),
 }
-CUT: Options = {
+CLIENT_OPTIONS: Options = {
     "client": (
-        Annotated[str | None, typer.Option(help="Of your own file: the column that says whose row it is.")],
+        Annotated[
+            str | None,
+            typer.Option(
+                metavar="COLUMN",
+                help="Column of your file that names the client.",
+                rich_help_panel=DATA_PANEL,
+            ),
+        ],
         None,
     ),
-    "label": (Annotated[str | None, typer.Option(help="Of your own file: the column to predict.")], None),
+    "label": (
+        Annotated[
+            str | None,
+            typer.Option(
+                metavar="COLUMN", help="Column of your file to predict.", rich_help_panel=DATA_PANEL
+            ),
+        ],
+        None,
+    ),
     "test": (
-        Annotated[str | None, typer.Option(help="A file of test rows beside your own, instead of a split.")],
+        Annotated[
+            str | None,
+            typer.Option(
+                metavar="FILE",
+                help="Separate file of test rows. Default: split your file.",
+                rich_help_panel=DATA_PANEL,
+            ),
+        ],
         None,
     ),
     "drop": (
         Annotated[
             list[str] | None,
-            typer.Option(help="Of your own file: a column to leave out; may be repeated."),
+            typer.Option(
+                metavar="COLUMN",
+                help="Column of your file to ignore (repeatable).",
+                rich_help_panel=DATA_PANEL,
+            ),
         ],
         None,
     ),
@@ -49,88 +120,173 @@ CUT: Options = {
         Annotated[
             str | None,
             typer.Option(
-                help=f"Who gets which rows: {', '.join([NATURAL, *PARTITIONS])} "
-                "(default: the data set's own way)."
+                metavar="NAME",
+                help=f"How rows are split among clients: {', '.join([NATURAL, *PARTITIONS])}. "
+                "Default: depends on the data set.",
+                rich_help_panel=DATA_PANEL,
             ),
         ],
         None,
     ),
     "scarce": (
         Annotated[
-            bool, typer.Option("--scarce", help="Half of the clients keep a fifth of their training rows.")
+            bool,
+            typer.Option(
+                "--scarce",
+                metavar="",
+                help="Cut half of the clients to a fifth of their training rows.",
+                rich_help_panel=DATA_PANEL,
+            ),
         ],
         False,
     ),
 }
-TRAINING: Options = {
-    "model": (Annotated[str, typer.Option(help=f"Model: {', '.join(MODELS)}.")], "linear"),
+TRAINING_OPTIONS: Options = {
+    "model": (
+        Annotated[
+            str,
+            typer.Option(metavar="NAME", help=f"Model: {', '.join(MODELS)}.", rich_help_panel=METHOD_PANEL),
+        ],
+        "linear",
+    ),
     "graph": (
         Annotated[
             str,
             typer.Option(
-                help=f"Graph: {', '.join(n for n in GRAPHS if n != 'file')}, {KNOWN_GRAPH} (the data's own), "
-                "or a file of edges (.csv) or weights (.npz, .mtx, .npy).",
+                metavar="NAME",
+                help="Graph that joins clients, or a file of one. "
+                f"Graphs: {', '.join(name for name in GRAPHS if name != 'file')}, {KNOWN_GRAPH} (comes with "
+                "the data). Files: edges (.csv) or weights (.npz, .mtx, .npy).",
+                rich_help_panel=GRAPH_PANEL,
             ),
         ],
         "complete",
     ),
-    "rounds": (Annotated[int, typer.Option(help="Rounds of training.")], 100),
-    "batch": (Annotated[str, typer.Option(help="Rows of a mini-batch, or 'all'.")], "20"),
-    "sample": (Annotated[float, typer.Option(help="Share of clients that work in a round, in (0, 1].")], 1.0),
-    "lr": (Annotated[float | None, typer.Option(help="Length of a local step.")], None),
-    "local_steps": (
-        Annotated[int | None, typer.Option(help="Mini-batch steps of a client in a round (default 5).")],
-        None,
-    ),
-    "local_epochs": (
+    "rounds": (
         Annotated[
-            int | None, typer.Option(help="Passes of a client over its rows in a round, instead of steps.")
+            int,
+            typer.Option(metavar="N", help="Number of communication rounds.", rich_help_panel=TRAINING_PANEL),
         ],
-        None,
+        100,
     ),
-    "strength": (
-        Annotated[float | None, typer.Option(help="How strongly neighbours are pulled together, η.")],
-        None,
-    ),
-    "device": (Annotated[str, typer.Option(help="cpu, cuda, ….")], "cpu"),
-    "threads": (
+    "batch": (
         Annotated[
-            int | None,
+            str,
             typer.Option(
-                help="CPU threads (default: $OMP_NUM_THREADS, or one for each physical core that this "
-                "process may use, its CPU quota included).",
-                min=1,
+                metavar="N", help="Mini-batch size in rows, or 'all'.", rich_help_panel=TRAINING_PANEL
+            ),
+        ],
+        "20",
+    ),
+    "sample": (
+        Annotated[
+            float,
+            typer.Option(
+                metavar="FRACTION",
+                help="Fraction of clients sampled per round, in (0, 1].",
+                rich_help_panel=TRAINING_PANEL,
+            ),
+        ],
+        1.0,
+    ),
+    "lr": (
+        Annotated[
+            float | None,
+            typer.Option(
+                metavar="LR",
+                help="Learning rate of local steps. Default: depends on the algorithm.",
+                rich_help_panel=METHOD_PANEL,
             ),
         ],
         None,
     ),
-}
-SEED: Options = {
-    "seed": (Annotated[int, typer.Option(help="The same seed gives the same numbers.")], 0),
-}
-RESULT: Options = {
-    "out": (Annotated[Path, typer.Option(help="Folder for results.")], Path("runs")),
-    "set": (
+    "local_steps": (
         Annotated[
-            list[str] | None,
-            typer.Option(help="Any field, as in --set algorithm.strength=0.02; may be repeated."),
+            int | None,
+            typer.Option(
+                metavar="N",
+                help="Mini-batch steps per client and round (default: 5).",
+                rich_help_panel=METHOD_PANEL,
+            ),
         ],
         None,
     ),
-    "json": (
+    "local_epochs": (
         Annotated[
-            bool, typer.Option("--json", help="Print one JSON object and nothing else on standard output.")
+            int | None,
+            typer.Option(
+                metavar="N",
+                help="Epochs per client and round, instead of --local-steps.",
+                rich_help_panel=METHOD_PANEL,
+            ),
         ],
-        False,
+        None,
+    ),
+    "strength": (
+        Annotated[
+            float | None,
+            typer.Option(
+                metavar="STRENGTH",
+                help="Coupling strength η between neighbours. Default: 0.01, or less if that is unstable.",
+                rich_help_panel=GRAPH_PANEL,
+            ),
+        ],
+        None,
+    ),
+    "device": (
+        Annotated[
+            str,
+            typer.Option(
+                metavar="DEVICE", help="Device: cpu, cuda, cuda:1 and so on.", rich_help_panel=TRAINING_PANEL
+            ),
+        ],
+        "cpu",
+    ),
+    "threads": (ThreadsOption, None),
+}
+SEED_OPTIONS: Options = {
+    "seed": (
+        Annotated[
+            int,
+            typer.Option(
+                metavar="N",
+                help="Random seed. The same seed gives the same numbers.",
+                rich_help_panel=TRAINING_PANEL,
+            ),
+        ],
+        0,
     ),
 }
-KEEPING: Options = {
+RESULT_OPTIONS: Options = {
+    "set": (
+        Annotated[
+            list[str] | None,
+            typer.Option(
+                metavar="FIELD=VALUE",
+                help="Set any field of the experiment (repeatable), e.g. --set algorithm.strength=0.02.",
+                rich_help_panel=FIELDS_PANEL,
+            ),
+        ],
+        None,
+    ),
+    "out": (
+        Annotated[
+            Path,
+            typer.Option(metavar="FOLDER", help="Folder for runs and results.", rich_help_panel=OUTPUT_PANEL),
+        ],
+        Path("runs"),
+    ),
+    "json": (JsonOption, False),
+}
+CHECKPOINT_OPTIONS: Options = {
     "again": (
         Annotated[
             bool,
             typer.Option(
                 "--again",
-                help="Repeat runs that are in the folder already, instead of showing or resuming them.",
+                metavar="",
+                help="Force a rerun. By default, finished runs are loaded and interrupted runs resume.",
+                rich_help_panel=CHECKPOINT_PANEL,
             ),
         ],
         False,
@@ -138,36 +294,54 @@ KEEPING: Options = {
     "track": (
         Annotated[
             str | None,
-            typer.Option(help=f"Tell others of every score: {', '.join(TRACKERS)}, with commas between."),
+            typer.Option(
+                metavar="NAMES",
+                help=f"Log scores to these trackers (comma-separated): {', '.join(TRACKERS)}.",
+                rich_help_panel=OUTPUT_PANEL,
+            ),
         ],
         None,
     ),
     "save_rounds": (
-        Annotated[int | None, typer.Option(help="Save after so many rounds, whatever that takes.", min=1)],
+        Annotated[
+            int | None,
+            typer.Option(
+                metavar="N",
+                help="Write a checkpoint every N rounds.",
+                min=1,
+                rich_help_panel=CHECKPOINT_PANEL,
+            ),
+        ],
         None,
     ),
     "save_seconds": (
         Annotated[
             float,
-            typer.Option(help="Save after so many seconds, and so that it takes 2 % of the time at most."),
+            typer.Option(
+                metavar="N",
+                help="Write a checkpoint every N seconds. Less often if that takes over 2 % of the time.",
+                rich_help_panel=CHECKPOINT_PANEL,
+            ),
         ],
         30.0,
     ),
 }
 
 
-def takes(*groups: Options) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The command behind gets these options, as a dictionary, beside its own."""
+def add_options(*groups: Options) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that adds these options to a command, which receives them as keyword arguments."""
 
-    def wrapped(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command)
-        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         shared = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
             for group in groups
             for name, (annotation, default) in group.items()
         ]
-        command.__signature__ = signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
+        command.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[*parameters, *shared]
+        )
         return command
 
-    return wrapped
+    return decorate

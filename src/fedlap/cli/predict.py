@@ -1,4 +1,4 @@
-"""Commands that use trained models: export and predict."""
+"""The command that applies trained models to rows: predict."""
 
 import csv
 import io
@@ -11,130 +11,136 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedlap.cli import console
-from fedlap.cli.output_files import check_output, files_of_run
+from fedlap.cli.options import DATA_PANEL, METHOD_PANEL, OUTPUT_PANEL, JsonOption
+from fedlap.cli.output_files import check_output, list_run_files
 from fedlap.cli.threads import use_threads
-from fedlap.data.prediction_rows import Unseen, unseen
+from fedlap.cli.trained_models import load_trained_models
+from fedlap.data.prediction_rows import PredictionRows, read_prediction_rows
 from fedlap.errors import InputError
-from fedlap.personal import About, Personal, Personals
+from fedlap.personal import ModelMetadata, Personal, Personals
 from fedlap.storage.files import write_file
 
-RUN = Annotated[Path, typer.Argument(help="Folder of a run.", show_default=False)]
 
-
-def export(
-    run: RUN,
-    client: Annotated[str, typer.Option(help="Whose model.", show_default=False)],
-    to: Annotated[Path, typer.Option(help="The file to write; a .json is written beside it.")] = Path(
-        "model.safetensors"
-    ),
-) -> None:
-    """Write one client's model, with all that is needed to use it, into files of its own."""
-    trained = models(run)
-    check_output(to, files_of_run(run))
-    check_output(to.with_suffix(".json"), files_of_run(run))
-    trained.of_client(client).save(to)
-    console.result(f"client {client}: parameters in {to}, what they mean in {to.with_suffix('.json')}")
-
-
-def predict(
-    what: Annotated[str, typer.Argument(help="Folder of a run, or an exported model.", show_default=False)],
-    data: Annotated[str, typer.Argument(help="Raw rows: .csv, .parquet or .npz.", show_default=False)],
-    client: Annotated[str | None, typer.Option(help="Whose model of the run answers.")] = None,
+def predict_command(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="Folder of a run, or an exported .safetensors model.", show_default=False
+        ),
+    ],
+    data: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE", help="File of unscaled rows: .csv, .parquet or .npz.", show_default=False
+        ),
+    ],
+    client: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Client whose model predicts.", rich_help_panel=METHOD_PANEL),
+    ] = None,
     by: Annotated[
         str | None,
-        typer.Option(help="Column that says whose row it is: each client's model answers its own."),
+        typer.Option(
+            metavar="COLUMN",
+            help="Column that names the client; each client's model predicts its rows.",
+            rich_help_panel=METHOD_PANEL,
+        ),
     ] = None,
     label: Annotated[
         str | None,
-        typer.Option(help="Column with the truth, to count right answers; by default as in training."),
+        typer.Option(
+            metavar="COLUMN",
+            help="Column of true labels, to score predictions. Default: as in training.",
+            rich_help_panel=DATA_PANEL,
+        ),
     ] = None,
     to: Annotated[
-        Path | None, typer.Option(help="CSV file for the answers, instead of printing them.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="CSV file to write predictions to, instead of stdout.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else on standard output.")
-    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Answer rows of raw values by trained models, and say how many answers are right where that is known."""
+    """Predict rows with trained models.
+
+    If the rows have true labels or values, the accuracy or the loss is printed too.
+    """
     use_threads(None)
-    given = Personal.load(what) if Path(what).suffix == ".safetensors" else models(Path(what))
+    models = (
+        Personal.load(model) if Path(model).suffix == ".safetensors" else load_trained_models(Path(model))
+    )
     if to is not None:
-        check_output(to, [data, what, Path(what).with_suffix(".json"), *files_of_run(Path(what))])
-    about = given.about
-    asker = chosen(given, client, by)
-    rows = unseen(data, about.inputs, about.features, client=by, label=label, target=about.target)
-    scores = asker.scores(rows.x) if isinstance(asker, Personal) else asker.scores(rows.clients or [], rows.x)
-    answers = answered(scores, about)
-    measured = {} if rows.truth is None else score(scores, rows, about)
+        check_output(to, [data, model, Path(model).with_suffix(".json"), *list_run_files(Path(model))])
+    metadata = models.metadata
+    selected = select_models(models, client, by)
+    rows = read_prediction_rows(
+        data, metadata.inputs, metadata.features, client=by, label=label, target=metadata.target
+    )
+    if isinstance(selected, Personal):
+        scores = selected.scores(rows.x)
+    else:
+        scores = selected.scores(rows.clients or [], rows.x)
+    answers = decode_predictions(scores, metadata)
+    measured = {} if rows.truth is None else score_predictions(scores, rows, metadata)
     if to is not None:
-        write_file(to, as_csv(answers).encode())
+        write_file(to, format_csv(answers).encode())
     if as_json:
-        where = {"answers": answers} if to is None else {"to": str(to)}
-        print(json.dumps({"rows": len(answers), **measured, **where}))
+        answer = {"answers": answers} if to is None else {"to": str(to)}
+        print(json.dumps({"rows": len(answers), **measured, **answer}))
         return
     if to is None:
-        console.data(as_csv(answers))
-    say = console.remark if to is None else console.result
-    for line in described(measured):
-        say(line)
+        console.print_raw(format_csv(answers))
+    print_line = console.print_remark if to is None else console.print_result
+    for line in format_prediction_scores(measured):
+        print_line(line)
     if to is not None:
-        say(f"{len(answers)} answers in {to}")
+        print_line(f"{len(answers)} predictions written to {to}")
 
 
-def models(run: Path) -> Personals:
-    """Those that a run keeps."""
-    if (run / "models" / "about.json").exists():
-        return Personals.load(run / "models")
-    if not run.exists():
-        raise InputError(f"there is no run {str(run)!r}; give the folder of one")
-    if (run / "experiment.toml").exists():
-        raise InputError(f"the run {str(run)!r} has no models yet; let it finish (fedlap resume)")
-    raise InputError(f"{str(run)!r} is no run: there is no experiment.toml in it; give the folder of a run")
-
-
-def chosen(given: Personal | Personals, client: str | None, by: str | None) -> Personal | Personals:
-    """The model that is asked, or all of them where each answers its own client's rows."""
+def select_models(models: Personal | Personals, client: str | None, by: str | None) -> Personal | Personals:
+    """Return the model of one client, or all models if every client's model predicts its rows."""
     if client is not None and by is not None:
-        raise InputError("--client and --by: give one, a client or the column that says whose row it is")
-    if isinstance(given, Personal):
-        if client not in (None, given.client) or by is not None:
-            raise InputError(
-                f"this is the model of client {given.client!r} alone; leave out --client and --by"
-            )
-        return given
+        raise InputError("--client and --by: pass only one, a client or the column that names the client")
+    if isinstance(models, Personal):
+        if client not in (None, models.client) or by is not None:
+            raise InputError(f"this is the model of client {models.client!r} alone; remove --client and --by")
+        return models
     if client is not None:
-        return given.of_client(client)
+        return models.of_client(client)
     if by is None:
-        some = ", ".join(given.clients[:5]) + (", …" if len(given.clients) > 5 else "")
-        raise InputError(
-            f"a run has a model for each client; choose one with --client ({some}), or give --by"
-        )
-    return given
+        names = ", ".join(models.clients[:5]) + (", …" if len(models.clients) > 5 else "")
+        raise InputError(f"a run has a model per client; choose one with --client ({names}), or pass --by")
+    return models
 
 
-def answered(scores: Float[Tensor, "row output"], about: About) -> list[Any]:
-    """Names of labels, or values: a number a row, or a list where there are several."""
-    if about.labels is not None:
-        return [about.labels[number] for number in scores.argmax(-1).tolist()]
-    return scores.squeeze(1).tolist() if about.outputs == 1 else scores.tolist()
+def decode_predictions(scores: Float[Tensor, "row output"], metadata: ModelMetadata) -> list[Any]:
+    """Return names of labels, or values: a number per row, or a list if there are several outputs."""
+    if metadata.labels is not None:
+        return [metadata.labels[number] for number in scores.argmax(-1).tolist()]
+    return scores.squeeze(1).tolist() if metadata.outputs == 1 else scores.tolist()
 
 
-def score(scores: Float[Tensor, "row output"], rows: Unseen, about: About) -> dict[str, Any]:
-    """The share of right answers and the mean loss, over rows whose truth is known."""
-    known, y = rows.known(about.labels, about.outputs)
+def score_predictions(
+    scores: Float[Tensor, "row output"], rows: PredictionRows, metadata: ModelMetadata
+) -> dict[str, Any]:
+    """Return accuracy and mean loss over the rows whose true label or value is known."""
+    known, y = rows.known(metadata.labels, metadata.outputs)
     if not len(y):
         return {"known": 0}
-    y = y if about.labels is not None else y.to(scores.dtype)
-    loss = about.loss.values(scores[known].unsqueeze(0), y.unsqueeze(0)).double().mean()
-    made: dict[str, Any] = {"known": len(y), "loss": float(loss)}
-    if about.labels is not None:
+    y = y if metadata.labels is not None else y.to(scores.dtype)
+    loss = metadata.loss.values(scores[known].unsqueeze(0), y.unsqueeze(0)).double().mean()
+    scored: dict[str, Any] = {"known": len(y), "loss": float(loss)}
+    if metadata.labels is not None:
         right = int((scores[known].argmax(-1) == y).sum())
-        made |= {"right": right, "accuracy": right / len(y)}
-    return made
+        scored |= {"right": right, "accuracy": right / len(y)}
+    return scored
 
 
-def described(measured: dict[str, Any]) -> list[str]:
-    """The same in words."""
+def format_prediction_scores(measured: dict[str, Any]) -> list[str]:
+    """Return the scores as text."""
     if not measured.get("known"):
         return []
     if "accuracy" not in measured:
@@ -142,8 +148,8 @@ def described(measured: dict[str, Any]) -> list[str]:
     return [f"accuracy {measured['accuracy']:.4%}, {measured['right']} of {measured['known']} rows"]
 
 
-def as_csv(answers: list[Any]) -> str:
-    """A line for each answer below a header."""
+def format_csv(answers: list[Any]) -> str:
+    """Return CSV with a header and one line per prediction."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     several = bool(answers) and isinstance(answers[0], list)

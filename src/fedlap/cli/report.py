@@ -1,4 +1,4 @@
-"""The command that makes a page of results: report."""
+"""The command that writes a page of results: report."""
 
 import json
 import shlex
@@ -11,147 +11,176 @@ import numpy as np
 import typer
 
 from fedlap.cli import console
-from fedlap.cli.arguments import seeds_text
-from fedlap.cli.graph_source import learned_graph, loaded
-from fedlap.cli.predict import models
+from fedlap.cli.arguments import format_seeds
+from fedlap.cli.graph_source import load_experiment_data, load_learned_graph
+from fedlap.cli.options import OUTPUT_PANEL
 from fedlap.cli.threads import use_threads
+from fedlap.cli.trained_models import load_trained_models
 from fedlap.data import SOURCES
 from fedlap.data.federation import Federation
 from fedlap.data.partition import NATURAL
 from fedlap.errors import InputError
 from fedlap.experiments.run_folder import RunFolder
 from fedlap.graph import Graph
-from fedlap.report.page import Page, Section, write
-from fedlap.report.page.client_figures import Sides, drawing, held
-from fedlap.report.page.client_gains import Served, gains_of, over, scored
-from fedlap.report.page.client_gains import sections as client_sections
-from fedlap.report.page.result_folders import Kept, kept
-from fedlap.report.page.result_sections import objective_facts, result_sections, settings
+from fedlap.report.page import Page, PageSection, write_page
+from fedlap.report.page.client_figures import ClientGains, build_graph_sections, build_label_heatmap
+from fedlap.report.page.client_gains import (
+    PersonalScores,
+    build_gain_sections,
+    compute_gains,
+    describe_seeds,
+    score_clients,
+)
+from fedlap.report.page.result_folders import StoredResults, load_results
+from fedlap.report.page.result_sections import (
+    build_objective_facts,
+    build_result_sections,
+    build_settings_sections,
+)
 from fedlap.report.sweep_table import Sweep
 from fedlap.report.tuning_table import Tuning
 
-MOST_ROWS = 20  # whose models are looked at client by client
-MOST_GRAPHS = 3  # that are drawn
-LEARNS = "fedu-learned"
+MAX_CLIENT_ROWS = 20  # whose models are scored per client
+MAX_GRAPHS = 3  # drawn on one page
+GRAPH_LEARNER = "fedu-learned"
 
 
-def report(
+def report_command(
     runs: Annotated[
         list[Path],
         typer.Argument(
             metavar="RUN",
-            help="Folders of runs, or one that compare, sweep or tune wrote.",
+            help="Folders of runs, or one folder of compare, sweep or tune.",
             show_default=False,
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the page (default: `report` in the folder named first).")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder for the page. Default: `report` in the first RUN.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
     ] = None,
-    open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    open_: Annotated[
+        bool,
+        typer.Option("--open", metavar="", help="Open the page in a browser.", rich_help_panel=OUTPUT_PANEL),
+    ] = False,
 ) -> None:
-    """Make one self-contained page of results: tables, curves, clients, graph, settings.
+    """Write a self-contained HTML page of results.
 
-    Beside it lie the tables as .md, .csv and .tex and the figures as .png and .pdf.
+    The page shows tables, curves, clients, the graph and settings. The folder also gets the tables as .md,
+    .csv and .tex and the figures as .png and .pdf.
     """
     use_threads(None)
-    found = kept(runs)
+    found = load_results(runs)
     folder = runs[0] / "report" if out is None else out
-    page = page_of(found, shlex.join(["fedlap", "report", *map(str, runs)]))
-    address = write(page, folder).resolve().as_uri()
-    console.result(address)
+    page = build_page(found, shlex.join(["fedlap", "report", *map(str, runs)]))
+    address = write_page(page, folder).resolve().as_uri()
+    console.print_result(address)
     if open_ and not webbrowser.open(address):
-        console.remark("note: no browser was found to open it with")
+        console.print_remark("note: no browser found; open the page by its address")
 
 
-def page_of(found: Kept, command: str) -> Page:
-    """The page of what was found."""
-    made = found.made
-    sections = list(result_sections(found))
-    objective = objective_facts(found)
+def build_page(found: StoredResults, command: str) -> Page:
+    """Build the page of the runs that were found."""
+    comparison = found.comparison
+    sections = list(build_result_sections(found))
+    objective = build_objective_facts(found)
     if objective is not None:
         sections.append(objective)
-    if not isinstance(made, Tuning):
-        sections += _about_clients(found)
-    sections += settings(found)
-    rows = ", ".join(made.runs) if len(made.runs) <= 6 else f"{len(made.runs)} compared"
-    if isinstance(made, Sweep):
-        rows = " × ".join(made.names)
-    said = made.verdict()
-    lead = f"{made.title()}. {_sentence(said[0])}" if said else f"{made.title()}."
-    return Page(f"{made.subject()}: {rows}", lead, sections, f"{found.command}\n{command}")
+    if not isinstance(comparison, Tuning):
+        sections += _build_client_sections(found)
+    sections += build_settings_sections(found)
+    rows = ", ".join(comparison.runs) if len(comparison.runs) <= 6 else f"{len(comparison.runs)} compared"
+    if isinstance(comparison, Sweep):
+        rows = " × ".join(comparison.field_names)
+    verdict = comparison.describe_verdict()
+    lead = (
+        f"{comparison.describe_table()}. {_format_sentence(verdict[0])}"
+        if verdict
+        else f"{comparison.describe_table()}."
+    )
+    return Page(f"{comparison.describe_subject()}: {rows}", lead, sections, f"{found.command}\n{command}")
 
 
-def _sentence(text: str) -> str:
+def _format_sentence(text: str) -> str:
     return text.strip().rstrip(":.") + "."
 
 
-def _about_clients(found: Kept) -> Iterator[Section]:
-    """Who gains and who loses, what clients have, and the graph; what cannot be had is said and left out."""
+def _build_client_sections(found: StoredResults) -> Iterator[PageSection]:
+    """Yield sections on clients' gains, their rows and the graph; report what has to be omitted."""
     first = found.first_row
     try:
-        data = [loaded(run.experiment) for run in first]
+        data = [load_experiment_data(run.experiment) for run in first]
     except InputError as error:
-        console.remark(f"note: clients and graph are left out; {error}")
+        console.print_remark(f"note: clients and graph are omitted; {error}")
         return
     federation, known = data[0]
-    served = _served(found, [each for each, _ in data])
+    served = _score_clients(found, [federation for federation, _ in data])
     names = {row: found.runs[row][0].experiment.algorithm["name"] for row in served.scores}
     base = next((row for row, name in names.items() if name == "local"), "") if len(names) > 1 else ""
     if served.scores:
-        yield from client_sections(served, base or None)
-    held_by = held(federation, seeds_text([first[0].experiment.seed]))
-    if held_by is not None:
-        yield held_by
-    seed = seeds_text([first[0].experiment.seed]) if len(found.made.seeds) > 1 else ""
-    for number, row in enumerate(_with_graphs(found), 1):
-        learns = found.runs[row][0].experiment.algorithm["name"] == LEARNS
-        if learns and (why := found.trained_further(row)):
-            console.remark(f"note: the learned graph of {row} is left out; {why}")
+        yield from build_gain_sections(served, base or None)
+    label_heatmap = build_label_heatmap(federation, format_seeds([first[0].experiment.seed]))
+    if label_heatmap is not None:
+        yield label_heatmap
+    seed = format_seeds([first[0].experiment.seed]) if len(found.comparison.seeds) > 1 else ""
+    for number, row in enumerate(_find_rows_with_graphs(found), 1):
+        learns = found.runs[row][0].experiment.algorithm["name"] == GRAPH_LEARNER
+        if learns and (why := found.explain_stale_models(row)):
+            console.print_remark(f"note: the learned graph of {row} is omitted; {why}")
             continue
         sides = None
         if base and row in names:
-            gains = gains_of(served, row, base)[0].tolist()
-            own = dict(zip(served.clients[0], gains, strict=True))
-            sides = Sides(base, own, over(served, [0]))
-        graph = _graph(found.runs[row][0], federation, known)
-        yield from drawing(row, graph, sides, seed, "graph" if number == 1 else f"graph-{number}")
+            gains = compute_gains(served, row, base)[0].tolist()
+            by_client = dict(zip(served.clients[0], gains, strict=True))
+            sides = ClientGains(base, by_client, describe_seeds(served, [0]))
+        graph = _load_graph(found.runs[row][0], federation, known)
+        yield from build_graph_sections(
+            row, graph, sides, seed, "graph" if number == 1 else f"graph-{number}"
+        )
 
 
-def _with_graphs(found: Kept) -> list[str]:
-    """The first row with each graph; some learn one of their own."""
+def _find_rows_with_graphs(found: StoredResults) -> list[str]:
+    """Return the first row of every distinct graph; a learned graph counts separately."""
     rows: dict[str, str] = {}
     for row, runs in found.runs.items():
         experiment = runs[0].experiment
         name = experiment.algorithm["name"]
         if experiment.graph:
-            rows.setdefault(f"{name == LEARNS} {json.dumps(experiment.graph)}", row)
-    return list(rows.values())[:MOST_GRAPHS]
+            rows.setdefault(f"{name == GRAPH_LEARNER} {json.dumps(experiment.graph)}", row)
+    return list(rows.values())[:MAX_GRAPHS]
 
 
-def _graph(run: RunFolder, federation: Federation, known: Graph | None) -> Graph:
-    learned = learned_graph(run, federation.clients)
-    graph = run.experiment.built_graph(federation, known) if learned is None else learned[1]
-    return graph.aligned(federation.clients)
+def _load_graph(run: RunFolder, federation: Federation, known: Graph | None) -> Graph:
+    learned = load_learned_graph(run, federation.clients)
+    graph = run.experiment.build_graph(federation, known) if learned is None else learned[1]
+    return graph.align(federation.clients)
 
 
-def _served(found: Kept, data: Sequence[Federation]) -> Served:
-    """Scores of every client's own model, for rows of the same data whose models were not trained since."""
+def _score_clients(found: StoredResults, data: Sequence[Federation]) -> PersonalScores:
+    """Score personal models per client, for rows of the same data whose models were not trained since."""
     contents = [run.experiment.content for run in found.first_row]
     scores: dict[str, list[np.ndarray]] = {}
-    for row in found.made.ranked if int(data[0].test.count.sum()) else []:
+    for row in found.comparison.ranked_rows if int(data[0].test.count.sum()) else []:
         runs = found.runs[row]
         try:
             if [run.experiment.content for run in runs] != contents:
-                raise InputError("its data are others than those of the first row")
-            if why := found.trained_further(row):
+                raise InputError("its data differ from those of the first row")
+            if why := found.explain_stale_models(row):
                 raise InputError(why)
-            if len(scores) < MOST_ROWS:
+            if len(scores) < MAX_CLIENT_ROWS:
                 pairs = zip(data, runs, strict=True)
-                scores[row] = [scored(federation, models(run.folder)) for federation, run in pairs]
+                scores[row] = [
+                    score_clients(federation, load_trained_models(run.folder)) for federation, run in pairs
+                ]
         except InputError as error:
-            console.remark(f"note: clients of {row} are left out; {error}")
+            console.print_remark(f"note: clients of {row} are omitted; {error}")
     experiment = found.first_row[0].experiment
     names = [federation.clients for federation in data]
-    same = experiment.partition["name"] == NATURAL and SOURCES[experiment.data["name"]].tabular
+    same = experiment.partition["name"] == NATURAL and SOURCES[experiment.data["name"]].is_tabular
     alike = same and len(set(names)) == 1
-    return Served(names, scores, list(found.made.seeds), alike, found.made.classifies)
+    return PersonalScores(
+        names, scores, list(found.comparison.seeds), alike, found.comparison.is_classification
+    )

@@ -1,4 +1,4 @@
-"""The command that makes the paper's tables and figures again: reproduce."""
+"""The command that reproduces the paper's tables and figures: reproduce."""
 
 import sys
 from collections.abc import Sequence
@@ -12,205 +12,280 @@ from rich.table import Table
 from rich.text import Text
 
 from fedlap.cli import console
-from fedlap.cli.arguments import seed_numbers
+from fedlap.cli.arguments import parse_seeds, split_names
 from fedlap.cli.interrupts import stop_on_signal
+from fedlap.cli.options import OUTPUT_PANEL, TRAINING_PANEL, ThreadsOption
 from fedlap.cli.threads import use_threads
-from fedlap.cli.workers import side_by_side
-from fedlap.errors import InputError, unknown
+from fedlap.cli.workers import run_processes
+from fedlap.errors import InputError, unknown_name_error
 from fedlap.experiments.prepare import Loader
-from fedlap.experiments.run_folder import prepare
-from fedlap.report.eta import Remaining, shown
+from fedlap.experiments.run_folder import create_out_folder
+from fedlap.report.eta import Eta, show_stack_progress
 from fedlap.report.page.sections import TableSection
 from fedlap.reproduce import page, score_table
-from fedlap.reproduce.cell_results import Findings, stored, stored_for
+from fedlap.reproduce.cell_results import ResultFolder, read_tuned_values, tuned_values_of
 from fedlap.reproduce.ledger import Ledger
-from fedlap.reproduce.recipe import Recipe, Unit, known_recipes, recipe
+from fedlap.reproduce.recipe import Recipe, Unit, find_recipe, known_recipes
 from fedlap.reproduce.results_pages import summary
-from fedlap.reproduce.runner import Reproducer, Told, Weight, weight
+from fedlap.reproduce.runner import Reproducer, ReproductionCallbacks, WorkEstimate, estimate_work
 from fedlap.training.packing import share_memory
 
-Todo = list[tuple[Unit, list[int]]]
+SELECTION_PANEL = "Selection"
+
+Pending = list[tuple[Unit, list[int]]]
 
 
-def reproduce(
+def reproduce_command(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help=f"Recipes ({', '.join(known_recipes())}), or files of your own (.toml)."),
+        typer.Argument(
+            metavar="RECIPE", help=f"Recipes, or your own .toml files. Recipes: {', '.join(known_recipes())}."
+        ),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every recipe.")] = False,
-    data: Annotated[str, typer.Option(help="Only these data sets, with commas between.")] = "",
-    cells: Annotated[str, typer.Option(help="Only these cells, as in har-convex, with commas between.")] = "",
-    readings: Annotated[
-        str, typer.Option(help="Only these readings of R, steps or epochs, with commas between.")
+    everything: Annotated[
+        bool,
+        typer.Option("--all", metavar="", help="Reproduce every recipe.", rich_help_panel=SELECTION_PANEL),
+    ] = False,
+    data: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES", help="Only these data sets (comma-separated).", rich_help_panel=SELECTION_PANEL
+        ),
     ] = "",
-    methods: Annotated[str, typer.Option(help="Only these rows, with commas between.")] = "",
-    seeds: Annotated[str, typer.Option(help="As in 0-4 or 0,3,7 (default: the recipe's).")] = "",
+    cells: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="Only these table cells (comma-separated), e.g. har-convex.",
+            rich_help_panel=SELECTION_PANEL,
+        ),
+    ] = "",
+    readings: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES", help="Only these readings of R: steps, epochs.", rich_help_panel=SELECTION_PANEL
+        ),
+    ] = "",
+    methods: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES", help="Only these table rows (comma-separated).", rich_help_panel=SELECTION_PANEL
+        ),
+    ] = "",
+    seeds: Annotated[
+        str,
+        typer.Option(
+            metavar="LIST",
+            help="Random seeds, e.g. 0-4 or 0,3,7. Default: the recipe's.",
+            rich_help_panel=TRAINING_PANEL,
+        ),
+    ] = "",
     quick: Annotated[
         bool,
         typer.Option(
-            "--quick", help="A few rounds, seeds, folds and values: tries everything, shows nothing."
+            "--quick",
+            metavar="",
+            help="Try every step with few rounds, seeds, folds and values. The scores mean nothing.",
+            rich_help_panel=TRAINING_PANEL,
         ),
     ] = False,
     tune: Annotated[
-        bool, typer.Option("--tune", help="Choose values anew, though some are stored with the recipe.")
+        bool,
+        typer.Option(
+            "--tune",
+            metavar="",
+            help="Tune again, even if tuned values are stored with the recipe.",
+            rich_help_panel=TRAINING_PANEL,
+        ),
     ] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda, ….")] = "cpu",
-    threads: Annotated[int | None, typer.Option(help="CPU threads.", min=1)] = None,
-    workers: Annotated[int, typer.Option(help="Processes beside each other, by cells or rows.", min=1)] = 1,
-    beside: Annotated[int, typer.Option(help="Processes that share this machine.", min=1, hidden=True)] = 1,
-    pages: Annotated[bool, typer.Option("--page/--no-page", help="Write a page for each recipe.")] = True,
+    device: Annotated[
+        str,
+        typer.Option(
+            metavar="DEVICE", help="Device: cpu, cuda, cuda:1 and so on.", rich_help_panel=TRAINING_PANEL
+        ),
+    ] = "cpu",
+    threads: ThreadsOption = None,
+    workers: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Number of processes, split by table cells or rows.",
+            min=1,
+            rich_help_panel=TRAINING_PANEL,
+        ),
+    ] = 1,
+    processes: Annotated[
+        int, typer.Option("--beside", help="Processes that share this machine.", min=1, hidden=True)
+    ] = 1,
+    pages: Annotated[
+        bool,
+        typer.Option(
+            "--page/--no-page", metavar="", help="Write a page per recipe.", rich_help_panel=OUTPUT_PANEL
+        ),
+    ] = True,
     out: Annotated[
-        Path, typer.Option(help="Folder for results; what is there already is not made again.")
+        Path,
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder for results. Finished rows in it are not trained again.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
     ] = Path("reproduced"),
 ) -> None:
-    """Make tables and figures of the paper again, tuned on training rows, ours beside the paper's."""
+    """Reproduce tables and figures of the paper.
+
+    Settings are tuned on training rows. Our scores are shown next to the paper's.
+    """
     use_threads(threads)
-    share_memory(beside)
-    given, out = out, out / "quick" if quick else out
-    recipes = _narrowed(_recipes(names or [], everything, quick), data, cells, readings, methods)
-    prepare(out)
-    findings = Findings(out)
-    todo: Todo = []
-    for each in recipes:
-        numbers = seed_numbers(seeds or each.seeds)
-        todo += [(unit, numbers) for unit in each.units() if not findings.has(unit, numbers)]
-    units = sum(1 for each in recipes for _ in each.units())
-    if len(todo) < units and beside == 1:
-        console.remark(f"note: {units - len(todo)} of {units} rows are in {out} already")
-    kept = {each.name: {} if tune or quick else stored(each.name) for each in recipes}
+    share_memory(processes)
+    folder, out = out, out / "quick" if quick else out
+    recipes = _select_parts(_load_recipes(names or [], everything, quick), data, cells, readings, methods)
+    create_out_folder(out)
+    findings = ResultFolder(out)
+    todo: Pending = []
+    for recipe in recipes:
+        numbers = parse_seeds(seeds or recipe.seeds)
+        todo += [(unit, numbers) for unit in recipe.units() if not findings.has(unit, numbers)]
+    units = sum(1 for recipe in recipes for _ in recipe.units())
+    if len(todo) < units and processes == 1:
+        console.print_remark(f"note: {units - len(todo)} of {units} rows are finished and loaded from {out}")
+    tuned = {recipe.name: {} if tune or quick else read_tuned_values(recipe.name) for recipe in recipes}
     known = sum(
-        set(map(str, numbers)) <= set(stored_for(unit, kept[unit.recipe.name])) for unit, numbers in todo
+        set(map(str, numbers)) <= set(tuned_values_of(unit, tuned[unit.recipe.name]))
+        for unit, numbers in todo
     )
-    if known and beside == 1:
-        console.remark(
-            f"note: {known} rows take the values that are stored with the recipe; --tune chooses anew"
+    if known and processes == 1:
+        console.print_remark(
+            f"note: {known} rows use the tuned values that are stored with the recipe; --tune tunes again"
         )
     if workers > 1:
-        own = ["--device", device, "--threads", str(threads or max(1, torch.get_num_threads() // workers))]
-        own += ["--quick"] * quick + ["--tune"] * tune
-        own += ["--out", str(given), "--beside", str(workers)]
-        failed = side_by_side(_parts(todo, own, workers), workers)
+        shared = ["--device", device, "--threads", str(threads or max(1, torch.get_num_threads() // workers))]
+        shared += ["--quick"] * quick + ["--tune"] * tune
+        shared += ["--out", str(folder), "--beside", str(workers)]
+        failed = run_processes(_split_commands(todo, shared, workers), workers)
     else:
-        failed = _make(todo, findings, Ledger(out / "ledger.jsonl"), device, kept)
-    for each in recipes if beside == 1 else []:
-        _show(each, findings)
+        failed = _train_units(todo, findings, Ledger(out / "ledger.jsonl"), device, tuned)
+    for recipe in recipes if processes == 1 else []:
+        _print_recipe(recipe, findings)
         if pages:
-            console.result(f"{each.name}: {page.write(each, findings, _command()).resolve().as_uri()}")
+            address = page.write_recipe_page(recipe, findings, _format_command()).resolve().as_uri()
+            console.print_result(f"{recipe.name}: {address}")
     if failed:
         raise typer.Exit(1)
 
 
-def _parts(todo: Todo, options: Sequence[str], workers: int) -> list[list[str]]:
-    """The same as commands, one for each cell; where these are too few, one for rows that go together."""
+def _split_commands(todo: Pending, options: Sequence[str], workers: int) -> list[list[str]]:
+    """Split rows into commands, one per cell; if those are fewer than workers, one per dependent rows."""
     few = len({unit.place for unit, _ in todo}) < workers
     rows: dict[tuple[tuple[str, ...], str], list[str]] = {}
     for unit, numbers in todo:
         seeds = ",".join(map(str, numbers))
         place = (unit.recipe.source, "--cells", unit.cell, "--readings", unit.reading, "--seeds", seeds)
-        rows.setdefault((place, unit.recipe.led(unit.row) if few else ""), []).append(unit.row)
+        rows.setdefault((place, unit.recipe.leader_of(unit.row) if few else ""), []).append(unit.row)
     return [
-        ["reproduce", *place, "--methods", ",".join(own), *options, "--no-page"]
-        for (place, _), own in rows.items()
+        ["reproduce", *place, "--methods", ",".join(names), *options, "--no-page"]
+        for (place, _), names in rows.items()
     ]
 
 
-def _command() -> str:
-    """As it was typed."""
+def _format_command() -> str:
+    """Return the command line as it was typed."""
     return " ".join(["fedlap", *sys.argv[1:]])
 
 
-def _recipes(names: Sequence[str], everything: bool, quick: bool) -> list[Recipe]:
-    """Those that were named."""
+def _load_recipes(names: Sequence[str], everything: bool, quick: bool) -> list[Recipe]:
+    """Load the named recipes, or all of them."""
     if everything == bool(names):
-        raise InputError(f"reproduce: name recipes, or give --all; known: {', '.join(known_recipes())}")
-    made = [recipe(name) for name in (known_recipes() if everything else dict.fromkeys(names))]
-    return [each.smaller() for each in made] if quick else made
+        problem = "both recipes and --all" if names else "no recipes"
+        raise InputError(f"reproduce: {problem}; pass names or --all, known: {', '.join(known_recipes())}")
+    recipes = [find_recipe(name) for name in (known_recipes() if everything else dict.fromkeys(names))]
+    return [recipe.quick_form() for recipe in recipes] if quick else recipes
 
 
-def _narrowed(recipes: Sequence[Recipe], data: str, cells: str, readings: str, methods: str) -> list[Recipe]:
-    """What is left of them; one that has nothing of what was asked for is left out."""
-    wanted = [_listed(text) for text in (data, cells, readings, methods)]
+def _select_parts(
+    recipes: Sequence[Recipe], data: str, cells: str, readings: str, methods: str
+) -> list[Recipe]:
+    """Narrow recipes to the selected parts; drop recipes without any."""
+    wanted = [split_names([text]) for text in (data, cells, readings, methods)]
     known = [
-        {cell.data["name"] for each in recipes for cell in each.cells.values()},
-        {name for each in recipes for name in each.cells},
-        {name for each in recipes for name in each.readings},
-        {name for each in recipes for name in each.rows},
+        {cell.data["name"] for recipe in recipes for cell in recipe.cells.values()},
+        {name for recipe in recipes for name in recipe.cells},
+        {name for recipe in recipes for name in recipe.readings},
+        {name for recipe in recipes for name in recipe.rows},
     ]
-    for option, words, there in zip(("data", "cells", "readings", "methods"), wanted, known, strict=True):
+    for option, words, available in zip(("data", "cells", "readings", "methods"), wanted, known, strict=True):
         for word in words:
-            if word not in there:
-                raise InputError(f"--{option}: {unknown('name', word, there)}")
-    made = [each.narrowed(*wanted) for each in recipes]
-    return [each for each in made if each.cells and each.rows and each.readings]
+            if word not in available:
+                raise InputError(f"--{option}: {unknown_name_error('name', word, available)}")
+    narrowed = [recipe.narrow(*wanted) for recipe in recipes]
+    return [recipe for recipe in narrowed if recipe.cells and recipe.rows and recipe.readings]
 
 
-def _listed(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def _make(
-    todo: Todo, findings: Findings, ledger: Ledger, device: str, kept: dict[str, dict[str, Any]]
+def _train_units(
+    todo: Pending, findings: ResultFolder, ledger: Ledger, device: str, tuned: dict[str, dict[str, Any]]
 ) -> int:
-    """Make rows one after another; how many could not be made is answered, with why."""
+    """Train rows one after another; report failures and return their number."""
     loader, failed = Loader(), 0
-    weights: list[Weight | None] = []
+    weights: list[WorkEstimate | None] = []
     for unit, numbers in todo:
         try:
-            weights.append(weight(unit, numbers, loader))
+            weights.append(estimate_work(unit, numbers, loader))
         except InputError as error:
             weights.append(None)
-            console.remark(f"error: {unit.place}: {error}")
-    remaining = Remaining(sum(each.all for each in weights if each is not None))
-    makers: dict[tuple[str, tuple[int, ...]], Reproducer] = {}
-    at_work, a_round = 0, 0.0  # runs, and what a round of one of them weighs
-    with stop_on_signal() as stopping, shown(console.err, remaining) as (name, move):
+            console.print_remark(f"error: {unit.place}: {error}")
+    remaining = Eta(sum(work.total for work in weights if work is not None))
+    reproducers: dict[tuple[str, tuple[int, ...]], Reproducer] = {}
+    active, per_round = 0, 0.0  # runs, and the work of one round of one run
+    with stop_on_signal() as stopping, show_stack_progress(console.err, remaining) as (name, move):
 
         def on_stack(unit: Unit, stage: str, runs: int) -> None:
-            nonlocal at_work
-            at_work = runs
-            name(_at_work(unit, stage, runs))
+            nonlocal active
+            active = runs
+            name(_format_progress(unit, stage, runs))
 
         def on_round(done: int, rounds: int) -> None:
-            remaining.add(at_work * a_round)
+            remaining.add(active * per_round)
             move(done, rounds)
 
-        before = ""
+        place = ""
         for (unit, numbers), cost in zip(todo, weights, strict=True):
             if cost is None:
                 failed += 1
                 continue
-            if unit.place != before:
-                loader.forget()  # other data may take as much memory
-                before = unit.place
-            a_round = cost.a_round
+            if unit.place != place:
+                loader.clear()  # two data sets at once may not fit in memory
+                place = unit.place
+            per_round = cost.per_round
             key = (unit.recipe.name, tuple(numbers))
-            if key not in makers:
-                told = Told(on_stack, on_round, stopping)
-                makers[key] = Reproducer(ledger, numbers, device, kept[unit.recipe.name], told, loader)
-            beside = [other for other, same in todo if other.place == unit.place and same == numbers]
-            findings.write(unit, makers[key].row(unit, beside), makers[key].federation(unit))
-            remaining.finish(cost.all)
+            if key not in reproducers:
+                callbacks = ReproductionCallbacks(on_stack, on_round, stopping)
+                values = tuned[unit.recipe.name]
+                reproducers[key] = Reproducer(ledger, numbers, device, values, callbacks, loader)
+            others = [other for other, seeds in todo if other.place == unit.place and seeds == numbers]
+            row = reproducers[key].run_row(unit, others)
+            findings.write(unit, row, reproducers[key].federation(unit))
+            remaining.finish(cost.total)
     return failed
 
 
-def _at_work(unit: Unit, stage: str, runs: int) -> str:
+def _format_progress(unit: Unit, stage: str, runs: int) -> str:
     return f"{unit.place}  {unit.recipe.rows[unit.row].title}: {stage}, {runs} run{'s' if runs > 1 else ''}"
 
 
-def _show(each: Recipe, findings: Findings) -> None:
-    """Print its tables."""
-    for reading in each.readings:
-        table = score_table.table(each, findings, reading)
+def _print_recipe(recipe: Recipe, findings: ResultFolder) -> None:
+    """Print the tables of a recipe."""
+    for reading in recipe.readings:
+        table = score_table.build_score_table(recipe, findings, reading)
         if table is not None:
-            _print(table)
-    for line in summary(each, findings, remarks=False):
-        console.result(line.replace("**", ""))
+            _print_table(table)
+    for line in summary(recipe, findings):
+        console.print_result(line.replace("**", ""))
 
 
-def _print(section: TableSection) -> None:
-    console.result(f"{section.group}: {section.title}")
+def _print_table(section: TableSection) -> None:
+    console.print_result(f"{section.group}: {section.title}")
     if section.about:
-        console.remark(section.about)
+        console.print_remark(section.about)
     table = Table(*section.columns, box=SIMPLE_HEAVY, padding=(0, 1, 0, 0), pad_edge=False)
     for row in section.rows:
         cells = [Text(f"{cell.text}{' *' if cell.best else ''}\n{cell.note}".rstrip()) for cell in row]

@@ -1,4 +1,4 @@
-"""The command that writes down what was reproduced: results."""
+"""The command that writes the result pages: results."""
 
 import json
 from pathlib import Path
@@ -7,41 +7,58 @@ from typing import Annotated
 import typer
 
 from fedlap.cli import console
+from fedlap.cli.options import OUTPUT_PANEL
 from fedlap.cli.output_files import check_output
 from fedlap.errors import InputError
-from fedlap.reproduce.cell_results import Findings
-from fedlap.reproduce.recipe import known_recipes, recipe
-from fedlap.reproduce.results_pages import apart
-from fedlap.reproduce.results_pages import results as written
+from fedlap.reproduce.cell_results import ResultFolder
+from fedlap.reproduce.recipe import find_recipe, known_recipes
+from fedlap.reproduce.results_pages import build_results_pages, find_deviations
 from fedlap.storage.files import write_file
 
 
-def results(
-    folder: Annotated[Path, typer.Argument(help="Folder of what was reproduced.")] = Path("results"),
-    to: Annotated[Path, typer.Option(help="The file to write.")] = Path("RESULTS.md"),
+def results_command(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder that `fedlap reproduce --out` wrote.")
+    ] = Path("results"),
+    to: Annotated[
+        Path,
+        typer.Option(metavar="FOLDER", help="Folder for the Markdown pages.", rich_help_panel=OUTPUT_PANEL),
+    ] = Path("docs/results"),
     tuned: Annotated[
-        Path | None, typer.Option(help="Folder for the values that methods were tuned to, a file a recipe.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder for tuned values, one file per recipe.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
     ] = None,
 ) -> None:
-    """Write RESULTS.md from the files that `reproduce` left: tables, claims, and what differs and why."""
+    """Write result pages from reproduced scores.
+
+    The pages have the verdicts, tables, claims and deviations from the paper.
+    """
     if not folder.is_dir():
-        raise InputError(f"there is no folder {str(folder)!r}; `fedlap reproduce --out` makes one")
-    check_output(to, folder.glob("*/*.json"))
-    recipes, findings = [recipe(name) for name in known_recipes()], Findings(folder)
-    write_file(to, written(recipes, findings).encode())
-    console.result(f"results are in {to}")
-    for each in recipes:
-        values = findings.tuned(each)
+        raise InputError(f"no folder {str(folder)!r}; run `fedlap reproduce --out` first")
+    if to.suffix == ".md" or (to.exists() and not to.is_dir()):
+        raise InputError(f"--to {str(to)!r}: expected a folder; pass one, such as docs/results")
+    recipes, findings = [find_recipe(name) for name in known_recipes()], ResultFolder(folder)
+    for name, text in build_results_pages(recipes, findings).items():
+        check_output(to / name, folder.glob("*/*.json"))
+        write_file(to / name, text.encode())
+    console.print_result(f"result pages: {to}")
+    for recipe in recipes:
+        values = findings.tuned_values(recipe)
         if tuned is not None and values:
-            check_output(tuned / f"{each.name}.json", folder.glob("*/*.json"))
-            write_file(tuned / f"{each.name}.json", _lines(values).encode())
-    for far in [far for each in recipes for far in apart(each, findings) if far.reason is None]:
+            check_output(tuned / f"{recipe.name}.json", folder.glob("*/*.json"))
+            write_file(tuned / f"{recipe.name}.json", _format_json(values).encode())
+    for far in [far for recipe in recipes for far in find_deviations(recipe, findings) if far.reason is None]:
         where = f"{far.cell}-{far.reading}, {far.row}"
-        told = f"{where} is {far.difference:+.2f} points from the paper's"
-        console.remark(f"note: {told}, and the recipe gives no reason")
+        console.print_remark(
+            f"note: {where} is {far.difference:+.2f} points from the paper's, and the recipe gives no reason"
+        )
 
 
-def _lines(values: dict[str, dict[str, object]]) -> str:
-    """JSON with a line for each row."""
+def _format_json(values: dict[str, dict[str, object]]) -> str:
+    """Return JSON with one line per row."""
     lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in values.items())
     return f"{{\n{lines}\n}}\n"

@@ -1,4 +1,4 @@
-"""Commands on runs that are kept: runs, show and resume."""
+"""Commands on stored runs: runs, show and resume."""
 
 import json
 from pathlib import Path
@@ -10,30 +10,42 @@ from rich.table import Table
 from rich.text import Text
 
 from fedlap.cli import console
-from fedlap.cli.options import KEEPING, RESULT, takes
-from fedlap.cli.output_files import check_output, files_of_run
+from fedlap.cli.options import (
+    CHECKPOINT_OPTIONS,
+    OUTPUT_PANEL,
+    RESULT_OPTIONS,
+    TRAINING_PANEL,
+    JsonOption,
+    RunFolderArgument,
+    RunsFolderOption,
+    ThreadsOption,
+    add_options,
+)
+from fedlap.cli.output_files import check_output, list_run_files
 from fedlap.cli.run import run_one
 from fedlap.cli.threads import use_threads
-from fedlap.cli.train_runs import show_one
+from fedlap.cli.train_runs import print_run
 from fedlap.errors import InputError
 from fedlap.experiments.experiment import Experiment
-from fedlap.experiments.run_folder import RunFolder, runs_in
-from fedlap.experiments.settings import brief, check_numbers
+from fedlap.experiments.run_folder import RunFolder, list_run_folders
+from fedlap.experiments.settings import check_integers, shorten_value
 from fedlap.report.score_export import write_scores
 
-RUN = Annotated[Path, typer.Argument(help="The folder of a run.")]
-OUT = Annotated[Path, typer.Option(help="Folder of results.")]
 
-
-def runs(
-    out: OUT = Path("runs"),
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+def runs_command(
+    out: RunsFolderOption = Path("runs"),
+    json_: Annotated[
+        bool,
+        typer.Option(
+            "--json", metavar="", help="Print one JSON object per run.", rich_help_panel=OUTPUT_PANEL
+        ),
+    ] = False,
 ) -> None:
-    """List the runs that are kept, and how far they are."""
-    found = runs_in(out)
+    """List stored runs with state, rounds and scores."""
+    found = list_run_folders(out)
     if not found:
-        raise InputError(f"there are no runs in {str(out)!r}; name another folder with --out")
-    lines = [_line(run) for run in found]
+        raise InputError(f"no runs in {str(out)!r}; choose another folder with --out")
+    lines = [_summarise_run(run) for run in found]
     if json_:
         for line in lines:
             print(json.dumps(line))
@@ -47,11 +59,11 @@ def runs(
     console.out.print(table)
 
 
-def _line(run: RunFolder) -> dict[str, Any]:
+def _summarise_run(run: RunFolder) -> dict[str, Any]:
     try:
-        experiment, scores, saved = run.experiment, run.scores(), run.saved
-    except InputError as error:  # which is no reason to hide the others
-        console.remark(f"note: {run.name}: {error}")
+        experiment, scores, saved = run.experiment, run.read_scores(), run.saved_rounds
+    except InputError as error:  # one damaged run must not hide the others
+        console.print_remark(f"note: {run.name}: {error}")
         empty = dict.fromkeys(("accuracy", "loss"))
         return {
             "run": run.name,
@@ -61,11 +73,11 @@ def _line(run: RunFolder) -> dict[str, Any]:
             **empty,
             "folder": str(run.folder),
         }
-    _say_unknown(run, experiment)
+    _warn_unknown_method(run, experiment)
     last = scores[-1] if scores else None
     return {
         "run": run.name,
-        "state": run.state(),
+        "state": run.get_status(),
         "round": saved[0] if saved else 0,
         "rounds": experiment.rounds,
         "accuracy": last and last.accuracy,
@@ -74,57 +86,80 @@ def _line(run: RunFolder) -> dict[str, Any]:
     }
 
 
-def _say_unknown(run: RunFolder, experiment: Experiment) -> None:
-    """Say that a run's method is not registered in this process, which only training needs."""
-    if not experiment.knows_method:
-        console.remark(f"note: {run.name}: unknown method {brief(experiment.algorithm['name'])}")
+def _warn_unknown_method(run: RunFolder, experiment: Experiment) -> None:
+    """Print that a run's method is not registered in this process; only training needs it."""
+    if not experiment.has_registered_method:
+        console.print_remark(
+            f"note: {run.name}: unknown method {shorten_value(experiment.algorithm['name'])}"
+        )
 
 
-def show(
-    run: RUN,
-    out: OUT = Path("runs"),
+def show_command(
+    run: RunFolderArgument,
+    out: RunsFolderOption = Path("runs"),
     to: Annotated[
-        Path | None, typer.Option(help="Write the scores of all rounds into a .csv or .parquet file.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write all scores to this .csv or .parquet file.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json_: JsonOption = False,
 ) -> None:
-    """Show what came out of a run, or how far it is."""
-    kept = named(run, out)
-    scores, state, experiment = kept.scores(), kept.state(), kept.experiment
-    _say_unknown(kept, experiment)
+    """Show the scores of a run, finished or not."""
+    stored = find_run(run, out)
+    scores, state, experiment = stored.read_scores(), stored.get_status(), stored.experiment
+    _warn_unknown_method(stored, experiment)
     if to is not None:
-        check_output(to, files_of_run(kept.folder))
+        check_output(to, list_run_files(stored.folder))
         write_scores(scores, to)
     if state == "diverged":
-        raise kept.failure()
+        raise stored.read_failure()
     if state == "unfinished":
-        saved = f"saved at round {kept.saved[0]}" if kept.saved else "nothing saved yet"
-        console.remark(f"note: this run is not finished ({saved}); `fedlap resume {kept.folder}` goes on")
+        saved = (
+            f"checkpoint at round {stored.saved_rounds[0]}" if stored.saved_rounds else "no checkpoint yet"
+        )
+        console.print_remark(
+            f"note: this run is not finished ({saved}); `fedlap resume {stored.folder}` continues it"
+        )
     if not scores:
-        raise InputError(f"{kept.name} has no scores yet")
-    show_one(kept, experiment, scores, json_)
+        raise InputError(f"{stored.name} has no scores yet; train it with `fedlap resume {stored.folder}`")
+    print_run(stored, experiment, scores, json_)
 
 
-@takes({name: RESULT[name] for name in ("out", "json")}, KEEPING)
-def resume(
-    run: RUN,
+@add_options({name: RESULT_OPTIONS[name] for name in ("out", "json")}, CHECKPOINT_OPTIONS)
+def resume_command(
+    run: RunFolderArgument,
     rounds: Annotated[
-        int | None, typer.Option(help="Rounds in all (default: as many as were asked for).", min=1)
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Total number of rounds. Default: as in the run.",
+            min=1,
+            rich_help_panel=TRAINING_PANEL,
+        ),
     ] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads, as for run.", min=1)] = None,
-    **given: Any,
+    threads: ThreadsOption = None,
+    **options: Any,
 ) -> None:
-    """Go on with a run exactly where it was saved last."""
+    """Resume a run from its last checkpoint.
+
+    The numbers are those of a run that was never interrupted.
+    """
     use_threads(threads)
-    kept = named(run, given["out"])
-    experiment = kept.experiment
-    if kept.folder.name != RunFolder.of(kept.folder.parent, experiment).name:
-        raise InputError(f"{str(kept.folder)!r} is not named by its experiment; give it its name back")
-    more = experiment.rounds if rounds is None else rounds
-    check_numbers("rounds", more)
-    run_one(experiment.model_copy(update={"rounds": more}), {**given, "out": kept.folder.parent})
+    stored = find_run(run, options["out"])
+    experiment = stored.experiment
+    name = RunFolder.of(stored.folder.parent, experiment).name
+    if stored.folder.name != name:
+        raise InputError(
+            f"{str(stored.folder)!r} does not have the name of its experiment; rename it to {name!r}"
+        )
+    total = experiment.rounds if rounds is None else rounds
+    check_integers("rounds", total)
+    run_one(experiment.model_copy(update={"rounds": total}), {**options, "out": stored.folder.parent})
 
 
-def named(run: Path, out: Path) -> RunFolder:
-    """A run by its folder, or by its name in the folder of results."""
+def find_run(run: Path, out: Path) -> RunFolder:
+    """Open a run, given by its folder or by its name in the folder of runs."""
     return RunFolder.open(run if run.exists() or not (out / run).exists() else out / run)

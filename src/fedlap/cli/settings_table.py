@@ -1,20 +1,20 @@
-"""Tables of what there is to choose from."""
+"""Settings and summaries for the tables of algorithms, data sets and partitions."""
 
 import inspect
 from collections.abc import Callable
 from typing import Any
 
-from fedlap.experiments.settings import settings_of
+from fedlap.experiments.settings import inspect_settings
 
 
-def settings(make: Callable[..., Any], leave: str = "") -> list[str]:
-    """Names and defaults of settings; a name alone where the default is not a fixed value."""
+def list_settings(make: Callable[..., Any], leave: str = "") -> list[str]:
+    """Return names and defaults of settings; a name alone if it has no fixed default."""
     return [
         key if p.default in (None, inspect.Parameter.empty, "") else f"{key} = {p.default}"
-        for key, p in settings_of(make, (leave,)).items()
+        for key, p in inspect_settings(make, (leave,)).items()
     ]
 
 
-def first_line(make: Callable[..., Any]) -> str:
-    """What a maker's docstring says first."""
+def summarise_docstring(make: Callable[..., Any]) -> str:
+    """Return the first paragraph of a docstring as one line."""
     return (inspect.getdoc(make) or "").split("\n\n")[0].replace("\n", " ")

@@ -18,7 +18,7 @@ class OutputError(Exception):
 
 
 class Stream:
-    """A text stream whose failures are distinct from those of other files; once it fails, it always fails."""
+    """A text stream that raises OutputError, unlike other files; after one failure every write fails."""
 
     def __init__(self, stream: TextIO, needed: bool) -> None:
         self._stream = stream
@@ -31,7 +31,7 @@ class Stream:
         return len(text)
 
     def flush(self) -> None:
-        """Write what is still in memory."""
+        """Flush the buffer."""
         self._try(self._stream.flush)
 
     def _try(self, action: Callable[[], object]) -> None:
@@ -39,7 +39,7 @@ class Stream:
             action()
         except OSError as error:
             self._failure = OutputError(error)
-            discard(self._stream)
+            discard_output(self._stream)
         if self._failure is not None and self._needed:
             raise self._failure
 
@@ -47,20 +47,20 @@ class Stream:
         return getattr(self._stream, name)
 
 
-def discard(stream: TextIO) -> None:
-    """Send the rest of a stream to nowhere, or Python would complain once more when it ends."""
+def discard_output(stream: TextIO) -> None:
+    """Redirect a stream to /dev/null; otherwise Python reports the failure again at exit."""
     try:
         number = stream.fileno()
     except (OSError, ValueError):  # a stream in memory
         return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, number)
-    os.close(nowhere)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, number)
+    os.close(null)
 
 
 @contextmanager
-def checked_streams() -> Iterator[None]:
-    """Raise OutputError where standard output cannot be written, and never fail for want of a character."""
+def check_streams() -> Iterator[None]:
+    """Raise OutputError if standard output cannot be written; escape characters that an encoding lacks."""
     before = sys.stdout, sys.stderr
     for stream in before:
         if isinstance(stream, io.TextIOWrapper):

@@ -1,119 +1,148 @@
-"""The command that varies settings: sweep."""
+"""The command that trains over lists of values: sweep."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
-from fedlap.algorithms import ALGORITHMS
 from fedlap.cli.arguments import (
-    algorithm_names,
-    algorithm_settings,
     assign,
-    description,
-    parsed,
-    seed_numbers,
+    describe_experiment,
+    parse_algorithms,
+    parse_assignment,
+    parse_seeds,
+    select_method_settings,
 )
-from fedlap.cli.options import CUT, DATA, KEEPING, RESULT, TRAINING, takes
+from fedlap.cli.options import (
+    CHECKPOINT_OPTIONS,
+    CLIENT_OPTIONS,
+    DATA_OPTIONS,
+    FIELDS_PANEL,
+    RESULT_OPTIONS,
+    TRAINING_OPTIONS,
+    AlgorithmOption,
+    SeedsOption,
+    add_options,
+)
 from fedlap.cli.threads import use_threads
-from fedlap.cli.train_runs import all_trained, finish, kept, say_strengths, say_surprises
-from fedlap.cli.vary import Combination, combinations
+from fedlap.cli.train_runs import (
+    describe_folders,
+    finish_comparison,
+    print_data_remarks,
+    print_default_strengths,
+    train_by_label,
+)
+from fedlap.cli.vary import Combination, list_combinations
 from fedlap.errors import InputError
 from fedlap.experiments.experiment import Experiment
-from fedlap.experiments.prepare import Prepared, prepared
-from fedlap.experiments.run_folder import folder_for_all, prepare
+from fedlap.experiments.prepare import Prepared, prepare
+from fedlap.experiments.run_folder import choose_group_folder, create_out_folder
 from fedlap.report import Sweep, draw_sweep
 from fedlap.storage.files import write_file
 
 
-@takes(DATA, CUT, TRAINING, RESULT, KEEPING)
-def sweep(
+@add_options(DATA_OPTIONS, CLIENT_OPTIONS, TRAINING_OPTIONS, RESULT_OPTIONS, CHECKPOINT_OPTIONS)
+def sweep_command(
     vary: Annotated[
         list[str] | None,
         typer.Option(
-            help="A field and its values, as in strength=0,0.01,0.1 or model.hidden=[50],[100]; "
-            "repeated: all combinations."
+            metavar="FIELD=VALUES",
+            help="Field and its values, e.g. strength=0,0.01,0.1 or model.hidden=[50],[100]. "
+            "Repeat it to train all combinations.",
+            rich_help_panel=FIELDS_PANEL,
         ),
     ] = None,
-    algorithm: Annotated[str, typer.Option(help=f"Algorithm: {', '.join(ALGORITHMS)}.")] = "fedu",
-    seeds: Annotated[str, typer.Option(help="As in 0-4 or 0,3,7.")] = "0-4",
-    **given: Any,
+    algorithm: AlgorithmOption = "fedu",
+    seeds: SeedsOption = "0-4",
+    **options: Any,
 ) -> None:
-    """Train with several values of any field, in all combinations."""
-    use_threads(given["threads"])
-    numbers, common = seed_numbers(seeds), common_to_all("sweep", algorithm, given)
-    (name,) = algorithm_names(str(common["algorithm"]["name"]))
-    tried = combinations(vary or [], name)
-    asked = asked_of("sweep", tried, common, numbers[0])
-    prepare(given["out"])
-    # Seed by seed, so that what cannot be run is found before much data are loaded.
-    ready = _ready(tried * len(numbers), [_at(each, seed) for seed in numbers for each in asked.values()])
-    experiments, labels = [each.experiment for each in ready], list(asked) * len(numbers)
-    say_surprises(ready[0])
-    say_strengths(asked, dict(zip(asked, experiments, strict=False)))
+    """Train every combination of values of any fields.
+
+    Finished runs are loaded, interrupted runs resume, --again forces a rerun.
+    """
+    use_threads(options["threads"])
+    numbers, common = parse_seeds(seeds), describe_common_fields("sweep", algorithm, options)
+    (name,) = parse_algorithms(str(common["algorithm"]["name"]))
+    tried = list_combinations(vary or [], name)
+    asked = build_experiments("sweep", tried, common, numbers[0])
+    create_out_folder(options["out"])
+    # Runs are prepared seed by seed, so that a mistake is found before much data are loaded.
+    ready = _prepare_runs(
+        tried * len(numbers),
+        [_with_seed(experiment, seed) for seed in numbers for experiment in asked.values()],
+    )
+    experiments, labels = [run.experiment for run in ready], list(asked) * len(numbers)
+    print_data_remarks(ready[0])
+    print_default_strengths(asked, dict(zip(asked, experiments, strict=False)))
     fields = tuple(field.name for field in tried[0].fields)
-    made = Sweep(
+    sweep = Sweep(
         experiments[0].title,
         numbers,
-        all_trained(given, ready, labels, " × ".join(fields)),
+        train_by_label(options, ready, labels, " × ".join(fields)),
         experiments[0].data["name"],
         fields,
-        {each.label: each.values for each in tried},
+        {candidate.label: candidate.values for candidate in tried},
         tuple(dict.fromkeys(experiment.algorithm["name"] for experiment in experiments)),
     )
-    folder = folder_for_all(given["out"], experiments, "sweep")
-    write_file(folder / "sweep.png", draw_sweep(made))
-    finish(made, folder / "sweep.json", "Table and picture", given["json"], kept(given["out"], ready, labels))
+    folder = choose_group_folder(options["out"], experiments, "sweep")
+    write_file(folder / "sweep.png", draw_sweep(sweep))
+    finish_comparison(
+        sweep,
+        folder / "sweep.json",
+        "Table and picture",
+        options["json"],
+        describe_folders(options["out"], ready, labels),
+    )
 
 
-def common_to_all(command: str, algorithm: str, given: dict[str, Any]) -> dict[str, Any]:
-    """What all runs have in common."""
-    common = description(given)
-    common["algorithm"] = {"name": algorithm, **algorithm_settings(given)}
-    for assignment in given["set"] or []:
-        if parsed(assignment)[0] == "seed":
-            raise InputError(f"--set {assignment}: {command} takes this from --seeds")
+def describe_common_fields(command: str, algorithm: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Describe the fields that all runs share."""
+    common = describe_experiment(options)
+    common["algorithm"] = {"name": algorithm, **select_method_settings(options)}
+    for assignment in options["set"] or []:
+        if parse_assignment(assignment)[0] == "seed":
+            raise InputError(f"--set {assignment}: {command} does not take this field; use --seeds")
         assign(common, assignment)
     return common
 
 
-def _at(experiment: Experiment, seed: int) -> Experiment:
+def _with_seed(experiment: Experiment, seed: int) -> Experiment:
     return experiment.model_copy(update={"seed": seed})
 
 
-def asked_of(
+def build_experiments(
     command: str, tried: Sequence[Combination], common: dict[str, Any], seed: int
 ) -> dict[str, Experiment]:
-    """The experiment of each combination; two that are the same show that a field is not used."""
+    """Build an experiment per combination; raise if two are equal, since a field is then unused."""
     asked: dict[str, Experiment] = {}
-    for each in tried:
-        made = each.experiment(common, seed)
+    for candidate in tried:
+        experiment = candidate.build_experiment(common, seed)
         for label, other in asked.items():
-            if made == other:
+            if experiment == other:
                 raise InputError(
-                    f"{command}: {label} and {each.label} are the same run, since {made.algorithm['name']} "
-                    "does not use what differs; vary another field"
+                    f"{command}: {label} and {candidate.label} are the same run, since "
+                    f"{experiment.algorithm['name']} does not use this field; vary another field"
                 )
-        asked[each.label] = made
+        asked[candidate.label] = experiment
     return asked
 
 
-def _ready(tried: list[Combination], planned: list[Experiment]) -> list[Prepared]:
-    """Every run is checked before the first is trained; one that is refused is named."""
+def _prepare_runs(tried: list[Combination], planned: list[Experiment]) -> list[Prepared]:
+    """Check and prepare every run before the first is trained; an error names its values."""
     ready: list[Prepared] = []
     try:
-        for each in prepared(planned):
-            ready.append(each)
+        for run in prepare(planned):
+            ready.append(run)
     except InputError as error:
-        raise tried[len(ready)].refused(error) from None
-    check_scores("sweep", ready)
+        raise tried[len(ready)].locate_error(error) from None
+    check_same_task("sweep", ready)
     return ready
 
 
-def check_scores(command: str, ready: Sequence[Prepared]) -> None:
-    """Refuse runs that cannot be ranked."""
-    if len({each.federation.labels is None for each in ready}) > 1:
+def check_same_task(command: str, ready: Sequence[Prepared]) -> None:
+    """Raise if classification and regression runs would be ranked together."""
+    if len({run.federation.labels is None for run in ready}) > 1:
         raise InputError(
-            f"{command}: some of these runs are scored by accuracy and some by loss, so that none is best; "
-            f"{command} each task by itself"
+            f"{command}: some runs are scored by accuracy and others by loss, so they cannot be ranked; "
+            f"{command} every task separately"
         )

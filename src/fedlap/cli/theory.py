@@ -1,4 +1,4 @@
-"""The command that holds a run against the paper's theorems."""
+"""The command that compares a run with the paper's theorems: theory."""
 
 import json
 import math
@@ -10,190 +10,226 @@ from typing import Annotated, Any
 import typer
 
 from fedlap.cli import console
-from fedlap.cli.output_files import check_output, files_of_experiment, files_of_run
-from fedlap.cli.runs import OUT, RUN, named
+from fedlap.cli.options import (
+    JsonOption,
+    RunFolderArgument,
+    RunsFolderOption,
+    ThreadsOption,
+)
+from fedlap.cli.output_files import check_output, list_input_files, list_run_files
+from fedlap.cli.runs import find_run
 from fedlap.cli.threads import use_threads
 from fedlap.errors import InputError
-from fedlap.experiments.prepare import prepared
+from fedlap.experiments.prepare import prepare
 from fedlap.experiments.run_folder import RunFolder
-from fedlap.report.theory_figure import BoundPicture, draw_bound, rounds_on_axis
-from fedlap.report.theory_text import in_words, number
+from fedlap.report.theory_figure import BoundFigure, choose_rounds, draw_bound
+from fedlap.report.theory_text import describe_study, format_number
 from fedlap.storage.files import write_file
 from fedlap.theory import (
-    Problem,
-    Study,
+    LaplacianProblem,
+    RunAnalysis,
     Theorem1,
     Theorem2,
-    Weighted,
-    described,
-    excess,
-    rate,
-    study,
-    walk,
-    weighted,
+    WeightedIterate,
+    analyze_run,
+    average_iterates,
+    compute_gradient_excess,
+    estimate_rate,
+    replay_iterates,
+    summarize_analysis,
 )
-from fedlap.theory.problem import Stack
+from fedlap.theory.problem import DoubleStack
 from fedlap.training.jobs import Job
 from fedlap.training.schedule import Schedule
 
+THEORY_PANEL = "Theory"
 PICTURE = "bound.png"
-SHARE = 0.01  # of J(W⁰) − J*: the accuracy that is asked for by default
+ACCURACY_SHARE = 0.01  # of J(W⁰) − J*: the default accuracy
 
 Gaps = list[tuple[int, float]]
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a run that was made again went through."""
+class Replay:
+    """Measurements along the path of a repeated run."""
 
-    weighted: Gaps  # J(W̃) − J* at the rounds that were scored
+    weighted: Gaps  # J(W̃) − J* at the scored rounds
     slopes: float  # the mean of ‖∇J‖² over its rounds
     excess: float  # the largest ‖∇F‖² − ‖∇J‖²
 
 
-def theory(
-    run: RUN,
-    out: OUT = Path("runs"),
+def theory_command(
+    run: RunFolderArgument,
+    out: RunsFolderOption = Path("runs"),
     accuracy: Annotated[
         float | None,
-        typer.Option(help="J(W) − J* that rounds are predicted for (default: a hundredth of the first)."),
+        typer.Option(
+            metavar="GAP",
+            help="Target J(W) − J* for the predicted rounds. Default: a hundredth of the initial gap.",
+            rich_help_panel=THEORY_PANEL,
+        ),
     ] = None,
     repeat: Annotated[
-        bool, typer.Option("--repeat", help="Make the run again to follow W̃ and ∇J through all its rounds.")
+        bool,
+        typer.Option(
+            "--repeat",
+            metavar="",
+            help="Repeat the run to measure W̃ and ∇J in every round.",
+            rich_help_panel=THEORY_PANEL,
+        ),
     ] = False,
-    threads: Annotated[int | None, typer.Option(help="CPU threads, as for run.", min=1)] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    threads: ThreadsOption = None,
+    json_: JsonOption = False,
 ) -> None:
-    """Hold a run of fedu or dfedu against both theorems: constants, step sizes, bounds, what was measured."""
+    """Compare a run of fedu or dfedu with the theorems.
+
+    Prints the constants, the largest step sizes, the bounds and the measured gaps and rates.
+    """
     use_threads(threads)
-    kept = named(run, out)
+    stored = find_run(run, out)
     if accuracy is not None and not 0 < accuracy < math.inf:
-        raise InputError(f"--accuracy {accuracy:g}: it must be a number above zero")
-    check_output(kept.folder / PICTURE, [*files_of_run(kept.folder), *files_of_experiment(kept.experiment)])
-    problem, trial, schedule, last = opened(kept)
-    made = study(problem, problem.start(trial.seed), {"last": last})
-    seen = followed(made, trial, schedule, [score.round for score in kept.scores()]) if repeat else None
-    if seen is not None:
-        wider = max(made.constants.sigma2**2, seen.excess)
-        made = replace(made, theorem2=Theorem2(replace(made.constants, sigma2=math.sqrt(wider))))
-    said = {"run": kept.name, **described(made), **measured(made, kept, seen, accuracy)}
-    if made.optimum is not None:
-        write_file(kept.folder / PICTURE, draw_bound(pictured(made, said)))
-        said["picture"] = str(kept.folder / PICTURE)
+        raise InputError(f"--accuracy {accuracy:g}: expected a finite number above zero")
+    check_output(
+        stored.folder / PICTURE, [*list_run_files(stored.folder), *list_input_files(stored.experiment)]
+    )
+    problem, trial, schedule, last = load_problem(stored)
+    result = analyze_run(problem, problem.initial_models(trial.seed), {"last": last})
+    replay = (
+        replay_run(result, trial, schedule, [score.round for score in stored.read_scores()])
+        if repeat
+        else None
+    )
+    if replay is not None:
+        wider = max(result.constants.sigma2**2, replay.excess)
+        result = replace(result, theorem2=Theorem2(replace(result.constants, sigma2=math.sqrt(wider))))
+    facts = {
+        "run": stored.name,
+        **summarize_analysis(result),
+        **measure_gaps(result, stored, replay, accuracy),
+    }
+    if result.optimum is not None:
+        write_file(stored.folder / PICTURE, draw_bound(build_bound_figure(result, facts)))
+        facts["picture"] = str(stored.folder / PICTURE)
     if json_:
-        print(json.dumps(finite(said)))
+        print(json.dumps(remove_infinities(facts)))
         return
-    for line in in_words(made, said):
-        console.result(line)
+    for line in describe_study(result, facts):
+        console.print_result(line)
 
 
-def opened(kept: RunFolder) -> tuple[Problem, Job, Schedule, Stack]:
-    """A run's problem, the run itself, and the last models that were saved."""
-    experiment = kept.experiment
+def load_problem(stored: RunFolder) -> tuple[LaplacianProblem, Job, Schedule, DoubleStack]:
+    """Return a run's problem, its job and schedule, and the models of its last checkpoint."""
+    experiment = stored.experiment
     name = experiment.algorithm["name"]
     if name not in ("fedu", "dfedu"):
+        raise InputError(f"theory: {stored.name} is a run of {name}; use a run of fedu or dfedu")
+    if stored.get_status() == "diverged":
         raise InputError(
-            f"theory: both theorems are about fedu and dfedu, and {kept.name} is a run of {name}"
+            f"theory: {stored.name} has diverged; use a run that converged ({stored.read_failure()})"
         )
-    if kept.state() == "diverged":
-        raise InputError(
-            f"theory: {kept.name} has diverged, so there is nothing to measure: {kept.failure()}"
-        )
-    found, remarks = kept.checkpoints()
+    found, remarks = stored.read_checkpoints()
     for remark in remarks:
-        console.remark(f"note: {remark}")
-    if not found or not kept.scores():
-        raise InputError(f"theory: {kept.name} has nothing saved yet; `fedlap resume {kept.folder}` goes on")
-    trial = next(iter(prepared([experiment]))).trial
-    problem = Problem.of(
+        console.print_remark(f"note: {remark}")
+    if not found or not stored.read_scores():
+        raise InputError(
+            f"theory: {stored.name} has no checkpoint yet; train it with `fedlap resume {stored.folder}`"
+        )
+    trial = next(iter(prepare([experiment]))).job
+    problem = LaplacianProblem.of(
         trial.algorithm, trial.federation, trial.model, batch=experiment.batch, sample=experiment.sample
     )
-    at = kept.progress(found[0])
-    last = problem.algorithm.personal(at.server, at.private, problem.size).double().cpu()
+    at = stored.load_progress(found[0])
+    last = problem.algorithm.personal_models(at.server, at.private, problem.size).double().cpu()
     return problem, trial, replace(experiment.schedule, rounds=at.round), last
 
 
-def followed(made: Study, trial: Job, schedule: Schedule, scored: Sequence[int]) -> Seen:
-    """The run made again, for what only its whole path tells."""
-    problem, best = made.problem, made.optimum
-    mean = Weighted(made.theorem1.contraction(problem.step) if made.theorem1 else 0.0)
-    at, slopes, most, gaps = set(scored), 0.0, 0.0, []
+def replay_run(result: RunAnalysis, trial: Job, schedule: Schedule, scored: Sequence[int]) -> Replay:
+    """Repeat the run to measure what depends on its whole path."""
+    problem, best = result.problem, result.optimum
+    mean = WeightedIterate(result.theorem1.contraction(problem.step) if result.theorem1 else 0.0)
+    wanted, slopes, largest, gaps = set(scored), 0.0, 0.0, []
 
-    def visit(done: int, W: Stack) -> None:
-        nonlocal slopes, most
-        if best is not None and done in at and mean.mean is not None:
+    def visit(done: int, W: DoubleStack) -> None:
+        nonlocal slopes, largest
+        if best is not None and done in wanted and mean.mean is not None:
             gaps.append((done, problem.objective(mean.mean) - best.value))
         if done < schedule.rounds:
             mean.add(W)
             slopes += float(problem.gradient(W).square().sum()) / schedule.rounds
-        most = max(most, excess(problem, W))
+        largest = max(largest, compute_gradient_excess(problem, W))
 
-    walk(problem, trial, schedule, visit)
-    return Seen(gaps, slopes, most)
+    replay_iterates(problem, trial, schedule, visit)
+    return Replay(gaps, slopes, largest)
 
 
-def measured(made: Study, kept: RunFolder, seen: Seen | None, accuracy: float | None) -> dict[str, Any]:
-    """Gaps and rates, and what the theorems promise for them."""
-    scores, problem, best = kept.scores(), made.problem, made.optimum
+def measure_gaps(
+    result: RunAnalysis, stored: RunFolder, replay: Replay | None, accuracy: float | None
+) -> dict[str, Any]:
+    """Return measured gaps and rates, with the bounds of the theorems."""
+    scores, problem, best = stored.read_scores(), result.problem, result.optimum
     done = scores[-1].round
-    second = made.theorem2
-    said: dict[str, Any] = {
+    second = result.theorem2
+    facts: dict[str, Any] = {
         "rounds": done,
-        "mean_slope": seen.slopes if seen else None,
-        "mean_slope_bound": second.bound(min(problem.step, second.largest_step), done, made.fall),
-        "first_objective": made.first,
+        "mean_slope": replay.slopes if replay else None,
+        "mean_slope_bound": second.bound(min(problem.step, second.largest_step), done, result.objective_gap),
+        "first_objective": result.start_objective,
     }
-    if best is None or made.theorem1 is None or made.distance is None:
-        return said
-    gaps = [(0, made.first - best.value)] + [(s.round, s.objective - best.value) for s in scores]
-    contraction = made.theorem1.contraction(problem.step)
+    if best is None or result.theorem1 is None or result.distance is None:
+        return facts
+    gaps = [(0, result.start_objective - best.value)] + [(s.round, s.objective - best.value) for s in scores]
+    contraction = result.theorem1.contraction(problem.step)
     every = [at for at, _ in gaps] == list(range(done + 1))
-    means = enumerate(weighted(contraction, [gap for _, gap in gaps]), 1)
-    wanted = SHARE * gaps[0][1] if accuracy is None else accuracy
-    step, needed = made.theorem1.plan(wanted, made.distance)
-    return said | {
+    means = enumerate(average_iterates(contraction, [gap for _, gap in gaps]), 1)
+    wanted = ACCURACY_SHARE * gaps[0][1] if accuracy is None else accuracy
+    step, needed = result.theorem1.plan(wanted, result.distance)
+    return facts | {
         "gaps": gaps,
         "weighted_gaps": list(means) if every else None,
-        "gaps_of_weighted_iterate": seen.weighted if seen else None,
-        "distance": made.distance,
-        "rate": rate(*zip(*gaps, strict=True)),
+        "gaps_of_weighted_iterate": replay.weighted if replay else None,
+        "distance": result.distance,
+        "rate": estimate_rate(*zip(*gaps, strict=True)),
         "rate_of_theorem1": -math.log1p(-contraction) if contraction < 1 else None,
-        "bound": made.theorem1.bound(bound_step(made.theorem1, problem.step), done, made.distance),
+        "bound": result.theorem1.bound(
+            choose_bound_step(result.theorem1, problem.step), done, result.distance
+        ),
         "accuracy": wanted,
         "step_for_accuracy": step,
         "rounds_for_accuracy": needed if math.isfinite(needed) else None,
     }
 
 
-def bound_step(theorem: Theorem1, step: float) -> float:
-    """The run's own step where it is within the theorem, or the largest that is."""
+def choose_bound_step(theorem: Theorem1, step: float) -> float:
+    """Return the run's step if the theorem allows it, else the largest step that it allows."""
     return min(step, theorem.largest_step)
 
 
-def pictured(made: Study, said: dict[str, Any]) -> BoundPicture:
-    """Curves of a run that has a theorem."""
-    theorem, distance = made.theorem1, made.distance
+def build_bound_figure(result: RunAnalysis, facts: dict[str, Any]) -> BoundFigure:
+    """Return the figure of a run that Theorem 1 covers."""
+    theorem, distance = result.theorem1, result.distance
     assert theorem is not None
     assert distance is not None
-    step = bound_step(theorem, made.problem.step)
-    inside = step == made.problem.step
-    own = "at this run's step" if inside else f"at the largest step it allows, {number(step)}"
-    reach = max(said["rounds"], min(10 * theorem.least_rounds, 1e18)) if step else 0.0
-    return BoundPicture(
-        title=f"{said['run']}: step μ̃ = {made.problem.step:.3g}",
-        measured=said["gaps"],
-        weighted=said["gaps_of_weighted_iterate"] or said["weighted_gaps"] or [],
-        weighted_of="measured J(W̃) − J*" if said["gaps_of_weighted_iterate"] else "measured, θ-weighted mean",
-        bound=[(at, theorem.bound(step, at, distance)) for at in rounds_on_axis(reach)] if step else [],
-        bound_of=f"Theorem 1's bound {own}",
-        end=said["rounds"],
+    step = choose_bound_step(theorem, result.problem.step)
+    inside = step == result.problem.step
+    which = "at this run's step" if inside else f"at the largest step it allows, {format_number(step)}"
+    reach = max(facts["rounds"], min(10 * theorem.least_rounds, 1e18)) if step else 0.0
+    return BoundFigure(
+        title=f"{facts['run']}: step μ̃ = {result.problem.step:.3g}",
+        measured=facts["gaps"],
+        weighted=facts["gaps_of_weighted_iterate"] or facts["weighted_gaps"] or [],
+        weighted_label="measured J(W̃) − J*"
+        if facts["gaps_of_weighted_iterate"]
+        else "measured, θ-weighted mean",
+        bound=[(at, theorem.bound(step, at, distance)) for at in choose_rounds(reach)] if step else [],
+        bound_label=f"Theorem 1's bound {which}",
+        end=facts["rounds"],
     )
 
 
-def finite(value: Any) -> Any:
-    """The same where a number without end is nothing, since JSON has none."""
+def remove_infinities(value: Any) -> Any:
+    """Replace infinities and NaN by None, since JSON has neither."""
     if isinstance(value, dict):
-        return {name: finite(each) for name, each in value.items()}
+        return {name: remove_infinities(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(each) for each in value]
+        return [remove_infinities(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""Processes of this program beside each other, each with a part of the work."""
+"""Several processes of fedlap at once, each with one part of the rows."""
 
 import subprocess
 import sys
@@ -11,40 +11,40 @@ from fedlap.cli import console
 from fedlap.cli.interrupts import stop_on_signal
 from fedlap.experiments.session import StoppedError
 
-PATIENCE = 0.05  # seconds between looks at who is done
+POLL_SECONDS = 0.05  # between two checks for finished processes
 
 
-def side_by_side(parts: Sequence[Sequence[str]], workers: int) -> int:
-    """Run `fedlap` with each of these arguments, so many at a time; how many of them failed.
+def run_processes(parts: Sequence[Sequence[str]], workers: int) -> int:
+    """Run `fedlap` once per list of arguments, `workers` at a time; return the number of failures.
 
-    What they say beside results is passed on line by line. Asked to stop, they end their round first.
+    Lines on standard error are printed here. A request to stop lets every process finish its round.
     """
-    waiting, failed, told = list(parts), 0, False
+    waiting, failed, terminated = list(parts), 0, False
     running: list[tuple[subprocess.Popen[str], threading.Thread]] = []
     try:
         with stop_on_signal() as stopping:
             while running or (waiting and not stopping()):
                 while waiting and len(running) < workers and not stopping():
-                    running.append(_started(waiting.pop(0)))
-                if stopping() and not told:  # once: a second time stops them at once
-                    told = True
+                    running.append(_start_process(waiting.pop(0)))
+                if stopping() and not terminated:  # a second signal would quit within the round
+                    terminated = True
                     for process, _ in running:
                         process.terminate()
-                time.sleep(PATIENCE)
-                for each in [each for each in running if each[0].poll() is not None]:
-                    running.remove(each)
-                    each[1].join()
-                    failed += each[0].returncode != 0
+                time.sleep(POLL_SECONDS)
+                for worker in [worker for worker in running if worker[0].poll() is not None]:
+                    running.remove(worker)
+                    worker[1].join()
+                    failed += worker[0].returncode != 0
             if stopping():
-                raise StoppedError("stopped; what was done before is not made again")
+                raise StoppedError("stopped; finished rows are stored")
     finally:
         for process, _ in running:
             process.kill()
     return failed
 
 
-def _started(arguments: Sequence[str]) -> tuple[subprocess.Popen[str], threading.Thread]:
-    """A process, and the thread that passes on what it says; signals of the terminal are for us alone."""
+def _start_process(arguments: Sequence[str]) -> tuple[subprocess.Popen[str], threading.Thread]:
+    """Start a process, and a thread that prints its standard error; it gets no terminal signals."""
     process = subprocess.Popen(
         [sys.executable, "-m", "fedlap.cli", *arguments],
         stdout=subprocess.DEVNULL,
@@ -53,12 +53,12 @@ def _started(arguments: Sequence[str]) -> tuple[subprocess.Popen[str], threading
         start_new_session=True,
     )
     assert process.stderr is not None
-    relay = threading.Thread(target=_passed_on, args=(process.stderr,), daemon=True)
+    relay = threading.Thread(target=_relay_lines, args=(process.stderr,), daemon=True)
     relay.start()
     return process, relay
 
 
-def _passed_on(lines: IO[str]) -> None:
+def _relay_lines(lines: IO[str]) -> None:
     with lines:
         for line in lines:
-            console.remark(line.rstrip("\n"))
+            console.print_remark(line.rstrip("\n"))

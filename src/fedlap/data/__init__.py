@@ -1,27 +1,23 @@
-"""Data sets by name."""
+"""Data sets that can be loaded by name."""
 
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fedlap.data.cifar10 import DISTRIBUTION as CIFAR10
-from fedlap.data.cifar10 import cifar10
-from fedlap.data.digits import digits
+from fedlap.data.cifar10 import CIFAR10_DISTRIBUTION, load_cifar10
+from fedlap.data.digits import load_digits
 from fedlap.data.distribution import Distribution
 from fedlap.data.federation import Federation
-from fedlap.data.har import DISTRIBUTION as HAR
-from fedlap.data.har import har
-from fedlap.data.mnist import DISTRIBUTION as MNIST
-from fedlap.data.mnist import mnist
+from fedlap.data.har import HAR_DISTRIBUTION, load_har
+from fedlap.data.mnist import MNIST_DISTRIBUTION, load_mnist
 from fedlap.data.partition import Labels, Partition
 from fedlap.data.standardize import Scaling
-from fedlap.data.synthetic import Synthetic, synthetic
+from fedlap.data.synthetic_clients import Synthetic, synthetic
 from fedlap.data.table import Table
-from fedlap.data.user_files import file
-from fedlap.data.vehicle import DISTRIBUTION as VEHICLE
-from fedlap.data.vehicle import vehicle
-from fedlap.errors import InputError, unknown
+from fedlap.data.user_files import load_file
+from fedlap.data.vehicle import VEHICLE_DISTRIBUTION, load_vehicle
+from fedlap.errors import InputError, unknown_name_error
 from fedlap.graph import Graph
 
 TEST_SHARE: Final = 0.25
@@ -31,12 +27,12 @@ TEST_SHARE: Final = 0.25
 class Source:
     """A data set that can be loaded by name.
 
-    make: gives its rows, or a federation with a graph, from its settings.
-    scale: how features are scaled unless one says otherwise.
-    about: what it is, in a line.
-    partition: how its rows are dealt out unless one says otherwise; None where they have clients by nature.
-    distribution: its official files, where it has any.
-    citation, terms: what its makers ask for.
+    make: builds its table, or a federation with a graph, from its settings.
+    scale: the default scaling of features.
+    about: a description in one line.
+    partition: the default partition; None if its rows have natural clients.
+    distribution: its official files, if any.
+    citation, terms: the citation and the terms of use of its authors.
     """
 
     make: Callable[..., Table | Synthetic]
@@ -48,61 +44,61 @@ class Source:
     terms: str = ""
 
     @property
-    def tabular(self) -> bool:
-        """Whether it is a table of rows, to be cut and split."""
+    def is_tabular(self) -> bool:
+        """True if it is a table of rows, to be partitioned and split."""
         return self.make is not synthetic
 
 
 SOURCES: Final[dict[str, Source]] = {
     "har": Source(
-        har,
+        load_har,
         "pooled",
-        "what 30 people were doing, from their phones' sensors: 10,299 rows, 561 features, 6 activities",
-        distribution=HAR,
+        "activities of 30 people, from their phones' sensors: 10,299 rows, 561 features, 6 activities",
+        distribution=HAR_DISTRIBUTION,
         citation="D. Anguita, A. Ghio, L. Oneto, X. Parra and J. L. Reyes-Ortiz. A Public Domain Dataset for "
         "Human Activity Recognition Using Smartphones. ESANN 2013.",
         terms="Cite the paper; the README with the data forbids commercial use.",
     ),
     "vehicle": Source(
-        vehicle,
+        load_vehicle,
         "pooled",
-        "two kinds of vehicle, heard and felt by 23 sensors: 48,303 rows, 100 features",
-        distribution=VEHICLE,
+        "two kinds of vehicle, measured by 23 sensors: 48,303 rows, 100 features",
+        distribution=VEHICLE_DISTRIBUTION,
         citation="M. F. Duarte and Y. H. Hu. Vehicle Classification in Distributed Sensor Networks. Journal "
         "of Parallel and Distributed Computing 64(7), 2004.",
         terms="None stated; cite the paper.",
     ),
     "mnist": Source(
-        mnist,
+        load_mnist,
         "pooled",
-        "70,000 handwritten digits of 28×28 pixels, two labels a client",
+        "70,000 handwritten digits of 28×28 pixels, two labels per client",
         partition=Labels(clients=100, labels_per_client=2, spread=0.555, rows=61_866),
-        distribution=MNIST,
+        distribution=MNIST_DISTRIBUTION,
         citation="Y. LeCun, L. Bottou, Y. Bengio and P. Haffner. Gradient-Based Learning Applied to Document "
         "Recognition. Proceedings of the IEEE 86(11), 1998.",
         terms="CC BY-SA 3.0 (Y. LeCun and C. Cortes).",
     ),
     "cifar10": Source(
-        cifar10,
+        load_cifar10,
         "pooled",
-        "60,000 pictures of 32×32 pixels in colour, three labels a client",
+        "60,000 colour images of 32×32 pixels, three labels per client",
         partition=Labels(clients=20, labels_per_client=3, spread=0.365, rows=54_572),
-        distribution=CIFAR10,
+        distribution=CIFAR10_DISTRIBUTION,
         citation="A. Krizhevsky. Learning Multiple Layers of Features from Tiny Images. Technical report, "
         "University of Toronto, 2009.",
         terms="None stated; cite the report.",
     ),
     "digits": Source(
-        digits,
+        load_digits,
         "pooled",
-        "1,797 handwritten digits of 8×8 pixels, few labels a client (embedded)",
+        "1,797 handwritten digits of 8×8 pixels, few labels per client (embedded)",
         partition=Labels(clients=20, labels_per_client=3, spread=1.0),
         citation="E. Alpaydin and C. Kaynak. Optical Recognition of Handwritten Digits. UCI Machine Learning "
         "Repository, 1998.",
         terms="CC BY 4.0.",
     ),
-    "synthetic": Source(synthetic, "none", "clients whose true models are smooth on a known graph (made up)"),
-    "file": Source(file, "pooled", "rows of one's own .csv, .parquet or .npz file"),
+    "synthetic": Source(synthetic, "none", "generated clients whose true models are smooth on a known graph"),
+    "file": Source(load_file, "pooled", "rows of a .csv, .parquet or .npz file"),
 }
 
 
@@ -115,9 +111,9 @@ def load(
     test_share: float | None = None,
     **settings: Any,
 ) -> Federation:
-    """The data set of this name, cut into clients and split by `seed`, with its own settings.
+    """Load a data set by name, with its settings; `seed` draws the partition and the test rows.
 
-    `scale`, `partition` and `test_share` (0.25) are the data set's usual ones where they are not given.
+    `scale`, `partition` and `test_share` default to those of the data set; `test_share` to 0.25.
     """
     return load_with_graph(name, seed, scale=scale, partition=partition, test_share=test_share, **settings)[0]
 
@@ -132,35 +128,35 @@ def load_with_graph(
     scarce: dict[str, Any] | None = None,
     **settings: Any,
 ) -> tuple[Federation, Graph | None]:
-    """The data set, and the graph that its clients' true models are smooth on where that is known.
+    """Load a data set, and the graph on which its clients' true models are smooth, if known.
 
-    `scarce` are the settings of `Federation.scarce`; None leaves all rows.
+    `scarce` are the settings of `Federation.scarce`; None retains all rows.
     """
     if name not in SOURCES:
-        raise unknown("data set", name, SOURCES, field="name")
+        raise unknown_name_error("data set", name, SOURCES, field="name")
     source = SOURCES[name]
     known = [name for name in inspect.signature(source.make).parameters if name != "seed"]
     for setting in settings:
         if setting not in known:
-            raise unknown(f"setting of data {name!r}", setting, known, field=setting)
-    if source.tabular:
+            raise unknown_name_error(f"setting of data {name!r}", setting, known, field=setting)
+    if source.is_tabular:
         table = source.make(**settings)
         assert isinstance(table, Table)
         share = TEST_SHARE if test_share is None else test_share
         federation, graph = Federation.from_table(table, partition or source.partition, share, seed), None
     elif partition is None and test_share is None:
-        made = source.make(seed=seed, **settings)
-        assert isinstance(made, Synthetic)
-        federation, graph = made.federation, made.graph
+        clients = source.make(seed=seed, **settings)
+        assert isinstance(clients, Synthetic)
+        federation, graph = clients.federation, clients.graph
     else:
         raise InputError(
-            f"data {name!r} comes with its own clients and test rows; leave partition and test_share",
+            f"data {name!r} has fixed clients and test rows; remove partition and test_share",
             field="data",
         )
     if scarce is not None:
         for setting in scarce:
             if setting not in (fields := ("share_of_clients", "keep", "cut_test")):
-                raise unknown("setting of scarce", setting, fields, field=setting)
+                raise unknown_name_error("setting of scarce", setting, fields, field=setting)
         federation = federation.scarce(**scarce, seed=seed)
     return federation.scaled(source.scale if scale is None else scale), graph
 

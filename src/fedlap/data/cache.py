@@ -1,4 +1,4 @@
-"""Arrays in one file of the cache folder that is mapped into memory rather than read."""
+"""Cached arrays: one file per data set in the cache folder, memory-mapped rather than read."""
 
 import sys
 import zipfile
@@ -8,44 +8,44 @@ from pathlib import Path
 import numpy as np
 
 from fedlap.data.download import is_file
-from fedlap.storage.array_files import DAMAGED, Array, Arrays, map_arrays
-from fedlap.storage.cache_folder import cache_folder
-from fedlap.storage.files import writing
+from fedlap.storage.array_files import DAMAGED_FILE_ERRORS, Array, Arrays, map_npz
+from fedlap.storage.cache_folder import get_cache_folder
+from fedlap.storage.files import replace_file
 
-__all__ = ["DAMAGED", "Array", "Arrays", "fast_form", "kept", "map_arrays"]
+__all__ = ["DAMAGED_FILE_ERRORS", "Array", "Arrays", "load_cached_arrays", "locate_cached_arrays", "map_npz"]
 
 
-def kept(name: str, make: Callable[[], Arrays]) -> Arrays:
-    """The arrays that `make` gives, made once and kept under this name in the cache folder."""
-    path = fast_form(name)
+def load_cached_arrays(name: str, build: Callable[[], Arrays]) -> Arrays:
+    """Map the cached arrays of this name; `build` and store them if there are none."""
+    path = locate_cached_arrays(name)
     if is_file(path):
         try:
             with zipfile.ZipFile(path) as archive:
                 if archive.testzip() is None:
-                    return map_arrays(path)
-            print(f"note: {path} is damaged and is made again", file=sys.stderr)
-        except DAMAGED:
-            print(f"note: {path} is damaged and is made again", file=sys.stderr)
-    arrays = make()
+                    return map_npz(path)
+            print(f"note: {path} is damaged and is rebuilt", file=sys.stderr)
+        except DAMAGED_FILE_ERRORS:
+            print(f"note: {path} is damaged and is rebuilt", file=sys.stderr)
+    arrays = build()
     try:
         _write(path, arrays)
-        return map_arrays(path)
+        return map_npz(path)
     except OSError as error:
         print(
-            f"note: {path} cannot be written ({error.strerror}); {name} is read anew each time",
+            f"note: {path} cannot be written ({error.strerror}); {name} is not cached",
             file=sys.stderr,
         )
         return arrays
 
 
-def fast_form(name: str) -> Path:
-    """Where arrays of this name are kept."""
-    return cache_folder() / "fast" / f"{name}.npz"
+def locate_cached_arrays(name: str) -> Path:
+    """Return the path of the cached arrays of this name."""
+    return get_cache_folder() / "fast" / f"{name}.npz"
 
 
 def _write(path: Path, arrays: Arrays) -> None:
-    """The whole file or none, under its name."""
-    with writing(path, durable=True) as file, zipfile.ZipFile(file, "w") as archive:
+    """Write the file atomically."""
+    with replace_file(path, durable=True) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)

@@ -1,6 +1,6 @@
-"""CIFAR-10 (Krizhevsky, 2009): 60,000 pictures of 32×32 pixels, 10 labels, training and test together.
+"""CIFAR-10 (Krizhevsky, 2009): 60,000 images of 32×32 pixels, 10 labels, training and test images merged.
 
-Read from the official binary version: a record is a byte for the label and 3,072 for red, green and blue.
+The official binary version is read: a record is one byte for the label and 3,072 for red, green and blue.
 """
 
 from collections.abc import Mapping
@@ -10,20 +10,20 @@ from typing import Final
 import numpy as np
 import torch
 
-from fedlap.data.archives import Members, check_members, from_tar
+from fedlap.data.archives import Members, check_members, read_tar
 from fedlap.data.cache import Arrays
 from fedlap.data.distribution import Distribution
-from fedlap.data.download import Original
+from fedlap.data.download import OfficialFile
 from fedlap.data.table import Table
 
-ARCHIVE: Final = "cifar-10-binary.tar.gz"
-ROOT: Final = "cifar-10-batches-bin/"
-RECORD: Final = 1 + 3 * 32 * 32
-LABELS: Final = (
+CIFAR10_ARCHIVE: Final = "cifar-10-binary.tar.gz"
+CIFAR10_FOLDER: Final = "cifar-10-batches-bin/"
+CIFAR10_RECORD_BYTES: Final = 1 + 3 * 32 * 32
+CIFAR10_LABELS: Final = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
 )  # fmt: skip
 
-SHA256: Final = {
+CIFAR10_SHA256: Final = {
     "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
     "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
     "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
@@ -33,38 +33,48 @@ SHA256: Final = {
 }
 
 
-def cifar10() -> Table:
-    """Small colour pictures of ten kinds of things."""
-    arrays = DISTRIBUTION.arrays()
-    return Table(torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["y"]), LABELS)
+def load_cifar10() -> Table:
+    """Load small colour images of ten classes."""
+    arrays = CIFAR10_DISTRIBUTION.load_arrays()
+    return Table(torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["y"]), CIFAR10_LABELS)
 
 
-def _members(paths: Mapping[str, Path]) -> Members:
-    if ARCHIVE in paths:
-        packed = from_tar(paths[ARCHIVE], lambda name: name.removeprefix(ROOT) in SHA256)
-        members = {name.removeprefix(ROOT): content for name, content in packed.items()}
+def _read_members(paths: Mapping[str, Path]) -> Members:
+    if CIFAR10_ARCHIVE in paths:
+        packed = read_tar(
+            paths[CIFAR10_ARCHIVE], lambda name: name.removeprefix(CIFAR10_FOLDER) in CIFAR10_SHA256
+        )
+        members = {name.removeprefix(CIFAR10_FOLDER): content for name, content in packed.items()}
     else:
         members = {name: path.read_bytes() for name, path in paths.items()}
     check_members(
-        members, SHA256, next(iter(paths.values())).name if ARCHIVE in paths else "the binary version"
+        members,
+        CIFAR10_SHA256,
+        next(iter(paths.values())).name if CIFAR10_ARCHIVE in paths else "the binary version",
     )
     return members
 
 
-def _check(path: Path) -> None:
-    _members({ARCHIVE: path})
+def _check_archive(path: Path) -> None:
+    _read_members({CIFAR10_ARCHIVE: path})
 
 
-def _read(paths: Mapping[str, Path]) -> Arrays:
-    members = _members(paths)
-    records = np.concatenate([np.frombuffer(members[name], np.uint8) for name in SHA256]).reshape(-1, RECORD)
+def _read_arrays(paths: Mapping[str, Path]) -> Arrays:
+    members = _read_members(paths)
+    records = np.concatenate([np.frombuffer(members[name], np.uint8) for name in CIFAR10_SHA256]).reshape(
+        -1, CIFAR10_RECORD_BYTES
+    )
     return {"x": records[:, 1:].reshape(-1, 3, 32, 32), "y": records[:, 0].astype(np.int64)}
 
 
-DISTRIBUTION: Final = Distribution(
+CIFAR10_DISTRIBUTION: Final = Distribution(
     name="cifar10",
     version=1,
-    originals=(Original(ARCHIVE, ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",), _check),),
-    read=_read,
-    unpacked=tuple(SHA256),
+    official_files=(
+        OfficialFile(
+            CIFAR10_ARCHIVE, ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",), _check_archive
+        ),
+    ),
+    read=_read_arrays,
+    unpacked=tuple(CIFAR10_SHA256),
 )

@@ -1,4 +1,4 @@
-"""Rows of many clients, and the units their features are in."""
+"""The rows of many clients, as indices into one shared store of features."""
 
 import math
 from collections.abc import Sequence
@@ -16,18 +16,18 @@ from fedlap.errors import InputError
 VALUES_PER_COMPARISON = 4_000_000  # features are compared in blocks of about this many values (32 MB)
 
 
-def grouped(
+def group_rows(
     owner: Int64[Tensor, "row"], clients: int
 ) -> tuple[Int64[Tensor, "owned"], Int64[Tensor, "client"]]:
-    """The rows of each client in rising order, one client after another, and how many; −1 owns nothing.
+    """Return each client's rows in rising order, client by client, and their counts; −1 means no owner.
 
-    A matrix with a one for each row in its owner's line, turned from columns to lines: to count is faster
-    than to sort.
+    It builds a sparse matrix with a one per row in its owner's line and converts it from columns to lines:
+    counting is faster than sorting.
     """
     rows = len(owner)
-    if (wrong := first_outside(owner, -1, clients)) is not None:
+    if (wrong := find_outside(owner, -1, clients)) is not None:
         raise InputError(
-            f"a row belongs to client {wrong}; pass one of 0 to {clients - 1}, or -1 for nobody", scope="data"
+            f"a row belongs to client {wrong}; expected 0 to {clients - 1}, or -1 for no client", scope="data"
         )
     place = owner.numpy() + 1
     ones = np.ones(rows, dtype=np.int8)
@@ -36,15 +36,17 @@ def grouped(
     return torch.from_numpy(lines.indices[int(first[0]) :].astype(np.int64)), first.diff()
 
 
-def spans(first: Int64[Tensor, "client"], count: Int64[Tensor, "client"]) -> Int64[Tensor, "row"]:
-    """first_k, first_k + 1, … as many as count_k says, for one client after another."""
+def concatenate_ranges(
+    first: Int64[Tensor, "client"], count: Int64[Tensor, "client"]
+) -> Int64[Tensor, "row"]:
+    """Concatenate the ranges first_k, first_k + 1, …, first_k + count_k − 1 of all clients k."""
     shift = first - (count.cumsum(0) - count)
     total = int(count.sum())
     return torch.arange(total).add_(torch.repeat_interleave(shift, count, output_size=total))
 
 
-def first_outside(values: Tensor, least: int, end: int) -> int | None:
-    """The first of these whole numbers that is below `least` or not below `end`, if there is one."""
+def find_outside(values: Tensor, least: int, end: int) -> int | None:
+    """Return the first of the integers that is not in [least, end), or None."""
     if not len(values):
         return None
     low, high = values.aminmax()
@@ -60,14 +62,14 @@ def describe_tensor(tensor: Tensor) -> str:
 
 @dataclass(frozen=True, eq=False)
 class ClientRows:
-    """The training or the test rows of all clients, one client after another.
+    """The training or the test rows of all clients, client by client.
 
-    Features stay where they were found, in a store that parts may share and that may be a file mapped into
-    memory: a part knows the place of each of its rows there. So to cut, split or reorder clients moves none.
+    Features stay in a store, which several ClientRows may share and which may be a memory-mapped file; each
+    row is an index into it. Splitting and reordering clients therefore copies no features.
     """
 
     store: Num[Tensor, "stored *feature"]
-    row: Int64[Tensor, "row"]  # where in the store each row's features are
+    row: Int64[Tensor, "row"]  # each row's index in the store
     y: Num[Tensor, "row *output"]
     count: Int64[Tensor, "client"]
 
@@ -75,22 +77,22 @@ class ClientRows:
     def of(
         x: Num[Tensor, "row *feature"], y: Num[Tensor, "row *output"], count: Int64[Tensor, "client"]
     ) -> "ClientRows":
-        """Rows with a store of their own, in order."""
+        """Rows whose store is `x`, in order."""
         return ClientRows(x, torch.arange(len(x), device=x.device), y, count)
 
     @staticmethod
-    def joined(parts: Sequence["ClientRows"]) -> "ClientRows":
-        """Parts one after another; those that share a store go on sharing it."""
-        if len(parts) == 1:
-            return parts[0]
-        stores = list({id(part.store): part.store for part in parts}.values())
+    def concatenate(client_rows: Sequence["ClientRows"]) -> "ClientRows":
+        """Concatenate the rows of several federations; a store that they share is not copied."""
+        if len(client_rows) == 1:
+            return client_rows[0]
+        stores = list({id(part.store): part.store for part in client_rows}.values())
         sizes = torch.tensor([0, *(len(store) for store in stores)]).cumsum(0).tolist()
         begin = {id(store): size for store, size in zip(stores, sizes, strict=False)}
         return ClientRows(
             stores[0] if len(stores) == 1 else torch.cat(stores),
-            torch.cat([part.row + begin[id(part.store)] for part in parts]),
-            torch.cat([part.y for part in parts]),
-            torch.cat([part.count for part in parts]),
+            torch.cat([part.row + begin[id(part.store)] for part in client_rows]),
+            torch.cat([part.y for part in client_rows]),
+            torch.cat([part.count for part in client_rows]),
         )
 
     @property
@@ -100,75 +102,75 @@ class ClientRows:
 
     @cached_property
     def first(self) -> Int64[Tensor, "client"]:
-        """Where each client's rows begin."""
+        """The index of each client's first row."""
         return self.count.cumsum(0) - self.count
 
-    def check(self, what: str, clients: int, labels: int | None) -> None:
-        """Raise InputError unless every row of so many clients is in the store and has a label in range.
+    def check(self, where: str, clients: int, labels: int | None) -> None:
+        """Raise InputError unless every row of every client is in the store and has a label in range.
 
-        labels: how many there are; None where targets are real numbers.
+        labels: the number of classes; None where targets are real numbers.
         """
         store, row, y, count = self.store, self.row, self.y, self.count
         if store.dim() < 2 or not (store.dtype == torch.uint8 or store.is_floating_point()):
             raise InputError(
-                f"{what}: the store is {describe_tensor(store)}; pass bytes or real numbers, a row each",
+                f"{where}: the store is {describe_tensor(store)}; "
+                "expected bytes or real numbers, one line per row",
                 scope="data",
             )
         if row.dim() != 1 or row.dtype != torch.int64:
             raise InputError(
-                f"{what}: places of rows are {describe_tensor(row)}; pass a vector of torch.int64",
+                f"{where}: row indices are {describe_tensor(row)}; expected a vector of torch.int64",
                 scope="data",
             )
         wanted = (len(row),) if labels is not None else (len(row), *y.shape[1:2])
         if y.shape != wanted or (y.dtype != torch.int64 if labels is not None else not y.is_floating_point()):
-            kind = "labels of torch.int64" if labels is not None else "real targets, a column each"
+            kind = "labels of torch.int64" if labels is not None else "real targets, one column each"
             raise InputError(
-                f"{what}: labels are {describe_tensor(y)}; pass {kind}, for {len(row)} rows", scope="data"
+                f"{where}: labels are {describe_tensor(y)}; expected {kind}, for {len(row)} rows",
+                scope="data",
             )
         if count.shape != (clients,) or count.dtype != torch.int64:
             raise InputError(
-                f"{what}: counts are {describe_tensor(count)}; pass torch.int64 of shape ({clients},)",
+                f"{where}: counts are {describe_tensor(count)}; expected torch.int64 of shape ({clients},)",
                 scope="data",
             )
         if bool((count < 0).any()) or int(count.sum()) != len(row):
             raise InputError(
-                f"{what}: counts are {int(count.min())} and more, {int(count.sum())} in all, for {len(row)} "
-                "rows; pass how many rows each client has",
+                f"{where}: counts are {int(count.min())} and more, {int(count.sum())} in all, for {len(row)} "
+                "rows; pass the number of rows of each client",
                 scope="data",
             )
-        for values, end, name in ((row, len(store), "place in the store"), (y, labels, "label")):
-            if end is not None and (wrong := first_outside(values, 0, end)) is not None:
-                raise InputError(
-                    f"{what}: a row has {name} {wrong}; pass one of 0 to {end - 1}", scope="data"
-                )
+        for values, end, name in ((row, len(store), "index in the store"), (y, labels, "label")):
+            if end is not None and (wrong := find_outside(values, 0, end)) is not None:
+                raise InputError(f"{where}: a row has {name} {wrong}; expected 0 to {end - 1}", scope="data")
 
-    def places(self, client: int) -> slice:
-        """Where the rows of one client are."""
+    def locate_client(self, client: int) -> slice:
+        """Return the slice of one client's rows."""
         return slice(int(self.first[client]), int(self.first[client] + self.count[client]))
 
-    def client(self, place: int) -> tuple[Tensor, Tensor]:
-        """Features and labels of one client."""
-        own = self.places(place)
-        return self.store[self.row[own]], self.y[own]
+    def client(self, index: int) -> tuple[Tensor, Tensor]:
+        """Return the features and labels of one client."""
+        rows = self.locate_client(index)
+        return self.store[self.row[rows]], self.y[rows]
 
-    def owner(self) -> Int64[Tensor, "row"]:
-        """The place of each row's client."""
+    def find_owners(self) -> Int64[Tensor, "row"]:
+        """Return the index of each row's client."""
         return torch.repeat_interleave(torch.arange(len(self.count), device=self.count.device), self.count)
 
-    def kept(self, keep: Bool[Tensor, "row"]) -> "ClientRows":
-        """Only these rows."""
-        count = torch.zeros_like(self.count).index_add_(0, self.owner(), keep.long())
-        return ClientRows(self.store, self.row[keep], self.y[keep], count)
+    def select(self, mask: Bool[Tensor, "row"]) -> "ClientRows":
+        """Return only the rows in the mask."""
+        count = torch.zeros_like(self.count).index_add_(0, self.find_owners(), mask.long())
+        return ClientRows(self.store, self.row[mask], self.y[mask], count)
 
-    def reordered(self, places: Sequence[int]) -> "ClientRows":
-        """The same rows with clients in another order."""
-        order = torch.tensor(places, dtype=torch.int64)
-        count = self.count[order]
-        at = spans(self.first[order], count)
-        return ClientRows(self.store, self.row[at], self.y[at], count)
+    def reorder(self, order: Sequence[int]) -> "ClientRows":
+        """Return the rows with clients in another order."""
+        index = torch.tensor(order, dtype=torch.int64)
+        count = self.count[index]
+        rows = concatenate_ranges(self.first[index], count)
+        return ClientRows(self.store, self.row[rows], self.y[rows], count)
 
-    def first_difference(self, other: "ClientRows") -> int | None:
-        """Return the place of the first client whose rows are not the same values in the same order."""
+    def find_difference(self, other: "ClientRows") -> int | None:
+        """Return the index of the first client whose rows differ in value or in order, or None."""
         wrong = self.count != other.count
         if not bool(wrong.any()):
             unequal = torch.zeros(len(self.row), dtype=torch.bool)
@@ -177,20 +179,20 @@ class ClientRows:
             elif len(self.row):
                 unequal |= (self.y != other.y).view(len(self.row), -1).any(1)
                 size = max(1, VALUES_PER_COMPARISON // math.prod(self.store.shape[1:]))
-                for at in torch.arange(len(self.row)).split(size):
-                    own, theirs = self.store[self.row[at]], other.store[other.row[at]]
-                    unequal[at] |= (own != theirs).flatten(1).any(1)
-            wrong = torch.zeros_like(self.count).index_add_(0, self.owner(), unequal.long()) > 0
-        places = wrong.nonzero().flatten()
-        return int(places[0]) if len(places) else None
+                for rows in torch.arange(len(self.row)).split(size):
+                    features, other_features = self.store[self.row[rows]], other.store[other.row[rows]]
+                    unequal[rows] |= (features != other_features).flatten(1).any(1)
+            wrong = torch.zeros_like(self.count).index_add_(0, self.find_owners(), unequal.long()) > 0
+        different = wrong.nonzero().flatten()
+        return int(different[0]) if len(different) else None
 
-    def moved(
+    def to_device(
         self,
         store: Num[Tensor, "stored *feature"],
         row: Int64[Tensor, "row"],
         device: torch.device,
         dtype: torch.dtype,
     ) -> "ClientRows":
-        """The same rows, their features found here, on a device; real targets in this precision."""
+        """Copy the rows to a device, with the features at `row` of `store`; real targets become `dtype`."""
         y = self.y.to(device, dtype) if self.y.is_floating_point() else self.y.to(device)
         return ClientRows(store.to(device), row.to(device), y, self.count)

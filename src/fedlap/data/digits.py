@@ -11,7 +11,7 @@ import numpy as np
 from fedlap.data.table import Table
 
 
-def digits() -> Table:
-    """Small pictures of handwritten digits."""
+def load_digits() -> Table:
+    """Load small images of handwritten digits."""
     with files("fedlap.data").joinpath("digits.npz").open("rb") as file, np.load(file) as arrays:
         return Table.of((arrays["images"][:, None], arrays["labels"].astype(np.int64)), labels=10)

@@ -1,11 +1,11 @@
-"""A data set as its makers give it out."""
+"""The official distribution of a data set."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedlap.data.cache import Arrays, fast_form, kept
-from fedlap.data.download import Original, is_file, located, obtained
+from fedlap.data.cache import Arrays, load_cached_arrays, locate_cached_arrays
+from fedlap.data.download import OfficialFile, fetch_file, find_file, is_file
 from fedlap.errors import InputError
 
 
@@ -14,41 +14,41 @@ class Distribution:
     """The official files of a data set and how they are read.
 
     name: the set's name, and that of its folder.
-    version: of the reading; a new one is read anew.
-    originals: the files as they are downloaded.
-    read: arrays from these files, by name; raises InputError where their content is not the official one.
-    unpacked: files that serve instead of the originals where all of them lie in the folder.
+    version: the version of `read`; arrays cached by another version are not used.
+    official_files: the files to download.
+    read: returns arrays by name from the files; raises InputError if their content is not the official one.
+    unpacked: unpacked files, used instead of the official files if the folder has all of them.
     """
 
     name: str
     version: int
-    originals: tuple[Original, ...]
+    official_files: tuple[OfficialFile, ...]
     read: Callable[[Mapping[str, Path]], Arrays]
     unpacked: tuple[str, ...] = ()
 
-    def arrays(self) -> Arrays:
-        """The set, from the cache, a folder that has it, or the official address."""
-        return kept(self.kept_as, self._read)
+    def load_arrays(self) -> Arrays:
+        """Load the set from the cache, from a data folder, or from the official address."""
+        return load_cached_arrays(self.cache_name, self._read_files)
 
     @property
-    def kept_as(self) -> str:
-        """The name of its fast form."""
+    def cache_name(self) -> str:
+        """The name of its cached arrays."""
         return f"{self.name}-{self.version}"
 
-    def state(self) -> str:
-        """What stands between asking for the set and having it."""
-        if is_file(fast_form(self.kept_as)):
+    def find_state(self) -> str:
+        """Return "ready" if the set is cached, "here" if its files are on disk, else "to download"."""
+        if is_file(locate_cached_arrays(self.cache_name)):
             return "ready"
-        files = [located(self.name, original.name) for original in self.originals]
-        return "here" if self._unpacked() or all(files) else "to download"
+        files = [find_file(self.name, official_file.name) for official_file in self.official_files]
+        return "here" if self._find_unpacked_files() or all(files) else "to download"
 
-    def _unpacked(self) -> dict[str, Path]:
-        found = {name: path for name in self.unpacked if (path := located(self.name, name))}
+    def _find_unpacked_files(self) -> dict[str, Path]:
+        found = {name: path for name in self.unpacked if (path := find_file(self.name, name))}
         return found if len(found) == len(self.unpacked) else {}
 
-    def _read(self) -> Arrays:
-        paths = self._unpacked() or {
-            original.name: obtained(self.name, original) for original in self.originals
+    def _read_files(self) -> Arrays:
+        paths = self._find_unpacked_files() or {
+            official_file.name: fetch_file(self.name, official_file) for official_file in self.official_files
         }
         try:
             return self.read(paths)

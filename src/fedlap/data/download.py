@@ -1,4 +1,4 @@
-"""Where files of data are kept, and how they get there: whole, checked, or not at all."""
+"""Find the files of data sets, or download and check them; an incomplete or wrong file is never used."""
 
 import hashlib
 import http.client
@@ -14,27 +14,34 @@ from pathlib import Path
 from filelock import FileLock
 
 from fedlap.errors import InputError
-from fedlap.storage.cache_folder import cache_folder
-from fedlap.storage.files import appending, check_writable, read_file, reason, refuse_link, sha256_of
+from fedlap.storage.cache_folder import get_cache_folder
+from fedlap.storage.files import (
+    check_writable,
+    describe_error,
+    hash_file,
+    open_append,
+    read_file,
+    refuse_link,
+)
 
-CHUNK = 1 << 20
-ATTEMPTS = 3  # at one address, each going on from where the last broke off
-TIMEOUT = 60.0  # seconds without a byte
+BYTES_PER_READ = 1 << 20
+ATTEMPTS_PER_ADDRESS = 3  # Each attempt resumes where the last one broke off.
+SECONDS_WITHOUT_DATA = 60.0  # The connection times out after this long without a byte.
 
-Progress = Callable[[int], None]  # told how many bytes have come
+DownloadProgress = Callable[[int], None]  # It is called with the number of bytes received.
 
 
-class BrokenOffError(Exception):
-    """A download ended before its end; what came is kept."""
+class IncompleteDownloadError(Exception):
+    """A download broke off; the bytes received stay on disk."""
 
 
 @dataclass(frozen=True)
-class Original:
+class OfficialFile:
     """A file of a data set's official distribution.
 
-    name: what it is called in the set's folder.
-    addresses: where it officially is; each is tried in turn.
-    check: raises InputError where the content is not the official one.
+    name: the file's name in the set's folder.
+    addresses: its official URLs, tried in turn.
+    check: raises InputError if the content is not the official one.
     """
 
     name: str
@@ -42,14 +49,14 @@ class Original:
     check: Callable[[Path], None]
 
 
-def data_folders() -> list[Path]:
-    """Where files of data are looked for: each folder of $FEDLAP_DATA, then the cache folder."""
-    named = [_home(folder) for folder in os.environ.get("FEDLAP_DATA", "").split(os.pathsep) if folder]
-    return [*named, cache_folder()]
+def get_data_folders() -> list[Path]:
+    """Return the folders searched for data sets: those of $FEDLAP_DATA, then the cache folder."""
+    named = [_expand_home(folder) for folder in os.environ.get("FEDLAP_DATA", "").split(os.pathsep) if folder]
+    return [*named, get_cache_folder()]
 
 
-def _home(folder: str) -> Path:
-    """The folder, with ~ understood; one of an unknown user stays as it is, and is not found."""
+def _expand_home(folder: str) -> Path:
+    """Expand ~ in a path; the folder of an unknown user stays unexpanded, and is not found."""
     try:
         return Path(folder).expanduser()
     except RuntimeError:
@@ -57,33 +64,33 @@ def _home(folder: str) -> Path:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is such a file that one may look at."""
+    """Return whether a file exists and may be accessed."""
     try:
         return path.is_file()
     except OSError:
         return False
 
 
-def located(name: str, file: str) -> Path | None:
-    """This file of a data set where it lies already."""
-    places = (folder / name / file for folder in data_folders())
-    return next((place for place in places if is_file(place)), None)
+def find_file(name: str, file: str) -> Path | None:
+    """Return the path of a data set's file, or None if no folder has it."""
+    paths = (folder / name / file for folder in get_data_folders())
+    return next((path for path in paths if is_file(path)), None)
 
 
-def obtained(name: str, original: Original) -> Path:
-    """The file where it lies, or downloaded, checked, into the first folder that can be written."""
-    found = located(name, original.name)
+def fetch_file(name: str, official_file: OfficialFile) -> Path:
+    """Find a file, or download and check it into the first writable folder."""
+    found = find_file(name, official_file.name)
     if found is not None:
         return found
-    folder = _writable([folder / name for folder in data_folders()])
-    refuse_link(folder / f".{original.name}.lock")
-    with FileLock(folder / f".{original.name}.lock"):
-        found = located(name, original.name)  # another process may have brought it meanwhile
-        return found or _downloaded(original, folder / original.name)
+    folder = _find_writable_folder([folder / name for folder in get_data_folders()])
+    refuse_link(folder / f".{official_file.name}.lock")
+    with FileLock(folder / f".{official_file.name}.lock"):
+        found = find_file(name, official_file.name)  # Another process may have downloaded it meanwhile.
+        return found or _download(official_file, folder / official_file.name)
 
 
-def _writable(folders: list[Path]) -> Path:
-    """The first of these folders that can be made and written to."""
+def _find_writable_folder(folders: list[Path]) -> Path:
+    """Return the first of the folders that can be created and written to."""
     reasons = []
     for folder in folders:
         try:
@@ -92,101 +99,106 @@ def _writable(folders: list[Path]) -> Path:
         except OSError as error:
             reasons.append(f"{folder}: {error.strerror}")
     raise InputError(
-        f"no folder to download to ({'; '.join(reasons)}); set FEDLAP_DATA to one that can be written",
+        f"no folder to download to ({'; '.join(reasons)}); set FEDLAP_DATA to a writable folder",
         scope="data",
     )
 
 
-def _downloaded(original: Original, target: Path) -> Path:
-    """The file from the first address that gives the official one."""
-    part = target.with_name(target.name + ".part")
-    refuse_link(part)
+def _download(official_file: OfficialFile, target: Path) -> Path:
+    """Download a file from the first address that serves the official one."""
+    partial = target.with_name(target.name + ".part")
+    refuse_link(partial)
     failures = []
-    for address in original.addresses:
+    for address in official_file.addresses:
         try:
-            _checked(original, address, part)
-            part.replace(target)
+            _download_and_check(official_file, address, partial)
+            partial.replace(target)
             return target
-        except BrokenOffError as error:
-            failures.append(f"{address}: {error}; run it again to go on from there")
+        except IncompleteDownloadError as error:
+            failures.append(f"{address}: {error}; run it again to resume")
         except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
-            failures.append(f"{address}: {_reason(error)}")
+            failures.append(f"{address}: {_describe_url_error(error)}")
         except InputError as error:
-            failures.append(f"{address} does not give the official file: {error}")
+            failures.append(f"{address} does not serve the official file: {error}")
         except OSError as error:
             raise InputError(
-                f"{str(part)!r} cannot be written ({error.strerror}); "
+                f"{str(partial)!r} cannot be written ({error.strerror}); "
                 "free some space, or set FEDLAP_DATA to another folder",
                 scope="data",
             ) from error
     raise InputError(
-        f"{original.name!r} could not be downloaded ({'; '.join(failures)}); or put it into {target.parent}",
+        f"{official_file.name!r} could not be downloaded ({'; '.join(failures)}); "
+        f"retry, or copy it to {target.parent}",
         scope="data",
     )
 
 
-def _checked(original: Original, address: str, part: Path) -> None:
-    """Bring a file and see that it is the official one; nothing that is not stays."""
-    resumed = part.exists()
-    _fetch(address, part, original.name)
+def _download_and_check(official_file: OfficialFile, address: str, partial: Path) -> None:
+    """Download a file and check its content; delete it if it is not the official one."""
+    resumed = partial.exists()
+    _resume_download(address, partial, official_file.name)
     try:
-        original.check(part)
+        official_file.check(partial)
     except InputError:
-        part.unlink()
+        partial.unlink()
         if not resumed:
             raise
-        _checked(
-            original, address, part
-        )  # from the beginning: what was there may have been of something else
+        # The bytes of the earlier attempt may belong to another file, so the download starts again.
+        _download_and_check(official_file, address, partial)
 
 
-def _fetch(address: str, part: Path, name: str) -> None:
-    """Bring a file, going on from what an earlier attempt has left."""
-    state = "gave nothing"
-    for _ in range(ATTEMPTS):
-        have = part.stat().st_size if part.exists() else 0
+def _resume_download(address: str, partial: Path, name: str) -> None:
+    """Download a file, resuming from the bytes of an earlier attempt."""
+    state = "sent nothing"
+    for _ in range(ATTEMPTS_PER_ADDRESS):
+        received = partial.stat().st_size if partial.exists() else 0
         request = urllib.request.Request(address, headers={"User-Agent": "fedlap"})
-        if have:
-            request.add_header("Range", f"bytes={have}-")
+        if received:
+            request.add_header("Range", f"bytes={received}-")
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
-                resumed = answer.status == http.client.PARTIAL_CONTENT
-                have = have if resumed else 0
-                length = answer.headers.get("Content-Length")
-                total = have + int(length) if length is not None and length.isdecimal() else None
-                got = _received(answer, part, name, have, total)
+            with urllib.request.urlopen(request, timeout=SECONDS_WITHOUT_DATA) as response:
+                resumed = response.status == http.client.PARTIAL_CONTENT
+                received = received if resumed else 0
+                length = response.headers.get("Content-Length")
+                total = received + int(length) if length is not None and length.isdecimal() else None
+                got = _append_body(response, partial, name, received, total)
         except urllib.error.HTTPError as error:
-            if not have or error.code != http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+            if not received or error.code != http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
                 raise
-            part.unlink()  # nothing comes after what is there: it is whole, or not what it seems
+            partial.unlink()  # No bytes follow: the file is complete already, or is another file.
             continue
         if total is None or got == total:
             return
         state = f"broke off after {got:,} of {total:,} bytes"
-    raise BrokenOffError(state)
+    raise IncompleteDownloadError(state)
 
 
-def _received(answer: http.client.HTTPResponse, part: Path, name: str, have: int, total: int | None) -> int:
-    """Write what comes behind what is there; how much there is then."""
-    with appending(part, anew=not have) as file, _bar(name, have, total) as advance:
+def _append_body(
+    response: http.client.HTTPResponse, partial: Path, name: str, received: int, total: int | None
+) -> int:
+    """Append the body of a response to the file and return the file's size."""
+    with (
+        open_append(partial, truncate=not received) as file,
+        _show_progress(name, received, total) as report,
+    ):
         while True:
             try:
-                chunk = answer.read1(CHUNK)
+                chunk = response.read1(BYTES_PER_READ)
             except (http.client.HTTPException, OSError):
-                break  # what came so far is good, and is gone on from
+                break  # The bytes received are valid, and the next attempt resumes after them.
             if not chunk:
                 break
             left = memoryview(chunk)
             while left:
                 left = left[file.write(left) :]
-            have += len(chunk)
-            advance(have)
-    return have
+            received += len(chunk)
+            report(received)
+    return received
 
 
 @contextmanager
-def _bar(name: str, have: int, total: int | None) -> Iterator[Progress]:
-    """A moving bar on a terminal; one line elsewhere."""
+def _show_progress(name: str, received: int, total: int | None) -> Iterator[DownloadProgress]:
+    """Show a progress bar on a terminal, or print one line elsewhere."""
     if not sys.stderr.isatty():
         size = "" if total is None else f" ({total / 1e6:.1f} MB)"
         print(f"downloading {name}{size}", file=sys.stderr, flush=True)
@@ -197,43 +209,43 @@ def _bar(name: str, have: int, total: int | None) -> Iterator[Progress]:
 
     columns = (TextColumn(name), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total, completed=have)
+        task = bar.add_task("", total=total, completed=received)
         yield lambda done: bar.update(task, completed=done)
 
 
-def _reason(error: Exception) -> str:
+def _describe_url_error(error: Exception) -> str:
     inner = error.reason if isinstance(error, urllib.error.URLError) else error
     return str(inner) or type(inner).__name__
 
 
-def sha256(content: bytes) -> str:
-    """The SHA-256 of some bytes, in hexadecimal digits."""
+def compute_sha256(content: bytes) -> str:
+    """Compute the SHA-256 of bytes, in hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()
 
 
-def official(digest: str) -> Callable[[Path], None]:
-    """A check that a file has this SHA-256."""
+def require_sha256(digest: str) -> Callable[[Path], None]:
+    """Build a check that raises InputError unless a file has this SHA-256."""
 
     def check(path: Path) -> None:
         try:
-            found = sha256_of(path)
+            found = hash_file(path)
         except OSError as error:
-            raise InputError(f"{path.name} cannot be read: {reason(error)}") from error
-        _check_official(path, found, digest)
+            raise InputError(f"{path.name} cannot be read: {describe_error(error)}") from error
+        _check_sha256(path, found, digest)
 
     return check
 
 
-def official_content(path: Path, digest: str) -> bytes:
-    """The content of a file, which must have this SHA-256."""
+def read_official(path: Path, digest: str) -> bytes:
+    """Read a file, which must have this SHA-256."""
     try:
         content = read_file(path)
     except OSError as error:
-        raise InputError(f"{path.name} cannot be read: {reason(error)}") from error
-    _check_official(path, sha256(content), digest)
+        raise InputError(f"{path.name} cannot be read: {describe_error(error)}") from error
+    _check_sha256(path, compute_sha256(content), digest)
     return content
 
 
-def _check_official(path: Path, found: str, digest: str) -> None:
+def _check_sha256(path: Path, found: str, digest: str) -> None:
     if found != digest:
-        raise InputError(f"{path.name} has SHA-256 {found}, the official file {digest}")
+        raise InputError(f"{path.name} has SHA-256 {found}, expected {digest}")

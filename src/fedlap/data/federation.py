@@ -1,4 +1,4 @@
-"""The Federation: whose rows are whose."""
+"""The Federation: clients with their training and test rows."""
 
 import math
 import warnings
@@ -11,19 +11,19 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from fedlap.data.client_rows import ClientRows, spans
-from fedlap.data.frames import of_frame
+from fedlap.data.client_rows import ClientRows, concatenate_ranges
+from fedlap.data.frames import table_from_frame
 from fedlap.data.standardize import UNSCALED, Scaling, Standardizer
-from fedlap.data.table import Table, of_arrays, of_dataset, of_partitions
-from fedlap.data.validate import Given, check_names, held_out, smallest
-from fedlap.errors import DataWarning, InputError, real, whole
+from fedlap.data.table import Table, table_from_arrays, table_from_dataset, table_from_partitioner
+from fedlap.data.validate import ArrayPair, check_unique_names, draw_rows, draw_test_rows
+from fedlap.errors import DataWarning, InputError, check_integer, check_number
 from fedlap.models import CrossEntropy, Loss, SquaredError
-from fedlap.randomness import digests, draws
+from fedlap.randomness import digest_names, draws
 
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """Clients and their rows, training and test kept apart; integer labels mean classification."""
+    """Clients with separate training and test rows; integer labels mean classification."""
 
     clients: tuple[str, ...]
     train: ClientRows
@@ -31,63 +31,66 @@ class Federation:
     labels: tuple[str, ...] | None  # names of the classes; None where targets are real numbers
     scale: Standardizer = UNSCALED
     features: tuple[str, ...] | None = None  # names of the features, where these are columns
-    target: str | None = None  # the name of what is to be predicted
+    target: str | None = None  # the name of the predicted column
 
     def __post_init__(self) -> None:
-        check_names(self.clients)
+        check_unique_names(self.clients)
         self._check_rows()
         if (inputs := tuple(self.test.store.shape[1:])) != self.inputs:
             raise InputError(
-                f"test rows have features of shape {inputs}, training rows {self.inputs}; give both the same",
+                f"test rows have features of shape {inputs}; expected {self.inputs}, as in training rows",
                 scope="data",
             )
         self.scale.check(len(self.clients), self.inputs)
-        for place in (self.train.count == 0).nonzero().flatten().tolist():
+        for k in (self.train.count == 0).nonzero().flatten().tolist():
             raise InputError(
-                f"client {self.clients[place]!r} has no training rows; leave it out or give it some",
+                f"client {self.clients[k]!r} has no training rows; remove the client or add rows",
                 scope="data",
             )
 
     @classmethod
     def from_arrays(
         cls,
-        arrays: Mapping[Any, Given],
+        arrays: Mapping[Any, ArrayPair],
         test_share: float = 0.25,
         seed: int = 0,
         *,
-        test: Mapping[Any, Given] | None = None,
+        test: Mapping[Any, ArrayPair] | None = None,
         labels: Iterable[str] | SupportsIndex | None = None,
         scale: Scaling = "pooled",
     ) -> "Federation":
-        """A federation from each client's own arrays: {name: (x, y)}.
+        """Build a federation from arrays per client: {name: (x, y)}.
 
-        `test_share` of each client's rows, drawn by `seed` and the client's name, become test rows, unless
-        `test` gives them. Whole-number labels 0, 1, … mean classification (`labels` names or counts them);
-        real ones mean regression.
+        A `test_share` of each client's rows, drawn by `seed` and the client's name, become test rows, unless
+        `test` contains them. Integer labels 0, 1, … mean classification (`labels` names or counts them); real
+        ones mean regression.
 
-        Features are standardised as by the command line: `scale="pooled"` takes mean and deviation of each
-        feature (of each channel of byte pictures) from all clients' training rows, `"client"` from each
-        client's own, and `"none"` leaves features as they are. `predict` takes raw features in every case.
+        Features are standardised as by the command line: `scale="pooled"` takes the mean and deviation of
+        each feature (of each channel of byte images) from all clients' training rows, `"client"` from the
+        training rows of each client, and `"none"` leaves features unchanged. `predict` always takes raw
+        features.
         """
-        return cls.from_table(of_arrays(arrays, test, _named(labels)), None, test_share, seed).scaled(scale)
+        return cls.from_table(
+            table_from_arrays(arrays, test, _parse_labels(labels)), None, test_share, seed
+        ).scaled(scale)
 
     @classmethod
     def from_table(
         cls, table: Table, partition: Any = None, test_share: float = 0.25, seed: int = 0
     ) -> "Federation":
-        """A table's rows cut into clients: those they belong to by nature, or as `partition` deals them.
+        """Split a table into clients: by the client of each row, or by `partition`.
 
-        Features are not scaled: the rows may still be thinned (`scarce`), and `scaled` comes after that.
+        Features are not scaled: call `scaled` at the end, since `scarce` may still remove rows.
         """
         if not isinstance(test_share, int | float) or not 0 <= test_share < 1:
             raise InputError(
-                f"test_share = {test_share}; it must be in [0, 1)", field="test_share", scope="data"
+                f"test_share = {test_share}; expected a number in [0, 1)", field="test_share", scope="data"
             )
-        clients, row, count = table.dealt(partition, seed)
+        clients, row, count = table.assign_rows(partition, seed)
         test = table.test
-        held = held_out(digests(clients), count, test_share, seed) if test is None else test[row]
+        held = draw_test_rows(digest_names(clients), count, test_share, seed) if test is None else test[row]
         everything = ClientRows(table.x, row, table.y[row], count)
-        train, held_back = everything.kept(~held), everything.kept(held)
+        train, held_back = everything.select(~held), everything.select(held)
         return cls(clients, train, held_back, table.labels, UNSCALED, table.features, table.target)
 
     @classmethod
@@ -106,19 +109,19 @@ class Federation:
         seed: int = 0,
         scale: Scaling = "pooled",
     ) -> "Federation":
-        """A federation from a data frame of pandas, or of any kind that turns into one (`to_pandas`).
+        """Build a federation from a pandas data frame, or from any frame with a method `to_pandas`.
 
-        `client` is the column that says whose row it is, `label` the one to predict; `features` are the
-        others, or those named, without `drop`. Text, true or false, and whole numbers are classes and keep
-        their names; real numbers are targets (`task` overrides). `test` is a frame of test rows, instead of
-        `test_share`. Without a column of clients, `partition` deals the rows out. Features are standardised
-        by training rows, as in `from_arrays`: `scale` is "pooled", "client" or "none".
+        `client` is the column with the client of each row, `label` the one to predict; `features` are all
+        others by default, without `drop`. Text, booleans and integers are classes and keep their names; real
+        numbers are targets (`task` overrides). `test` is a frame of test rows, instead of `test_share`.
+        Without a column of clients, `partition` assigns the rows. Features are standardised by training rows,
+        as in `from_arrays`: `scale` is "pooled", "client" or "none".
         """
-        table = of_frame(frame, client, label, test=test, features=features, drop=drop, task=task)
-        made = cls.from_table(table, partition, test_share, seed).scaled(scale)
-        for remark in made.remarks():
-            warnings.warn(remark, DataWarning, stacklevel=2)
-        return made
+        table = table_from_frame(frame, client, label, test=test, features=features, drop=drop, task=task)
+        federation = cls.from_table(table, partition, test_share, seed).scaled(scale)
+        for warning in federation.list_warnings():
+            warnings.warn(warning, DataWarning, stacklevel=2)
+        return federation
 
     @classmethod
     def from_dataset(
@@ -131,12 +134,12 @@ class Federation:
         labels: Iterable[str] | SupportsIndex | None = None,
         scale: Scaling = "pooled",
     ) -> "Federation":
-        """A federation from a PyTorch dataset of pairs (features, label), read into memory once.
+        """Build a federation from a PyTorch dataset of pairs (features, label), read into memory once.
 
-        `client` names each item's client, in order, or gives each client's items: {name: [0, 5, …]}. Features
-        are standardised by training rows, as in `from_arrays`: `scale` is "pooled", "client" or "none".
+        `client` lists the client of each item, or maps clients to items: {name: [0, 5, …]}. Features are
+        standardised by training rows, as in `from_arrays`: `scale` is "pooled", "client" or "none".
         """
-        table = of_dataset(dataset, client, _named(labels))
+        table = table_from_dataset(dataset, client, _parse_labels(labels))
         return cls.from_table(table, None, test_share, seed).scaled(scale)
 
     @classmethod
@@ -151,18 +154,18 @@ class Federation:
         labels: Iterable[str] | SupportsIndex | None = None,
         scale: Scaling = "pooled",
     ) -> "Federation":
-        """A federation from a partitioner of Flower Datasets whose `dataset` is set; client k is partition k.
+        """Build a federation from a Flower Datasets partitioner with a `dataset`; client k is partition k.
 
-        `features` is a column of pictures or vectors, or several columns of numbers. They are standardised by
+        `features` is a column of images or vectors, or several columns of numbers. They are standardised by
         training rows, as in `from_arrays`: `scale` is "pooled", "client" or "none".
         """
-        table = of_partitions(partitioner, features, label, _named(labels))
+        table = table_from_partitioner(partitioner, features, label, _parse_labels(labels))
         return cls.from_table(table, None, test_share, seed).scaled(scale)
 
     @cached_property
     def digests(self) -> Int64[Tensor, "client"]:
-        """The clients' numbers for random draws, from their names."""
-        return digests(self.clients)
+        """Digests of the clients' names, which identify clients in random draws."""
+        return digest_names(self.clients)
 
     @property
     def inputs(self) -> tuple[int, ...]:
@@ -171,7 +174,7 @@ class Federation:
 
     @property
     def outputs(self) -> int:
-        """How many scores a model gives for a row: one a class, or one a target."""
+        """The number of model outputs per row: one per class, or one per target."""
         return len(self.labels) if self.labels is not None else int(self.train.y.shape[1])
 
     @property
@@ -180,134 +183,138 @@ class Federation:
         return CrossEntropy() if self.labels is not None else SquaredError()
 
     def scaled(self, kind: Scaling) -> "Federation":
-        """The same rows, to be standardised by constants from training rows only."""
+        """Return the federation with features standardised by constants from training rows only."""
         return replace(self, scale=Standardizer.of(kind, self.train))
 
-    def resident(self, device: torch.device, dtype: torch.dtype, *, as_bytes: bool = True) -> "Federation":
-        """The same federation where it will be used: real features scaled once, images as bytes or so too.
+    def to_device(self, device: torch.device, dtype: torch.dtype, *, as_bytes: bool = True) -> "Federation":
+        """Copy the federation to a device and scale real features; images stay bytes if `as_bytes`.
 
-        Features that are already what models see, in this precision, stay where they are.
+        Unscaled features that already have this dtype are not copied within a device.
         """
         ready = self.scale.kind == "none" and self.train.store.dtype == self.test.store.dtype == dtype
         image = self.train.store.dtype == torch.uint8
         if not ready and not (image and as_bytes):
-            return self._scaled_for_good(device, dtype)
-        train = self.train.moved(self.train.store, self.train.row, device, dtype)
+            return self._apply_scale(device, dtype)
+        train = self.train.to_device(self.train.store, self.train.row, device, dtype)
         shared = self.test.store is self.train.store
-        test = self.test.moved(train.store if shared else self.test.store, self.test.row, device, dtype)
-        return replace(self, train=train, test=test, scale=self.scale.moved(device, dtype))
+        test = self.test.to_device(train.store if shared else self.test.store, self.test.row, device, dtype)
+        return replace(self, train=train, test=test, scale=self.scale.to_device(device, dtype))
 
-    def pooled(self) -> "Federation":
-        """One client that owns every row, in an order that depends on clients' names, not their places."""
-        if self.scale.kind == "client":  # a pooled row does not tell whose constants are its own
-            return self._scaled_for_good(self.train.store.device, torch.float64).pooled()
+    def pool_clients(self) -> "Federation":
+        """Merge all rows into one client; their order depends on the clients' names, not on their order."""
+        if self.scale.kind == "client":  # A pooled row no longer has a client, hence no constants.
+            return self._apply_scale(self.train.store.device, torch.float64).pool_clients()
         by_name = self.digests.argsort().tolist()
-        parts = (part.reordered(by_name) for part in (self.train, self.test))
-        train, test = (replace(part, count=part.count.sum(0, keepdim=True)) for part in parts)
+        both = (rows.reorder(by_name) for rows in (self.train, self.test))
+        train, test = (replace(rows, count=rows.count.sum(0, keepdim=True)) for rows in both)
         return replace(self, clients=("pooled",), train=train, test=test)
 
-    def reordered(self, clients: Sequence[str]) -> "Federation":
-        """The same federation with its clients in another order."""
+    def reorder(self, clients: Sequence[str]) -> "Federation":
+        """Return the federation with its clients in another order."""
         if sorted(clients) != sorted(self.clients):
             raise InputError("a new order must name each client exactly once", scope="data")
-        at = {name: place for place, name in enumerate(self.clients)}
-        places = [at[name] for name in clients]
-        train, test = (part.reordered(places) for part in (self.train, self.test))
-        scale = self.scale.reordered(places)
+        index = {name: k for k, name in enumerate(self.clients)}
+        order = [index[name] for name in clients]
+        train, test = (rows.reorder(order) for rows in (self.train, self.test))
+        scale = self.scale.reorder(order)
         return replace(self, clients=tuple(clients), train=train, test=test, scale=scale)
 
     def scarce(
         self, share_of_clients: float = 0.5, keep: float = 0.2, seed: int = 0, *, cut_test: bool = False
     ) -> "Federation":
-        """The same federation where some clients have little to train on.
+        """Return the federation with few training rows at some clients.
 
         ⌊share·N + ½⌋ clients, drawn by `seed`, keep ⌊keep·n + ½⌋ of their n training rows, at least one; with
-        `cut_test` (as the paper's published code does it) the same share of their test rows, at least one.
+        `cut_test` (as in the paper's published code) the same share of their test rows, at least one.
         """
         for name, share in {"share_of_clients": share_of_clients, "keep": keep}.items():
-            if not 0 <= real(name, share, zero=True, scope="scarce") <= 1:
-                raise InputError(f"{name} = {share}; it must be in [0, 1]", field=name, scope="scarce")
+            if not 0 <= check_number(name, share, zero=True, scope="scarce") <= 1:
+                raise InputError(f"{name} = {share}; expected a number in [0, 1]", field=name, scope="scarce")
         chosen = math.floor(share_of_clients * len(self.clients) + 0.5)
-        places = draws(seed, "scarce").keys(self.digests).argsort()[:chosen]
-        train = self._thinned(self.train, places, keep, seed, 1)
-        test = self._thinned(self.test, places, keep, seed, 2) if cut_test else self.test
-        made = replace(self, train=train, test=test)
-        return made.scaled(self.scale.kind)
+        clients = draws(seed, "scarce").keys(self.digests).argsort()[:chosen]
+        train = self._subsample(self.train, clients, keep, seed, 1)
+        test = self._subsample(self.test, clients, keep, seed, 2) if cut_test else self.test
+        federation = replace(self, train=train, test=test)
+        return federation.scaled(self.scale.kind)
 
     def fold(self, number: int, held_out: int, seed: int = 0) -> "Federation":
-        """The same federation with one of `number` folds of its training rows to test on, not to train on.
+        """Return the federation with one of `number` folds of its training rows as test rows.
 
-        Each client's training rows are cut at random, by `seed` and the client's name, into folds whose sizes
-        differ by one at most; its own test rows are left out. With fewer rows than folds a client has none to
-        test on in some of them; one row alone is never held out, since there would be none to train on.
+        Each client's training rows are split at random, by `seed` and the client's name, into folds whose
+        sizes differ by one at most; its test rows are dropped. A client with fewer rows than folds has no
+        test rows in some folds; a single row is never held out, since none would remain to train on.
         """
-        whole("number", number, 2, scope="fold")
-        if whole("held_out", held_out, 0, scope="fold") >= number:
+        check_integer("number", number, 2, scope="fold")
+        if check_integer("held_out", held_out, 0, scope="fold") >= number:
             raise InputError(
-                f"held_out = {held_out}; of {number} folds it must be one of 0 to {number - 1}",
+                f"held_out = {held_out}; expected 0 to {number - 1}, for {number} folds",
                 field="held_out",
                 scope="fold",
             )
         count, stream = self.train.count, draws(seed, "fold")
-        place = torch.empty_like(self.train.row)
+        fold_of_row = torch.empty_like(self.train.row)
         order = self.train.first.repeat_interleave(count) + stream.permutations(self.digests, 1, count)
-        # Clients begin at different folds, so that small ones do not all leave the same ones empty.
+        # Clients begin at different folds, so that small clients do not all leave the same folds empty.
         begin = stream.keys(self.digests) % number
-        place[order] = spans(begin, count) % number
-        held = (place == held_out) & (count > 1).repeat_interleave(count)
+        fold_of_row[order] = concatenate_ranges(begin, count) % number
+        held = (fold_of_row == held_out) & (count > 1).repeat_interleave(count)
         if not bool(held.any()):
             raise InputError(
-                f"of {number} folds number {held_out} is empty; take fewer folds, or more rows", scope="fold"
+                f"fold {held_out} of {number} is empty; use fewer folds or more rows", scope="fold"
             )
-        return replace(self, train=self.train.kept(~held), test=self.train.kept(held)).scaled(self.scale.kind)
+        return replace(self, train=self.train.select(~held), test=self.train.select(held)).scaled(
+            self.scale.kind
+        )
 
-    def remarks(self) -> list[str]:
-        """What is not wrong but may surprise: clients with one label only, or without test rows."""
-        found = []
+    def list_warnings(self) -> list[str]:
+        """Return warnings about valid but unusual data: clients with one label, or without test rows."""
+        findings = []
         if self.labels is not None and len(self.labels) > 1:
-            owner, classes = self.train.owner(), len(self.labels)
+            owner, classes = self.train.find_owners(), len(self.labels)
             seen = torch.zeros(len(self.clients), classes, dtype=torch.bool)
             seen[owner, self.train.y] = True
             if int(seen.any(0).sum()) == 1:
                 return ["all training rows have the same label, so there is nothing to learn"]
-            found.append(
-                (seen.sum(1) == 1, "training rows of one label only, so a model of their own knows no other")
+            findings.append(
+                (seen.sum(1) == 1, "training rows of one label only, so their local models know no other")
             )
-        found.append((self.test.count == 0, "no test rows, and do not count in test scores"))
+        findings.append((self.test.count == 0, "no test rows and do not count in test scores"))
         return [
-            f"{len(names)} of {len(self.clients)} clients have {what}: {_some(names)}"
-            for which, what in found
-            if (names := [self.clients[place] for place in which.nonzero().flatten().tolist()])
+            f"{len(names)} of {len(self.clients)} clients have {complaint}: {_list_first(names)}"
+            for mask, complaint in findings
+            if (names := [self.clients[k] for k in mask.nonzero().flatten().tolist()])
         ]
 
-    def _thinned(
-        self, part: ClientRows, places: Int64[Tensor, "some"], keep: float, seed: int, step: int
+    def _subsample(
+        self, rows: ClientRows, clients: Int64[Tensor, "chosen"], keep: float, seed: int, step: int
     ) -> ClientRows:
-        """Only this share of the rows of these clients, drawn by the client's name; at least one."""
-        left = (keep * part.count.double() + 0.5).floor().long().clamp(min=1).minimum(part.count)
-        wanted = part.count.index_copy(0, places, left[places])
-        return part.kept(smallest(draws(seed, "scarce"), step, self.digests, part.count, wanted))
+        """Draw a share of the rows of `clients`, at least one each, by the client's name."""
+        left = (keep * rows.count.double() + 0.5).floor().long().clamp(min=1).minimum(rows.count)
+        wanted = rows.count.index_copy(0, clients, left[clients])
+        return rows.select(draw_rows(draws(seed, "scarce"), step, self.digests, rows.count, wanted))
 
     def _check_rows(self) -> None:
         labels = None if self.labels is None else len(self.labels)
-        for name, part in (("training", self.train), ("test", self.test)):
-            part.check(f"{name} rows", len(self.clients), labels)
+        for name, rows in (("training", self.train), ("test", self.test)):
+            rows.check(f"{name} rows", len(self.clients), labels)
 
-    def _scaled_for_good(self, device: torch.device, dtype: torch.dtype) -> "Federation":
-        """Real features in the units that models see, and nothing left to scale."""
-        self._check_rows()  # again, since tensors may have been changed in place since then
+    def _apply_scale(self, device: torch.device, dtype: torch.dtype) -> "Federation":
+        """Standardise all features once, so that the federation is unscaled from then on."""
+        self._check_rows()  # Tensors may have been changed in place since the last check.
         train, test = (
-            part.moved(self.scale.whole(part, dtype), torch.arange(len(part.row)), device, dtype)
-            for part in (self.train, self.test)
+            rows.to_device(
+                self.scale.standardize_rows(rows, dtype), torch.arange(len(rows.row)), device, dtype
+            )
+            for rows in (self.train, self.test)
         )
         return replace(self, train=train, test=test, scale=UNSCALED)
 
 
-def _named(labels: Iterable[str] | SupportsIndex | None) -> tuple[str, ...] | int | None:
+def _parse_labels(labels: Iterable[str] | SupportsIndex | None) -> tuple[str, ...] | int | None:
     if isinstance(labels, Iterable):
         return tuple(str(name) for name in labels)
-    return None if labels is None else whole("labels", labels, 1, scope="data")
+    return None if labels is None else check_integer("labels", labels, 1, scope="data")
 
 
-def _some(names: Sequence[str]) -> str:
+def _list_first(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")

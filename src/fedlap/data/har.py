@@ -1,7 +1,7 @@
 """Human Activity Recognition Using Smartphones (Anguita et al., ESANN 2013): 30 people, 6 activities.
 
 A row is 561 features of a window of 2.56 s. A client is a person; the official training and test rows, which
-differ in people, are taken together.
+have different people, are merged.
 """
 
 import io
@@ -11,16 +11,16 @@ from typing import Final
 
 import numpy as np
 
-from fedlap.data.archives import Members, check_members, from_zip
+from fedlap.data.archives import Members, check_members, read_zip
 from fedlap.data.cache import Array, Arrays
 from fedlap.data.distribution import Distribution
-from fedlap.data.download import Original
+from fedlap.data.download import OfficialFile
 from fedlap.data.table import Table
 
-ARCHIVE: Final = "UCI HAR Dataset.zip"
-ROOT: Final = "UCI HAR Dataset/"
+HAR_ARCHIVE: Final = "UCI HAR Dataset.zip"
+HAR_FOLDER: Final = "UCI HAR Dataset/"
 
-SHA256: Final = {
+HAR_SHA256: Final = {
     "activity_labels.txt": "f6e6b292704438261f0283b2a82659ab0661447dc16520938bdf379ed1bf8de0",
     "train/X_train.txt": "9c1246099c8d5463779eec5a3845cc3898df9d8c715441ab2a1232d4421fc42f",
     "train/y_train.txt": "415b3357e2e2d5e70a45c781947c6bdd80e0410a579d862eedcd6bbce3c694ef",
@@ -31,55 +31,59 @@ SHA256: Final = {
 }
 
 
-def har() -> Table:
-    """What 30 people were doing, from their phones' sensors; a client is a person."""
-    arrays = DISTRIBUTION.arrays()
-    return Table.numbered(arrays["x"], arrays["y"], tuple(arrays["labels"].tolist()), arrays["person"])
+def load_har() -> Table:
+    """Load activities of 30 people, from their phones' sensors; a client is a person."""
+    arrays = HAR_DISTRIBUTION.load_arrays()
+    return Table.of_numbered_clients(
+        arrays["x"], arrays["y"], tuple(arrays["labels"].tolist()), arrays["person"]
+    )
 
 
-def _members(path: Path) -> Members:
-    """The members that are read, from the archive or, as the repository packs it, the one inside."""
-    members = from_zip(path, lambda name: name == ARCHIVE or name.removeprefix(ROOT) in SHA256, path.name)
-    if ARCHIVE in members:
-        inner = io.BytesIO(members[ARCHIVE])
-        members = from_zip(inner, lambda name: name.removeprefix(ROOT) in SHA256, ARCHIVE)
-    members = {name.removeprefix(ROOT): content for name, content in members.items()}
-    check_members(members, SHA256, path.name)
+def _read_members(path: Path) -> Members:
+    """Read the members from the archive or from the archive inside it, as the repository packs it."""
+    members = read_zip(
+        path, lambda name: name == HAR_ARCHIVE or name.removeprefix(HAR_FOLDER) in HAR_SHA256, path.name
+    )
+    if HAR_ARCHIVE in members:
+        inner = io.BytesIO(members[HAR_ARCHIVE])
+        members = read_zip(inner, lambda name: name.removeprefix(HAR_FOLDER) in HAR_SHA256, HAR_ARCHIVE)
+    members = {name.removeprefix(HAR_FOLDER): content for name, content in members.items()}
+    check_members(members, HAR_SHA256, path.name)
     return members
 
 
-def _check(path: Path) -> None:
-    _members(path)
+def _check_archive(path: Path) -> None:
+    _read_members(path)
 
 
-def _read(paths: Mapping[str, Path]) -> Arrays:
-    members = _members(paths[ARCHIVE])
+def _read_arrays(paths: Mapping[str, Path]) -> Arrays:
+    members = _read_members(paths[HAR_ARCHIVE])
 
-    def numbers(kind: str, dtype: type) -> Array:
-        parts = (members[f"{part}/{kind}_{part}.txt"] for part in ("train", "test"))
-        return np.concatenate([np.loadtxt(io.BytesIO(content), dtype) for content in parts])
+    def read_numbers(kind: str, dtype: type) -> Array:
+        contents = (members[f"{split}/{kind}_{split}.txt"] for split in ("train", "test"))
+        return np.concatenate([np.loadtxt(io.BytesIO(content), dtype) for content in contents])
 
     labels = [line.split()[1] for line in members["activity_labels.txt"].decode().splitlines()]
     return {
-        "x": numbers("X", np.float64),
-        "y": numbers("y", np.int64) - 1,
-        "person": numbers("subject", np.int64),
+        "x": read_numbers("X", np.float64),
+        "y": read_numbers("y", np.int64) - 1,
+        "person": read_numbers("subject", np.int64),
         "labels": np.array(labels),
     }
 
 
-DISTRIBUTION: Final = Distribution(
+HAR_DISTRIBUTION: Final = Distribution(
     name="har",
     version=1,
-    originals=(
-        Original(
-            ARCHIVE,
+    official_files=(
+        OfficialFile(
+            HAR_ARCHIVE,
             (
                 "https://archive.ics.uci.edu/static/public/240/human+activity+recognition+using+smartphones.zip",
                 "https://archive.ics.uci.edu/ml/machine-learning-databases/00240/UCI%20HAR%20Dataset.zip",
             ),
-            _check,
+            _check_archive,
         ),
     ),
-    read=_read,
+    read=_read_arrays,
 )

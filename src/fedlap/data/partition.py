@@ -1,7 +1,7 @@
-"""Who gets which rows of a set that belongs to nobody yet.
+"""Partitions: assign the rows of a data set to clients.
 
-Every partition is a pure function of the seed, and gives each row to at most one client. What each does when
-a client would get nothing stands in its docstring.
+Every partition is a pure function of the seed and assigns each row to at most one client. Its docstring
+states what happens if a client would get no row.
 """
 
 import math
@@ -14,48 +14,48 @@ from jaxtyping import Float64, Int64, Num
 from scipy.special import gammaincinv
 from torch import Tensor
 
-from fedlap.data.client_rows import grouped
-from fedlap.errors import InputError, real, whole
+from fedlap.data.client_rows import group_rows
+from fedlap.errors import InputError, check_integer, check_number
 from fedlap.randomness import Draws, draws
 
-Rows = list[Int64[Tensor, "_"]]  # one tensor a client, in rising order
+RowsPerClient = list[Int64[Tensor, "_"]]  # one tensor per client, in rising order
 
 
 @runtime_checkable
 class Partition(Protocol):
-    """A way to share out rows; its fields are its settings."""
+    """A rule that assigns rows to clients; its fields are its settings."""
 
-    def cut(self, y: Num[Tensor, "row *output"], seed: int) -> Rows:
-        """Each client's rows, from the labels or targets of all."""
+    def cut(self, y: Num[Tensor, "row *output"], seed: int) -> RowsPerClient:
+        """Return the rows of each client, given the labels or targets of all rows."""
 
 
-class Owning(ABC):
-    """A way to share out rows that says whose each row is: the same, told for many clients at once."""
+class OwnerPartition(ABC):
+    """A partition that returns the client of each row, which is faster for many clients."""
 
     clients: int
 
     @abstractmethod
-    def owner(self, y: Num[Tensor, "row *output"], seed: int) -> Int64[Tensor, "row"]:
-        """The client of each row, or −1 for nobody."""
+    def assign_owners(self, y: Num[Tensor, "row *output"], seed: int) -> Int64[Tensor, "row"]:
+        """Return the client of each row, or −1 for no client."""
 
-    def cut(self, y: Num[Tensor, "row *output"], seed: int) -> Rows:
-        """Each client's rows."""
-        row, count = grouped(self.owner(y, seed), self.clients)
+    def cut(self, y: Num[Tensor, "row *output"], seed: int) -> RowsPerClient:
+        """Return the rows of each client."""
+        row, count = group_rows(self.assign_owners(y, seed), self.clients)
         return list(row.split(count.tolist()))
 
 
 @dataclass(frozen=True)
-class Labels(Owning):
+class Labels(OwnerPartition):
     """Client k gets rows of the labels k, k + 1, … (mod the number of labels), sizes log-normal.
 
-    Each label's rows are shuffled and shared out to the clients that hold it, in proportion to exp(spread·z)
-    with z standard normal for each client. A client gets at least one row of each of its labels, however
-    small its share; where a label has fewer rows than clients, that is an error.
+    Each label's rows are shuffled and divided among the clients with that label, in proportion to
+    exp(spread·z) with z standard normal per client. A client gets at least one row of each of its labels,
+    however small its share; a label with fewer rows than clients is an error.
 
-    clients: how many.
-    labels_per_client: how many labels each holds.
+    clients: number of clients.
+    labels_per_client: number of labels of each client.
     spread: standard deviation of the logarithm of clients' shares.
-    rows: how many rows are given out in all, the same share of each label; the rest is left out; 0 for all.
+    rows: number of rows to assign in all, the same share of each label; the rest is unused; 0 for all.
     """
 
     clients: int = 20
@@ -64,62 +64,63 @@ class Labels(Owning):
     rows: int = 0
 
     def __post_init__(self) -> None:
-        whole("clients", self.clients, 1, scope="partition")
-        whole("labels_per_client", self.labels_per_client, 1, scope="partition")
-        real("spread", self.spread, zero=True, scope="partition")
-        whole("rows", self.rows, 0, scope="partition")
+        check_integer("clients", self.clients, 1, scope="partition")
+        check_integer("labels_per_client", self.labels_per_client, 1, scope="partition")
+        check_number("spread", self.spread, zero=True, scope="partition")
+        check_integer("rows", self.rows, 0, scope="partition")
 
-    def owner(self, y: Num[Tensor, "row *output"], seed: int) -> Int64[Tensor, "row"]:
+    def assign_owners(self, y: Num[Tensor, "row *output"], seed: int) -> Int64[Tensor, "row"]:
         """The client of each row."""
-        by_label = _by_label("labels", y)
-        labels, each, clients = len(by_label), self.labels_per_client, self.clients
-        if each > labels:
+        by_label = _group_by_label("labels", y)
+        labels, per_client, clients = len(by_label), self.labels_per_client, self.clients
+        if per_client > labels:
             raise InputError(
-                f"labels_per_client = {each}; it must be 1 to {labels}",
+                f"labels_per_client = {per_client}; expected 1 to {labels}",
                 field="labels_per_client",
                 scope="partition",
             )
-        if clients + each - 1 < labels:
+        if clients + per_client - 1 < labels:
             raise InputError(
-                f"{clients} clients with {each} labels each leave some of {labels} labels to "
-                "nobody; take more of either",
+                f"{clients} clients with {per_client} labels each do not cover all {labels} labels; "
+                "use more clients or more labels per client",
                 scope="partition",
             )
         if self.rows > len(y):
             raise InputError(
-                f"rows = {self.rows}, but there are only {len(y)}; ask for fewer",
+                f"rows = {self.rows}; expected at most {len(y)}, the rows of the data",
                 field="rows",
                 scope="partition",
             )
         stream = draws(seed, "partition")
         z = stream.normal(0, 0, clients)
         count = torch.tensor([len(rows) for rows in by_label]).double()
-        given = _apportioned(torch.tensor([self.rows or len(y)]), count.unsqueeze(0))[0]
+        rows_per_label = _apportion(torch.tensor([self.rows or len(y)]), count.unsqueeze(0))[0]
         owner = torch.full((len(y),), -1)
         for label, rows in enumerate(by_label):
-            rows = rows[stream.permutation(0, 1 + label, len(rows))][: given[label]]
-            holders = ((label - torch.arange(clients)) % labels < each).nonzero().flatten()
+            rows = rows[stream.permutation(0, 1 + label, len(rows))][: rows_per_label[label]]
+            holders = ((label - torch.arange(clients)) % labels < per_client).nonzero().flatten()
             if len(rows) < len(holders):
                 raise InputError(
-                    f"label {label} has {len(rows)} rows for {len(holders)} clients; take fewer clients",
+                    f"label {label} has {len(rows)} rows for {len(holders)} clients; use fewer clients",
                     scope="partition",
                 )
-            owner[rows] = holders.repeat_interleave(_sizes(len(rows), self.spread, z[holders]))
+            owner[rows] = holders.repeat_interleave(_compute_sizes(len(rows), self.spread, z[holders]))
         return owner
 
 
 @dataclass(frozen=True)
-class Dirichlet(Owning):
-    """Each client's mix of labels is drawn from a Dirichlet distribution (Hsu, Qi and Brown, 2019).
+class Dirichlet(OwnerPartition):
+    """Each client's label distribution is drawn from a Dirichlet distribution (Hsu, Qi and Brown, 2019).
 
-    The concentration of a label is alpha times the number of labels times its share of all rows: a large
-    alpha gives everybody the same mix, a small one nearly a single label to each. Clients take their rows one
-    after another in a random order; one whose label has run out takes more of its others, as its mix has it.
-    Every row is given out, and every client gets at least one; more clients than rows is an error.
+    The concentration of a label is alpha times the number of labels times its share of all rows: with a large
+    alpha all clients have the same mix, with a small one nearly a single label each. Clients take their rows
+    one after another in a random order; when a label has run out, a client takes more of its other labels, in
+    proportion to its mix. Every row is assigned, and every client gets at least one; more clients than rows
+    is an error.
 
-    clients: how many.
+    clients: number of clients.
     alpha: the concentration, α.
-    spread: standard deviation of the logarithm of clients' sizes; zero makes them equal.
+    spread: standard deviation of the logarithm of clients' sizes; zero means equal sizes.
     """
 
     clients: int = 20
@@ -127,28 +128,30 @@ class Dirichlet(Owning):
     spread: float = 0.0
 
     def __post_init__(self) -> None:
-        whole("clients", self.clients, 1, scope="partition")
-        real("alpha", self.alpha, zero=False, scope="partition")
-        real("spread", self.spread, zero=True, scope="partition")
+        check_integer("clients", self.clients, 1, scope="partition")
+        check_number("alpha", self.alpha, zero=False, scope="partition")
+        check_number("spread", self.spread, zero=True, scope="partition")
 
-    def owner(self, y: Num[Tensor, "row *output"], seed: int) -> Int64[Tensor, "row"]:
+    def assign_owners(self, y: Num[Tensor, "row *output"], seed: int) -> Int64[Tensor, "row"]:
         """The client of each row."""
         stream = draws(seed, "partition")
-        by_label = [rows for rows in _by_label("dirichlet", y) if len(rows)]
-        sizes = _sizes(len(y), self.spread, stream.normal(0, 0, self.clients))
+        by_label = [rows for rows in _group_by_label("dirichlet", y) if len(rows)]
+        sizes = _compute_sizes(len(y), self.spread, stream.normal(0, 0, self.clients))
         left = torch.tensor([len(rows) for rows in by_label])
-        mix = self._log_mixes(stream, left.double() / len(y))
+        mix = self._draw_log_mixes(stream, left.double() / len(y))
         turn = stream.permutation(0, 1, self.clients)
         taken = torch.empty_like(mix, dtype=torch.int64)
-        taken[turn] = _in_turn(sizes[turn], mix[turn], left)
+        taken[turn] = _take_in_turn(sizes[turn], mix[turn], left)
         owner = torch.full((len(y),), -1)
         for label, rows in enumerate(by_label):
             rows = rows[stream.permutation(0, 2 + label, len(rows))]
             owner[rows] = torch.arange(self.clients).repeat_interleave(taken[:, label])
         return owner
 
-    def _log_mixes(self, stream: Draws, share: Float64[Tensor, "label"]) -> Float64[Tensor, "client label"]:
-        """Logarithms of a Dirichlet draw for each client, as gamma variates over their sum.
+    def _draw_log_mixes(
+        self, stream: Draws, share: Float64[Tensor, "label"]
+    ) -> Float64[Tensor, "client label"]:
+        """Draw the logarithm of a Dirichlet variate per client, as gamma variates over their sum.
 
         Gamma(a) is Gamma(a + 1) · U^(1/a); for a small `a` it is often below any float.
         """
@@ -160,12 +163,12 @@ class Dirichlet(Owning):
 
 
 @dataclass(frozen=True)
-class Quantity(Owning):
-    """Clients alike in what they hold and unlike in how much: shuffled rows, sizes log-normal.
+class Quantity(OwnerPartition):
+    """Clients with the same distribution but different sizes: shuffled rows, sizes log-normal.
 
-    Every row is given out, and every client gets at least one; more clients than rows is an error.
+    Every row is assigned, and every client gets at least one; more clients than rows is an error.
 
-    clients: how many.
+    clients: number of clients.
     spread: standard deviation of the logarithm of clients' sizes.
     """
 
@@ -173,37 +176,37 @@ class Quantity(Owning):
     spread: float = 1.0
 
     def __post_init__(self) -> None:
-        whole("clients", self.clients, 1, scope="partition")
-        real("spread", self.spread, zero=True, scope="partition")
+        check_integer("clients", self.clients, 1, scope="partition")
+        check_number("spread", self.spread, zero=True, scope="partition")
 
-    def owner(self, y: Num[Tensor, "row *output"], seed: int) -> Int64[Tensor, "row"]:
+    def assign_owners(self, y: Num[Tensor, "row *output"], seed: int) -> Int64[Tensor, "row"]:
         """The client of each row."""
         stream = draws(seed, "partition")
-        sizes = _sizes(len(y), self.spread, stream.normal(0, 0, self.clients))
+        sizes = _compute_sizes(len(y), self.spread, stream.normal(0, 0, self.clients))
         whose = torch.arange(self.clients).repeat_interleave(sizes)
         return torch.empty_like(whose).index_copy_(0, stream.permutation(0, 1, len(y)), whose)
 
 
 @dataclass(frozen=True)
-class Iid(Owning):
-    """Clients alike: shuffled rows in equal parts, sizes differing by one at most.
+class Iid(OwnerPartition):
+    """Clients with the same distribution and size: shuffled rows, sizes differing by one at most.
 
-    Every row is given out, and every client gets at least one; more clients than rows is an error.
+    Every row is assigned, and every client gets at least one; more clients than rows is an error.
 
-    clients: how many.
+    clients: number of clients.
     """
 
     clients: int = 20
 
     def __post_init__(self) -> None:
-        whole("clients", self.clients, 1, scope="partition")
+        check_integer("clients", self.clients, 1, scope="partition")
 
-    def owner(self, y: Num[Tensor, "row *output"], seed: int) -> Int64[Tensor, "row"]:
+    def assign_owners(self, y: Num[Tensor, "row *output"], seed: int) -> Int64[Tensor, "row"]:
         """The client of each row."""
-        return Quantity(self.clients, 0.0).owner(y, seed)
+        return Quantity(self.clients, 0.0).assign_owners(y, seed)
 
 
-NATURAL: Final = "natural"  # every row belongs to the client that it came from
+NATURAL: Final = "natural"  # Every row stays with the client in the data.
 
 PARTITIONS: Final[dict[str, type[Labels] | type[Dirichlet] | type[Quantity] | type[Iid]]] = {
     "labels": Labels,
@@ -213,33 +216,34 @@ PARTITIONS: Final[dict[str, type[Labels] | type[Dirichlet] | type[Quantity] | ty
 }
 
 
-def _by_label(name: str, y: Num[Tensor, "row *output"]) -> Rows:
-    """The rows of each label."""
+def _group_by_label(name: str, y: Num[Tensor, "row *output"]) -> RowsPerClient:
+    """Return the rows of each label."""
     if not len(y):
-        raise InputError("there are no rows to share out", scope="partition")
+        raise InputError("the data has no rows; a partition needs at least one", scope="partition")
     if y.is_floating_point():
         raise InputError(
-            f"{name} needs labels, but targets are real numbers; use iid or quantity", scope="partition"
+            f"{name} needs labels, but targets are real numbers; use iid or quantity",
+            scope="partition",
         )
-    rows, count = grouped(y.long().clamp(min=-1), max(0, int(y.max()) + 1))
+    rows, count = group_rows(y.long().clamp(min=-1), max(0, int(y.max()) + 1))
     return list(rows.split(count.tolist()))
 
 
-def _sizes(total: int, spread: float, z: Float64[Tensor, "client"]) -> Int64[Tensor, "client"]:
-    """Whole numbers that sum to `total`, each at least one, in proportion to exp(spread·z)."""
+def _compute_sizes(total: int, spread: float, z: Float64[Tensor, "client"]) -> Int64[Tensor, "client"]:
+    """Return integers that sum to `total`, each at least one, in proportion to exp(spread·z)."""
     clients = len(z)
     if total < clients:
         raise InputError(
-            f"{clients} clients cannot share {total} rows; take fewer clients", scope="partition"
+            f"{clients} clients for {total} rows; use at most one client per row", scope="partition"
         )
     share = (spread * (z - z.max())).exp()
-    return 1 + _apportioned(torch.tensor([total - clients]), share.unsqueeze(0))[0]
+    return 1 + _apportion(torch.tensor([total - clients]), share.unsqueeze(0))[0]
 
 
-def _apportioned(
+def _apportion(
     total: Int64[Tensor, "line"], weight: Float64[Tensor, "line part"]
 ) -> Int64[Tensor, "line part"]:
-    """Whole numbers that sum to `total` in each line, in proportion to `weight`.
+    """Return integers that sum to `total` in each line, in proportion to `weight`.
 
     The largest remainders are rounded up.
     """
@@ -251,43 +255,43 @@ def _apportioned(
     return sizes.scatter_add_(1, largest, more.expand_as(sizes).long())
 
 
-def _in_turn(
+def _take_in_turn(
     sizes: Int64[Tensor, "client"], log_mix: Float64[Tensor, "client label"], left: Int64[Tensor, "label"]
 ) -> Int64[Tensor, "client label"]:
-    """What each client takes, one after another, of what those before have left.
+    """Return the rows of each label that each client takes, one client after another, of the rows left.
 
-    Until a label runs out clients do not get in each other's way, so that many can take at once; and every
-    time that they do, a label has run out.
+    Until a label runs out, clients do not affect each other, so a block of clients is computed at once. A
+    block ends early only if a label runs out.
     """
     taken = torch.empty_like(log_mix, dtype=torch.int64)
-    begin, many = 0, 16
+    begin, block_size = 0, 16
     while begin < len(sizes):
-        some = slice(begin, begin + many)
-        weight = torch.where(left > 0, log_mix[some], -math.inf).softmax(1)
-        wanted = _apportioned(sizes[some], weight)
+        block = slice(begin, begin + block_size)
+        weight = torch.where(left > 0, log_mix[block], -math.inf).softmax(1)
+        wanted = _apportion(sizes[block], weight)
         before = wanted.cumsum(0) - wanted
-        # In the way: less is there than wanted, or what is there is no longer what mixes were made for.
+        # A client is affected if fewer rows are left than it wants, or a label in its mix has run out.
         short = (((left - before) < wanted) | ((left > 0) & (before >= left))).any(1)
-        good = int(short.long().argmax()) if bool(short.any()) else len(wanted)
-        taken[begin : begin + good] = wanted[:good]
-        left = left - wanted[:good].sum(0)
-        begin += good
-        if good < len(wanted):
-            taken[begin] = _taken(int(sizes[begin]), log_mix[begin], left)
+        undisturbed = int(short.long().argmax()) if bool(short.any()) else len(wanted)
+        taken[begin : begin + undisturbed] = wanted[:undisturbed]
+        left = left - wanted[:undisturbed].sum(0)
+        begin += undisturbed
+        if undisturbed < len(wanted):
+            taken[begin] = _take_rows(int(sizes[begin]), log_mix[begin], left)
             left = left - taken[begin]
             begin += 1
-        many = 2 * many if good == len(wanted) else 16
+        block_size = 2 * block_size if undisturbed == len(wanted) else 16
     return taken
 
 
-def _taken(
+def _take_rows(
     size: int, log_mix: Float64[Tensor, "label"], left: Int64[Tensor, "label"]
 ) -> Int64[Tensor, "label"]:
-    """`size` rows in proportion to a mix, but no more of a label than are left."""
+    """Return how many rows of each label to take: `size` in proportion to a mix, no more than are left."""
     taken = torch.zeros_like(left)
     while missing := size - int(taken.sum()):
         free = left - taken
         weight = torch.where(free > 0, log_mix, -math.inf).softmax(0)
-        wanted = _apportioned(torch.tensor([missing]), weight.unsqueeze(0))[0]
+        wanted = _apportion(torch.tensor([missing]), weight.unsqueeze(0))[0]
         taken += torch.minimum(wanted, free)
     return taken

@@ -1,88 +1,101 @@
-"""A user's own files: CSV, Parquet or NPZ."""
+"""Load tables from users' files: CSV, Parquet or NPZ."""
 
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import Final
 
-from fedlap.data.frames import Column, Frame, Origin, TaskName, of_frame, repeated
+from fedlap.data.frames import DataFrame, FrameLocation, LearningTask, Series, find_repeated, table_from_frame
 from fedlap.data.table import Table
-from fedlap.data.user_npz import of_npz
+from fedlap.data.user_npz import table_from_npz
 from fedlap.errors import InputError
-from fedlap.storage.files import check_room, checked_digest, read_checked, reason
+from fedlap.storage.files import check_claimed_size, check_user_file, describe_error, read_user_file
 
-FILES: Final = (".csv", ".parquet", ".npz")
+USER_FILE_TYPES: Final = (".csv", ".parquet", ".npz")
 
-MISSING: Final = ("", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None")  # in a column of numbers
+MISSING_WORDS: Final = (
+    "",
+    "NA",
+    "N/A",
+    "n/a",
+    "NaN",
+    "nan",
+    "null",
+    "NULL",
+    "None",
+)  # in a column of numbers
 
 
-def file(
+def load_file(
     path: str,
     client: str | None = None,
     label: str | None = None,
     test: str | None = None,
     features: list[str] | None = None,
     drop: list[str] | None = None,
-    task: TaskName = "auto",
+    task: LearningTask = "auto",
     sha256: str = "",
     test_sha256: str = "",
 ) -> Table:
-    """Rows of one's own file: .csv or .parquet with a column for each feature, or .npz with an array of them.
+    """Load a .csv or .parquet file with one column per feature, or an .npz file with one array of features.
 
     path: the file.
-    client: the column (or array) that says whose row it is; for .npz, "client" where there is one.
-    label: the column (or array) to predict; for .npz, "y".
+    client: the column (or array) of clients; for .npz, "client" by default, if present.
+    label: the column (or array) to predict; for .npz, "y" by default.
     test: a file of test rows, instead of drawing them.
-    features: the columns that models see; by default all others. For .npz one array, by default "x".
-    drop: columns to leave out.
+    features: the columns of features; by default all others. For .npz one array, by default "x".
+    drop: columns to ignore.
     task: classification or regression; by default real numbers are targets, all else classes.
-    sha256, test_sha256: refuse other content than this; by default that of the file when first asked for.
+    sha256, test_sha256: the expected SHA-256 of the files; by default that of the first reading.
     """
     if label is None and Path(path).suffix.lower() != ".npz":
         raise InputError(
-            f"{path!r} needs the name of the column to predict; give it with --label", scope="data"
+            f"{path!r} needs the name of the column to predict; set it with --label", scope="data"
         )
     if test is not None and Path(test).suffix.lower() != Path(path).suffix.lower():
-        raise InputError(f"{path!r} and {test!r} are of different kinds; give two of one kind", scope="data")
+        raise InputError(f"{path!r} and {test!r} have different extensions; use one file type", scope="data")
     kind = Path(path).suffix.lower()
-    if kind not in FILES:
-        raise InputError(f"{path!r} is none of {', '.join(FILES)}; save it as one of these", scope="data")
+    if kind not in USER_FILE_TYPES:
+        raise InputError(
+            f"{path!r} has unsupported extension {kind!r}; use {', '.join(USER_FILE_TYPES)}", scope="data"
+        )
     chosen = None if features is None else tuple(features)
     if kind == ".npz":
         if drop:
             raise InputError(
-                f"{path!r} has arrays, not columns to drop; choose one with features", scope="data"
+                f"{path!r} has arrays, not columns; remove drop, or choose an array with features",
+                scope="data",
             )
-        return of_npz(path, client, label, test, chosen, task, sha256, test_sha256)
-    contents = [checked_digest("data", path, sha256)]
+        return table_from_npz(path, client, label, test, chosen, task, sha256, test_sha256)
+    contents = [check_user_file("data", path, sha256)]
     if test is not None:
-        contents.append(checked_digest("data", test, test_sha256))
-    return _table(path, client, str(label), test, chosen, tuple(drop or ()), task, tuple(contents))
+        contents.append(check_user_file("data", test, test_sha256))
+    return _load_table(path, client, str(label), test, chosen, tuple(drop or ()), task, tuple(contents))
 
 
-@lru_cache(maxsize=1)  # comparisons ask for the same rows again and again; what is kept is never written to
-def _table(
+@lru_cache(maxsize=1)  # Comparisons load the same rows many times; the cached table is never written to.
+def _load_table(
     path: str,
     client: str | None,
     label: str,
     test: str | None,
     features: tuple[str, ...] | None,
     drop: tuple[str, ...],
-    task: TaskName,
-    contents: tuple[str, ...],  # the files' SHA-256, so that a changed one is read again
+    task: LearningTask,
+    contents: tuple[str, ...],  # the files' SHA-256, so that a changed file is read again
 ) -> Table:
     import pandas
 
-    where = [each for each in (path, test) if each is not None]
-    frames = [frame_of(each, client, label, content) for each, content in zip(where, contents, strict=True)]
+    paths = [name for name in (path, test) if name is not None]
+    frames = [read_frame(name, client, label, content) for name, content in zip(paths, contents, strict=True)]
     if Path(path).suffix.lower() == ".csv" and all(label in frame.columns for frame in frames):
-        # Judged together: what is text in one file is no number in the other.
+        # The type is inferred from both files, since text in one means no numbers in the other.
         text = pandas.concat([frame[label] for frame in frames], ignore_index=True)
-        typed = _typed(text, f"{path}, column {label!r}")
+        typed = _infer_type(text, f"{path}, column {label!r}")
         frames[0][label] = typed[: len(frames[0])].to_numpy()
         if test is not None:
             frames[1][label] = typed[len(frames[0]) :].to_numpy()
-    return of_frame(
+    return table_from_frame(
         frames[0],
         client,
         label,
@@ -90,16 +103,16 @@ def _table(
         features=features,
         drop=drop,
         task=task,
-        origin=Origin(path, 1),
-        test_origin=Origin(str(test), 1),
+        location=FrameLocation(path, 1),
+        test_location=FrameLocation(str(test), 1),
     )
 
 
-def frame_of(path: str, client: str | None, label: str, sha256: str = "") -> Frame:
-    """A table with named columns, of this content; of a CSV file, clients and labels are still text."""
+def read_frame(path: str, client: str | None, label: str, sha256: str = "") -> DataFrame:
+    """Read a data frame and check its SHA-256; in a CSV file, clients and labels stay text."""
     import pandas
 
-    file = BytesIO(read_checked("data", path, sha256))
+    file = BytesIO(read_user_file("data", path, sha256))
     try:
         if Path(path).suffix.lower() == ".parquet":
             _check_parquet(file)
@@ -112,25 +125,27 @@ def frame_of(path: str, client: str | None, label: str, sha256: str = "") -> Fra
             file,
             dtype=dict.fromkeys(text, str),
             keep_default_na=False,
-            na_values=list(MISSING),
+            na_values=list(MISSING_WORDS),
             low_memory=False,
-            **exact_options(pandas.__version__),
+            **get_exact_options(pandas.__version__),
         )
     except ImportError as error:
         raise InputError(
             "reading Parquet needs pyarrow; run pip install 'fedlap[parquet]'", scope="data"
         ) from error
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RuntimeError, MemoryError) as error:
-        raise InputError(f"{path!r} cannot be read ({reason(error)})", scope="data") from error
-    for place in (place for place, name in enumerate(names, 1) if not name.strip()):
-        raise InputError(f"{path}: column {place} has no name; name it, or save the file without an index")
-    for name in repeated(names):
-        raise InputError(f"{path}: column {name!r} appears twice; give every column its own name")
+        raise InputError(f"{path!r} cannot be read ({describe_error(error)})", scope="data") from error
+    for number in (number for number, name in enumerate(names, 1) if not name.strip()):
+        raise InputError(f"{path}: column {number} has no name; name it, or save the file without an index")
+    for name in find_repeated(names):
+        raise InputError(f"{path}: column {name!r} appears twice; use unique names")
     if not isinstance(frame.index, pandas.RangeIndex):
-        raise InputError(f"{path!r} has lines with more values than its header has names", scope="data")
+        raise InputError(
+            f"{path!r} has lines with more values than its header; remove the extra values", scope="data"
+        )
     if text:
-        # Words for missing numbers are names here. pandas can be told so per column, which takes long where
-        # there are many columns; a second reading of two does not.
+        # Words for missing numbers are names here. pandas has an option for this per column, which is slow
+        # for many columns; reading two columns again is not.
         file.seek(0)
         frame[text] = pandas.read_csv(file, usecols=text, dtype=str, na_filter=False)[text]
     if client in frame.columns and client != label:
@@ -139,36 +154,36 @@ def frame_of(path: str, client: str | None, label: str, sha256: str = "") -> Fra
 
 
 def _check_parquet(file: BytesIO) -> None:
-    """Raise ValueError where a file says that it has far more values than it can hold."""
+    """Raise ValueError if a file claims far more values than its size allows."""
     from pyarrow.parquet import ParquetFile  # type: ignore[import-untyped]
 
     about = ParquetFile(file).metadata
-    check_room(8 * about.num_rows * max(about.num_columns, 1), len(file.getbuffer()))
+    check_claimed_size(8 * about.num_rows * max(about.num_columns, 1), len(file.getbuffer()))
     file.seek(0)
 
 
-def exact_options(version: str) -> dict[str, str]:
-    """The option by which pandas reads numbers to the last bit; none from 3.1 on, which always does."""
+def get_exact_options(version: str) -> dict[str, str]:
+    """Return the option with which pandas reads numbers to the last bit; pandas 3.1 and later need none."""
     major, minor = map(int, version.split(".")[:2])
     return {} if (major, minor) >= (3, 1) else {"float_precision": "round_trip"}
 
 
-def _typed(text: Column, where: str) -> Column:
-    """A column of text as numbers, or as true and false, where that is what it holds."""
+def _infer_type(text: Series, where: str) -> Series:
+    """Convert a column of text to numbers or booleans, if it contains nothing else."""
     import pandas
 
     text = text.str.strip()
-    filled = text.mask(text.isin(MISSING))
-    if set(filled.dropna().str.lower()) <= {"true", "false"}:
-        return filled.str.lower().map({"true": True, "false": False})
-    numbers = pandas.to_numeric(filled, errors="coerce")
-    words = filled[numbers.isna()].dropna()
-    if words.empty and exact_options(pandas.__version__) and pandas.api.types.is_float_dtype(numbers):
-        return filled.map(float, na_action="ignore").astype(float)  # each to the last bit
+    present = text.mask(text.isin(MISSING_WORDS))
+    if set(present.dropna().str.lower()) <= {"true", "false"}:
+        return present.str.lower().map({"true": True, "false": False})
+    numbers = pandas.to_numeric(present, errors="coerce")
+    words = present[numbers.isna()].dropna()
+    if words.empty and get_exact_options(pandas.__version__) and pandas.api.types.is_float_dtype(numbers):
+        return present.map(float, na_action="ignore").astype(float)  # exact to the last bit
     if words.empty:
         return numbers
     if bool((numbers.dropna() % 1 != 0).any()):
         raise InputError(
-            f"{where}: {words.iloc[0]!r} stands among real numbers; correct or leave out such rows"
+            f"{where}: {words.iloc[0]!r} is not a number, unlike other labels; correct or remove such rows"
         )
-    return text.replace("", None)  # text may well be a class called "None"
+    return text.replace("", None)  # A class may be called "None".

@@ -1,7 +1,7 @@
-"""Checkpoints: where a run is, on disk, whole or not at all.
+"""Checkpoints on disk, written completely or not at all.
 
-A checkpoint is a folder `round-00000040` with the tensors that server and clients keep and a manifest. It is
-written under another name, brought to the disk, and then renamed. Checksums tell what was damaged since.
+A checkpoint is a folder `round-00000040` with the state tensors of server and clients and a manifest. It is
+written under a temporary name, flushed to disk, and then renamed. Checksums detect later damage.
 """
 
 import math
@@ -18,28 +18,28 @@ from torch import Tensor
 from fedlap.algorithms import State
 from fedlap.errors import InputError
 from fedlap.storage.files import (
+    decode_with_checksum,
+    describe_error,
+    encode_with_checksum,
+    hash_file,
     read_file,
-    reason,
     refuse_links,
-    sha256_of,
-    signed,
-    verified,
-    writing,
-    writing_folder,
+    replace_file,
+    replace_folder,
 )
-from fedlap.storage.tensor_files import tensors_in, write_tensors
+from fedlap.storage.tensor_files import parse_tensors, write_tensors
 from fedlap.training.result import Progress
 from fedlap.training.scores import Score
-from fedlap.training.state import leaves
+from fedlap.training.state import list_tensors
 
-FORMAT = 1
-KEPT = 2
-STATE, MANIFEST = "state.safetensors", "manifest.json"
+CHECKPOINT_FORMAT = 2
+CHECKPOINTS_PER_RUN = 2
+STATE_FILE, MANIFEST_FILE = "state.safetensors", "manifest.json"
 
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose a checkpoint is: its experiment, and those of all runs that were trained as one stack."""
+    """The experiment of a checkpoint, and the experiments of all runs in its stack, as digests."""
 
     experiment: str
     stack: tuple[str, ...]
@@ -47,51 +47,55 @@ class Owner:
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """One that was found whole: of which round and whose it is, and what its manifest says."""
+    """A valid checkpoint: its round, owner, manifest and folder."""
 
     round: int
     owner: Owner
-    about: dict[str, Any]
-    place: Path
+    manifest: dict[str, Any]
+    folder: Path
 
-    def progress(self, scores: list[Score]) -> Progress:
-        """Where the run was, with the scores that it had by then; tensors are those of the checksum."""
+    def load_progress(self, scores: list[Score]) -> Progress:
+        """Load the state of the run, with these scores; raise InputError if the checksum does not match."""
         try:
-            content = read_file(self.place / STATE)
-            if sha256(content).hexdigest() != self.about["sha256"]:
+            content = read_file(self.folder / STATE_FILE)
+            if sha256(content).hexdigest() != self.manifest["sha256"]:
                 raise ValueError("its checksum differs")
-            tensors, (up, down) = tensors_in(content), self.about["sent"]
-            server, private = (_unnamed(self.about["state"][name], tensors) for name in ("server", "private"))
+            tensors, (up, down) = parse_tensors(content), self.manifest["sent"]
+            server, private = (
+                _restore_tensors(self.manifest["state"][name], tensors) for name in ("server", "private")
+            )
         except (OSError, ValueError, KeyError, RecursionError) as error:
             raise InputError(
-                f"{str(self.place)!r} is damaged ({reason(error)}); repeat the run with --again"
+                f"{str(self.folder)!r} is damaged ({describe_error(error)}); rerun with --again"
             ) from error
-        return Progress(self.round, server, private, (up, down), self.about["seconds"], scores)
+        return Progress(self.round, server, private, (up, down), self.manifest["seconds"], scores)
 
 
-class DamagedError(ValueError):
-    """A checkpoint that cannot be used. The message says why."""
+class UnusableCheckpointError(ValueError):
+    """A checkpoint that cannot be used. The message states the reason."""
 
 
-def finite(progress: Progress) -> bool:
-    """Whether a run can go on from there."""
-    tensors = [tensor for tensor in leaves((progress.server, progress.private)) if tensor.numel()]
+def is_finite(progress: Progress) -> bool:
+    """Return whether all state tensors are finite, so that the run can be resumed."""
+    tensors = [tensor for tensor in list_tensors((progress.server, progress.private)) if tensor.numel()]
     bounds = [torch.stack(tensor.aminmax()) for tensor in tensors if tensor.is_floating_point()]
-    return all(bool(both.isfinite().all()) for both in bounds)
+    return all(bool(pair.isfinite().all()) for pair in bounds)
 
 
-def write(folder: Path, progress: Progress, owner: Owner) -> None:
-    """Write a checkpoint, and remove all but the last two."""
+def write_checkpoint(folder: Path, progress: Progress, owner: Owner) -> None:
+    """Write a checkpoint and remove all but the last two."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _clear(folder)
-        with writing_folder(folder / f"round-{progress.round:08d}") as made:
+        _remove_leftovers(folder)
+        with replace_folder(folder / f"round-{progress.round:08d}") as temporary:
             tensors: dict[str, Tensor] = {}
-            state = {name: _named(name, getattr(progress, name), tensors) for name in ("server", "private")}
-            with writing(made / STATE, durable=True) as file:
+            state = {
+                name: _name_tensors(name, getattr(progress, name), tensors) for name in ("server", "private")
+            }
+            with replace_file(temporary / STATE_FILE, durable=True) as file:
                 size, checksum = write_tensors(file, tensors)
-            about = {
-                "format": FORMAT,
+            manifest = {
+                "format": CHECKPOINT_FORMAT,
                 "experiment": owner.experiment,
                 "stack": list(owner.stack),
                 "round": progress.round,
@@ -101,65 +105,70 @@ def write(folder: Path, progress: Progress, owner: Owner) -> None:
                 "bytes": size,
                 "sha256": checksum,
             }
-            with writing(made / MANIFEST, durable=True) as file:
-                file.write(signed(about))
-        for old in rounds_in(folder)[KEPT:]:
+            with replace_file(temporary / MANIFEST_FILE, durable=True) as file:
+                file.write(encode_with_checksum(manifest))
+        for old in list_checkpoint_rounds(folder)[CHECKPOINTS_PER_RUN:]:
             shutil.rmtree(folder / f"round-{old:08d}")
     except OSError as error:
-        saved = rounds_in(folder)
-        kept = f"what is saved is of round {saved[0]}" if saved else "nothing is saved yet"
+        saved = list_checkpoint_rounds(folder)
+        last = f"the last checkpoint is of round {saved[0]}" if saved else "there is no checkpoint yet"
         raise InputError(
-            f"checkpoint of round {progress.round} cannot be written in {str(folder)!r} ({reason(error)}); "
-            f"{kept}; make room there and resume"
+            f"checkpoint of round {progress.round} cannot be written to {str(folder)!r} "
+            f"({describe_error(error)}); {last}; free disk space and resume"
         ) from error
 
 
-def cut(folder: Path, round: int) -> None:
-    """Remove those of later rounds."""
-    for later in rounds_in(folder):
+def remove_checkpoints_after(folder: Path, round: int) -> None:
+    """Remove the checkpoints of all later rounds."""
+    for later in list_checkpoint_rounds(folder):
         if later > round:
             shutil.rmtree(folder / f"round-{later:08d}")
 
 
-def rounds_in(folder: Path) -> list[int]:
-    """The rounds of which there are checkpoints, good or not, the last first."""
+def list_checkpoint_rounds(folder: Path) -> list[int]:
+    """Return the rounds of all checkpoints, valid or not, newest first."""
     names = (path.name.removeprefix("round-") for path in folder.glob("round-*"))
     return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
 
 
-def read(folder: Path, round: int, experiment: str) -> Checkpoint:
-    """A checkpoint, if it is whole and of this experiment."""
-    place = folder / f"round-{round:08d}"
+def read_checkpoint(folder: Path, round: int, experiment: str) -> Checkpoint:
+    """Read a checkpoint; raise UnusableCheckpointError unless it is valid and belongs to the experiment."""
+    path = folder / f"round-{round:08d}"
     try:
-        refuse_links(place)
-        about = verified(read_file(place / MANIFEST))
-        if about is None:
-            raise DamagedError("is damaged: the checksum of its manifest differs")
-        if wrong := _wrong_field(about):
-            raise DamagedError(f"is damaged: its manifest has no valid {wrong!r}")
-        if about["format"] > FORMAT:
-            raise DamagedError("was written by a newer version of fedlap")
-        if about["experiment"] != experiment:
-            raise DamagedError("belongs to another experiment")
-        if experiment not in about["stack"]:
-            raise DamagedError("is damaged: its manifest names a stack of other runs")
-        if about["round"] != round:
-            raise DamagedError(f"says that it is of round {about['round']}")
-        if (place / STATE).stat().st_size != about["bytes"] or sha256_of(place / STATE) != about["sha256"]:
-            raise DamagedError("is damaged: the checksum of its tensors differs")
+        refuse_links(path)
+        manifest = decode_with_checksum(read_file(path / MANIFEST_FILE))
+        if manifest is None:
+            raise UnusableCheckpointError("is damaged: the checksum of its manifest does not match")
+        if wrong := _find_invalid_field(manifest):
+            raise UnusableCheckpointError(f"is damaged: its manifest has no valid {wrong!r}")
+        if manifest["format"] != CHECKPOINT_FORMAT:
+            age = "newer" if manifest["format"] > CHECKPOINT_FORMAT else "older"
+            raise UnusableCheckpointError(
+                f"was written by {'a' if age == 'newer' else 'an'} {age} version of fedlap "
+                f"(format {manifest['format']}, expected {CHECKPOINT_FORMAT})"
+            )
+        if manifest["experiment"] != experiment:
+            raise UnusableCheckpointError("belongs to another experiment")
+        if experiment not in manifest["stack"]:
+            raise UnusableCheckpointError("is damaged: its manifest lists a stack without this run")
+        if manifest["round"] != round:
+            raise UnusableCheckpointError(f"contains round {manifest['round']}")
+        state = path / STATE_FILE
+        if state.stat().st_size != manifest["bytes"] or hash_file(state) != manifest["sha256"]:
+            raise UnusableCheckpointError("is damaged: the checksum of its tensors does not match")
     except FileNotFoundError as error:
-        raise DamagedError(f"is not complete: {Path(error.filename).name} is missing") from error
+        raise UnusableCheckpointError(f"is incomplete: {Path(error.filename).name} is missing") from error
     except OSError as error:
-        raise DamagedError(f"cannot be read: {reason(error)}") from error
-    return Checkpoint(round, Owner(experiment, tuple(about["stack"])), about, place)
+        raise UnusableCheckpointError(f"cannot be read: {describe_error(error)}") from error
+    return Checkpoint(round, Owner(experiment, tuple(manifest["stack"])), manifest, path)
 
 
-def _wrong_field(about: dict[str, Any]) -> str | None:
-    """The first field of a manifest that is missing or of another type than was written."""
-    kinds: dict[str, Callable[[Any], bool]] = {
+def _find_invalid_field(manifest: dict[str, Any]) -> str | None:
+    """Return the first field of a manifest that is missing or has an invalid value."""
+    checks: dict[str, Callable[[Any], bool]] = {
         "format": _is_count,
         "experiment": lambda value: isinstance(value, str),
-        "stack": lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
+        "stack": lambda value: isinstance(value, list) and all(isinstance(digest, str) for digest in value),
         "round": _is_count,
         "sent": lambda value: isinstance(value, list) and len(value) == 2 and all(map(_is_count, value)),
         "seconds": lambda value: type(value) in (int, float) and 0 <= value < math.inf,
@@ -167,34 +176,35 @@ def _wrong_field(about: dict[str, Any]) -> str | None:
         "bytes": _is_count,
         "sha256": lambda value: isinstance(value, str),
     }
-    return next((name for name, fits in kinds.items() if name not in about or not fits(about[name])), None)
+    invalid = (name for name, check in checks.items() if name not in manifest or not check(manifest[name]))
+    return next(invalid, None)
 
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
-def _named(name: str, state: State, tensors: dict[str, Tensor]) -> Any:
-    """The structure of a state, with names in the place of tensors, which are collected."""
+def _name_tensors(name: str, state: State, tensors: dict[str, Tensor]) -> Any:
+    """Return the structure of a state with names instead of tensors, and collect the tensors by name."""
     if state is None:
         return None
     if isinstance(state, tuple):
-        return [_named(f"{name}.{place}", part, tensors) for place, part in enumerate(state)]
+        return [_name_tensors(f"{name}.{index}", part, tensors) for index, part in enumerate(state)]
     tensors[name] = state
     return name
 
 
-def _unnamed(structure: Any, tensors: dict[str, Tensor]) -> State:
+def _restore_tensors(structure: Any, tensors: dict[str, Tensor]) -> State:
     if structure is None:
         return None
     if isinstance(structure, list):
-        return tuple(_unnamed(part, tensors) for part in structure)
+        return tuple(_restore_tensors(part, tensors) for part in structure)
     if not isinstance(structure, str):
-        raise ValueError(f"its manifest names a tensor {structure!r}")
+        raise ValueError(f"its manifest lists a tensor {structure!r}")
     return tensors[structure]
 
 
-def _clear(folder: Path) -> None:
-    """Remove what an older version left when it was stopped while it wrote."""
+def _remove_leftovers(folder: Path) -> None:
+    """Remove temporary folders of interrupted writes."""
     for path in (*folder.glob(".round-*"), *folder.glob(".old-*")):
         shutil.rmtree(path)

@@ -1,4 +1,4 @@
-"""What data consist of, as a digest."""
+"""The digest of a federation's data."""
 
 import hashlib
 import json
@@ -9,8 +9,8 @@ from torch import Tensor
 from fedlap.data.federation import Federation
 
 
-def content_of(federation: Federation) -> str:
-    """Thirty-two hexadecimal digits that fix every client's rows, their order, labels and scaling."""
+def digest_content(federation: Federation) -> str:
+    """Return 32 hexadecimal digits that identify every client's rows, their order, labels and scaling."""
     total = hashlib.sha256(
         json.dumps([federation.clients, federation.labels, federation.scale.kind]).encode()
     )

@@ -1,4 +1,4 @@
-"""The Experiment: a frozen, complete and checked description of a run."""
+"""Experiment: a frozen, complete and validated description of a run."""
 
 import hashlib
 import inspect
@@ -16,36 +16,37 @@ from fedlap.data import SOURCES, TEST_SHARE, load_with_graph
 from fedlap.data.federation import Federation
 from fedlap.data.partition import NATURAL, PARTITIONS
 from fedlap.data.standardize import Scaling
-from fedlap.errors import InputError, whole
+from fedlap.errors import InputError, check_integer
 from fedlap.experiments.settings import (
     Section,
-    brief,
-    check_data,
-    check_numbers,
-    check_training,
-    completed,
-    known_name,
+    build_boolean_error,
+    check_data_size,
+    check_integers,
+    check_section_name,
+    check_training_size,
+    complete_section,
+    inspect_settings,
     locate_errors,
-    one_line,
-    parted,
-    settings_of,
+    shorten_value,
+    split_section,
+    to_input_error,
 )
-from fedlap.graph import GIVEN, GRAPHS, Graph, built
+from fedlap.graph import BUILDER_INPUTS, GRAPHS, Graph, build_graph
 from fedlap.models import MODELS, Architecture
-from fedlap.storage.files import digest_of
+from fedlap.storage.files import hash_user_file
 from fedlap.training.fit import fit
 from fedlap.training.result import Result
 from fedlap.training.schedule import DtypeName, EngineName, KeepName, Precision, Schedule
 from fedlap.training.scores import Score
 
-KNOWN_GRAPH = "known"  # the graph that comes with the data
-MOST_STEPS = 10_000_000  # of a client in a round: more would not end
+KNOWN_GRAPH = "known"  # selects the graph that is part of the data
+MAX_LOCAL_STEPS = 10_000_000  # per client and round; more would practically never finish
 
 
 class Experiment(BaseModel):
-    """Data, model, algorithm and graph, each a name with its settings, and the schedule.
+    """Data, model, algorithm and graph, each a name with settings, and the schedule.
 
-    Settings that are not given get their defaults when the experiment is made, so it says everything.
+    Missing settings are set to their defaults on construction, so the description is complete.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
@@ -67,150 +68,153 @@ class Experiment(BaseModel):
     engine: EngineName = "stacked"
     precision: Precision = "float32"
     keep: KeepName = "auto"
-    content: str = ""  # digest of the data once they are loaded; those of another content are refused
+    content: str = ""  # digest of the data, set when they are loaded; other data raise InputError
 
     @classmethod
     def of(cls, description: Mapping[str, Any], stored: bool = False) -> "Experiment":
-        """From plain values; a mistake is one line that names the field.
+        """Build an experiment from plain values; raise InputError, with the field, for an invalid value.
 
-        stored: accept a method that is not registered here, as its run stored it; only `build` needs it.
+        stored: accept the unregistered method of a stored run; only `build` needs the method.
         """
         for field, value in description.items():
             if isinstance(value, bool) and field in cls.model_fields:
-                raise InputError(f"{field} = {value}: it is not a matter of true or false", field=field)
+                raise build_boolean_error(field, value)
         try:
-            made = cls.model_validate(dict(description), context={"stored": stored})
+            experiment = cls.model_validate(dict(description), context={"stored": stored})
         except ValidationError as error:
-            raise one_line(error, cls.model_fields) from None
-        check_numbers("", made.model_dump())
-        whole("seed", made.seed)
-        _ = made.schedule  # refuses numbers that cannot be run
-        if not made.knows_method:
-            return made
-        if not takes_graph(made.algorithm["name"]):
-            return made.model_copy(update={"graph": {}})
-        if not made.graph:
+            raise to_input_error(error, cls.model_fields) from None
+        check_integers("", experiment.model_dump())
+        check_integer("seed", experiment.seed)
+        _ = experiment.schedule  # raises InputError for invalid values
+        if not experiment.has_registered_method:
+            return experiment
+        if not has_graph(experiment.algorithm["name"]):
+            return experiment.model_copy(update={"graph": {}})
+        if not experiment.graph:
             raise InputError(
-                f"graph is missing; algorithm {made.algorithm['name']!r} needs one", field="graph"
+                f"graph is missing; algorithm {experiment.algorithm['name']!r} needs one", field="graph"
             )
-        return made
+        return experiment
 
     @field_validator("data")
     @classmethod
-    def _data(cls, section: Section) -> Section:
-        name = known_name("data", "data set", section, SOURCES)
-        more: dict[str, Any] = {"scale": (Scaling, SOURCES[name].scale)}
-        if SOURCES[name].tabular:
-            more["test_share"] = (float, TEST_SHARE)
+    def _complete_data(cls, section: Section) -> Section:
+        name = check_section_name("data", "data set", section, SOURCES)
+        extra: dict[str, Any] = {"scale": (Scaling, SOURCES[name].scale)}
+        if SOURCES[name].is_tabular:
+            extra["test_share"] = (float, TEST_SHARE)
         if "test" in section and "test_share" in section:
             raise InputError(
-                "test rows are given, so there is none to draw; leave out test_share", scope="data"
+                "test and test_share are both set; remove test_share to use the rows of test", scope="data"
             )
-        made = completed("data", name, SOURCES[name].make, section, leave=("seed",), more=more)
-        if "test" in made:
-            del made["test_share"]
+        complete = complete_section("data", name, SOURCES[name].make, section, skip=("seed",), extra=extra)
+        if "test" in complete:
+            del complete["test_share"]
         for path, digest in {"path": "sha256", "test": "test_sha256"}.items():
-            if name == "file" and path in made and not made[digest]:
-                made[digest] = digest_of("data", made[path])
-        return made
+            if name == "file" and path in complete and not complete[digest]:
+                complete[digest] = hash_user_file("data", complete[path])
+        return complete
 
     @field_validator("partition")
     @classmethod
-    def _partition(cls, section: Section, info: ValidationInfo) -> Section:
+    def _complete_partition(cls, section: Section, info: ValidationInfo) -> Section:
         if "data" not in info.data:
-            return section  # the data are wrong, which is said first
-        own = SOURCES[info.data["data"]["name"]].partition
-        usual = NATURAL if own is None else next(n for n, make in PARTITIONS.items() if isinstance(own, make))
-        section = {"name": usual, **section}
-        name = known_name("partition", "partition", section, [*PARTITIONS, NATURAL])
-        if name == NATURAL and (own is not None or _anonymous(info.data["data"])):
+            return section  # the data are invalid, which is reported first
+        default = SOURCES[info.data["data"]["name"]].partition
+        default_name = NATURAL
+        if default is not None:
+            default_name = next(name for name, make in PARTITIONS.items() if isinstance(default, make))
+        section = {"name": default_name, **section}
+        name = check_section_name("partition", "partition", section, [*PARTITIONS, NATURAL])
+        if name == NATURAL and (default is not None or _has_no_client_column(info.data["data"])):
             title = info.data["data"].get("path", info.data["data"]["name"])
             raise InputError(
-                f"nothing says whose rows of {title!r} are whose; use one of "
-                f"{', '.join(PARTITIONS)}, or name a file's column of clients (--client)",
+                f"{title!r} does not assign rows to clients; use one of {', '.join(PARTITIONS)}, or set the "
+                "file's column of clients (--client)",
                 scope="partition",
             )
-        if name == usual and own is not None:
-            section = vars(own) | section
-        return completed("partition", name, PARTITIONS.get(name, lambda: None), section)
+        if name == default_name and default is not None:
+            section = vars(default) | section
+        return complete_section("partition", name, PARTITIONS.get(name, lambda: None), section)
 
     @field_validator("scarce", "fold")
     @classmethod
-    def _thinner(cls, section: Section | None, info: ValidationInfo) -> Section | None:
+    def _complete_subset(cls, section: Section | None, info: ValidationInfo) -> Section | None:
         if section is None:
             return None
         name = str(info.field_name)
         makers: dict[str, Callable[..., Federation]] = {"scarce": Federation.scarce, "fold": Federation.fold}
-        made = completed(name, name, makers[name], section, leave=("self", "seed"))
-        return {key: value for key, value in made.items() if key != "name"}
+        complete = complete_section(name, name, makers[name], section, skip=("self", "seed"))
+        return {key: value for key, value in complete.items() if key != "name"}
 
     @field_validator("model")
     @classmethod
-    def _model(cls, section: Section) -> Section:
-        name = known_name("model", "model", section, MODELS)
-        return completed("model", name, MODELS[name], section)
+    def _complete_model(cls, section: Section) -> Section:
+        name = check_section_name("model", "model", section, MODELS)
+        return complete_section("model", name, MODELS[name], section)
 
     @field_validator("algorithm")
     @classmethod
-    def _algorithm(cls, section: Section, info: ValidationInfo) -> Section:
+    def _complete_algorithm(cls, section: Section, info: ValidationInfo) -> Section:
         stored = (info.context or {}).get("stored") and isinstance(section.get("name"), str)
         if stored and section["name"] not in ALGORITHMS:
             return section
-        name = known_name("algorithm", "algorithm", section, ALGORITHMS)
-        made = completed("algorithm", name, ALGORITHMS[name], section, leave=("graph",))
-        if "local_steps" not in made and "local_epochs" not in made:
-            made["local_steps"] = DEFAULT_STEPS
+        name = check_section_name("algorithm", "algorithm", section, ALGORITHMS)
+        complete = complete_section("algorithm", name, ALGORITHMS[name], section, skip=("graph",))
+        if "local_steps" not in complete and "local_epochs" not in complete:
+            complete["local_steps"] = DEFAULT_STEPS
         for key in ("local_steps", "local_epochs", "inner_steps"):
-            if made.get(key, 0) > MOST_STEPS:
+            if complete.get(key, 0) > MAX_LOCAL_STEPS:
                 path = f"algorithm.{key}"
                 raise InputError(
-                    f"{path} = {brief(made[key])}: such a round never ends; take at most {MOST_STEPS}",
-                    field=path,
+                    f"{path} = {shorten_value(complete[key])}; expected at most {MAX_LOCAL_STEPS}", field=path
                 )
-        return made
+        return complete
 
     @field_validator("graph")
     @classmethod
-    def _graph(cls, section: Section) -> Section:
+    def _complete_graph(cls, section: Section) -> Section:
         if not section:
             return section
-        name = known_name("graph", "graph", section, [*GRAPHS, KNOWN_GRAPH])
-        made = completed("graph", name, GRAPHS.get(name, lambda: None), section, leave=GIVEN)
-        if made.get("path") and not made["sha256"]:
-            made["sha256"] = digest_of("graph", made["path"])
-        return made
+        name = check_section_name("graph", "graph", section, [*GRAPHS, KNOWN_GRAPH])
+        complete = complete_section(
+            "graph", name, GRAPHS.get(name, lambda: None), section, skip=BUILDER_INPUTS
+        )
+        if complete.get("path") and not complete["sha256"]:
+            complete["sha256"] = hash_user_file("graph", complete["path"])
+        return complete
 
-    def described(self) -> dict[str, Any]:
-        """Plain values that make this experiment again."""
+    def describe(self) -> dict[str, Any]:
+        """Return plain values from which `of` builds an equal experiment."""
         return self.model_dump(mode="json", exclude_none=True)
 
     @property
     def digest(self) -> str:
-        """Sixteen hexadecimal digits of all that fixes the numbers of a run; how many rounds does not."""
-        fixed = {key: value for key, value in self.described().items() if key != "rounds"}
+        """16 hexadecimal digits of all that determines the numbers of a run; rounds are not included."""
+        fixed = {key: value for key, value in self.describe().items() if key != "rounds"}
         return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
-    def knows_method(self) -> bool:
-        """Whether its method is registered in this process; one of a user's own may not be."""
+    def has_registered_method(self) -> bool:
+        """True if the method is registered in this process; a user's method may not be."""
         return self.algorithm["name"] in ALGORITHMS
 
     @property
     def title(self) -> str:
-        """What the data are called."""
+        """Name of the data set, or of the file without its extension."""
         return str(Path(self.data["path"]).stem if "path" in self.data else self.data["name"])
 
     def load(self) -> tuple[Federation, Graph | None]:
-        """The federation, or the fold of it that is held out, and its graph where one comes with it."""
-        name, settings = parted(self.partition)
-        check_data(self.data, self.partition)
+        """Load the federation, with the fold held out, and the graph if it is part of the data."""
+        name, settings = split_section(self.partition)
+        check_data_size(self.data, self.partition)
         with locate_errors(data=self.data, partition=self.partition, scarce=self.scarce):
             partition = None if name == NATURAL else PARTITIONS[name](**settings)
             loaded = load_with_graph(**self.data, partition=partition, scarce=self.scarce, seed=self.seed)
-        return self.folded(loaded)
+        return self.hold_out_fold(loaded)
 
-    def folded(self, loaded: tuple[Federation, Graph | None]) -> tuple[Federation, Graph | None]:
-        """The same data with this experiment's fold held out, where it has one."""
+    def hold_out_fold(self, loaded: tuple[Federation, Graph | None]) -> tuple[Federation, Graph | None]:
+        """Hold out the fold of this experiment; without a fold, return the data unchanged."""
         if self.fold is None:
             return loaded
         federation, graph = loaded
@@ -220,47 +224,47 @@ class Experiment(BaseModel):
     def build(
         self, loaded: tuple[Federation, Graph | None] | None = None
     ) -> tuple[Algorithm, Federation, Architecture]:
-        """The objects that this describes; data that are loaded already may be given."""
+        """Build the described objects; `loaded` passes data that are loaded already."""
         federation, known = loaded or self.load()
-        name, settings = parted(self.algorithm)
-        if not self.knows_method:
+        name, settings = split_section(self.algorithm)
+        if not self.has_registered_method:
             raise InputError(
-                f"algorithm.name: method {brief(name)} is not registered in this process; in Python, set "
-                f"fedlap.ALGORITHMS[{brief(name)}] to its class, then call fedlap.cli.main() to train it",
+                f"algorithm.name: method {shorten_value(name)} is not registered in this process; in Python, "
+                f"set fedlap.ALGORITHMS[{shorten_value(name)}] to its class, then call fedlap.cli.main()",
                 field="algorithm.name",
             )
         make = ALGORITHMS[name]
-        if takes_graph(name):
+        if has_graph(name):
             with locate_errors(graph=self.graph):
-                settings["graph"] = self.built_graph(federation, known)
+                settings["graph"] = self.build_graph(federation, known)
         with locate_errors(algorithm=self.algorithm):
             algorithm = make(**settings)
-        model_name, model_settings = parted(self.model)
+        model_name, model_settings = split_section(self.model)
         with locate_errors(model=self.model):
             architecture = MODELS[model_name](**model_settings)
         with locate_errors(model=self.model):
             network = architecture.build(federation.inputs, federation.outputs)
-        check_training(algorithm, federation, network, self.sample, self.batch)
+        check_training_size(algorithm, federation, network, self.sample, self.batch)
         return algorithm, federation, architecture
 
-    def settled(self, algorithm: Algorithm, content: str) -> "Experiment":
-        """The same with the digest of its data, and with the strength that its algorithm chose by itself."""
+    def resolve(self, algorithm: Algorithm, content: str) -> "Experiment":
+        """Return the experiment with the digest of its data and the strength that its algorithm chose."""
         if self.content not in ("", content):
             raise InputError(
-                f"content = {self.content!r}: the data of {self.title!r} are not those that this experiment "
-                f"was made with (theirs is {content!r}); find those, or leave content out",
+                f"content = {self.content!r}, but the data of {self.title!r} have {content!r}; use the "
+                "original data, or remove content",
                 field="content",
             )
         update: dict[str, Any] = {"content": content}
         if isinstance(algorithm, Coupled):
-            made = {**self.algorithm, "strength": algorithm.coupling.eta}
-            order = ["name", *settings_of(type(algorithm))]
-            update["algorithm"] = {key: made[key] for key in order if key in made}
+            settings = {**self.algorithm, "strength": algorithm.coupling.eta}
+            order = ["name", *inspect_settings(type(algorithm))]
+            update["algorithm"] = {key: settings[key] for key in order if key in settings}
         return self.model_copy(update=update)
 
     @property
     def schedule(self) -> Schedule:
-        """How it is run, whatever the method."""
+        """The fields of the schedule."""
         return Schedule(**{field.name: getattr(self, field.name) for field in fields(Schedule)})
 
     def run(
@@ -268,27 +272,27 @@ class Experiment(BaseModel):
         on_score: Callable[[Score], None] | None = None,
         on_round: Callable[[int], None] | None = None,
     ) -> Result:
-        """Build and train."""
+        """Build the objects and train."""
         settings = {field.name: getattr(self, field.name) for field in fields(Schedule)}
         return fit(*self.build(), seed=self.seed, **settings, on_score=on_score, on_round=on_round)
 
-    def built_graph(self, federation: Federation, known: Graph | None) -> Graph:
-        """The graph of a federation, which may have come with one."""
-        name, settings = parted(self.graph)
+    def build_graph(self, federation: Federation, known: Graph | None) -> Graph:
+        """Build the graph of a federation; `known` is the graph that is part of the data."""
+        name, settings = split_section(self.graph)
         if name != KNOWN_GRAPH:
-            return built(name, federation, self.seed, **settings)
+            return build_graph(name, federation, self.seed, **settings)
         if known is None:
             raise InputError(
-                f"no graph comes with {self.title!r}; use one of {', '.join(GRAPHS)}", scope="graph"
+                f"{self.title!r} has no known graph; use one of {', '.join(GRAPHS)}", scope="graph"
             )
         return known
 
 
-def takes_graph(algorithm: str) -> bool:
-    """Whether the algorithm of this name mixes over a graph."""
+def has_graph(algorithm: str) -> bool:
+    """Return whether the algorithm of this name has a graph."""
     return "graph" in inspect.signature(ALGORITHMS[algorithm]).parameters
 
 
-def _anonymous(data: Section) -> bool:
-    """Whether this is a file that does not say whose rows are whose (arrays may, in one called client)."""
+def _has_no_client_column(data: Section) -> bool:
+    """Return whether the data are a file without a column of clients; a .npz may have such an array."""
     return "path" in data and "client" not in data and Path(data["path"]).suffix.lower() != ".npz"

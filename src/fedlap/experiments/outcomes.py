@@ -1,4 +1,4 @@
-"""Outcomes: what is kept of a run when it is done, and of several over seeds, as plain values."""
+"""Outcomes of finished runs, and averages over seeds, as plain values."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,8 +18,8 @@ from fedlap.training.placement import PlacedClients
 from fedlap.training.result import Result
 from fedlap.training.scores import Tally
 
-CURVES = ("accuracy", "loss", "train_loss")  # kept round by round, mean and std over seeds
-LAST = (
+CURVES = ("accuracy", "loss", "train_loss")  # stored per round, with mean and std over seeds
+LAST_SCORE_FIELDS = (
     "round",
     "accuracy",
     "accuracy_mean",
@@ -33,46 +33,48 @@ LAST = (
 )
 
 
-def outcome(run: Experiment, result: Result | DivergedError) -> dict[str, Any]:
-    """What a ledger keeps: of a fold its accuracy alone."""
+def summarise_run(run: Experiment, result: Result | DivergedError) -> dict[str, Any]:
+    """Return the plain values that a ledger stores of a run; for a fold, only its accuracy."""
     if isinstance(result, DivergedError):
         return {"diverged": str(result)}
     last = result.scores[-1]
     if run.fold is not None:
         return {"accuracy": last.accuracy}
-    made: dict[str, Any] = {
-        "last": {name: _rounded(value) for name, value in last.as_dict().items() if name in LAST},
+    summary: dict[str, Any] = {
+        "last": {
+            name: _round_digits(value) for name, value in last.as_dict().items() if name in LAST_SCORE_FIELDS
+        },
         "curves": {
             "round": [score.round for score in result.scores],
-            **{name: [_rounded(getattr(score, name)) for score in result.scores] for name in CURVES},
+            **{name: [_round_digits(getattr(score, name)) for score in result.scores] for name in CURVES},
         },
-        "clients": accuracies(result),
+        "clients": compute_client_accuracies(result),
         "seconds": last.seconds,
     }
     if isinstance(result.algorithm, Coupled):
-        made["product"] = result.algorithm.coupling.product
+        summary["product"] = result.algorithm.coupling.product
     if isinstance(result.algorithm, FedULearned):
         clients = result.progress.clients or result.federation.clients
-        made["graph"] = _edges(FedULearned.learned(result.server, clients))
-    return made
+        summary["graph"] = _list_edges(FedULearned.learned_graph(result.server, clients))
+    return summary
 
 
-def _rounded(value: float | None) -> float | None:
-    """Digits that mean something."""
+def _round_digits(value: float | None) -> float | None:
+    """Round to six decimals, beyond which digits are noise."""
     return round(value, 6) if isinstance(value, float) else value
 
 
 def tally_test_rows(federation: Federation, objective: Model, W: Float[Tensor, "client param"]) -> Tally:
-    """Sums over each client's own test rows, by its own model."""
-    home = federation.resident(W.device, W.dtype, as_bytes=True)
+    """Return the sums over each client's test rows, predicted by its model."""
+    home = federation.to_device(W.device, W.dtype, as_bytes=True)
     clients = PlacedClients.of([home], [0], objective, 1, W.device, W.dtype)
     return clients.tally(W, home.test, torch.arange(len(W)))
 
 
-def accuracies(result: Result) -> dict[str, float | None]:
-    """Each client's share of right answers on its own test rows; none without test rows."""
+def compute_client_accuracies(result: Result) -> dict[str, float | None]:
+    """Return each client's test accuracy; None for a client without test rows."""
     tally = tally_test_rows(result.federation, result.objective, result.models)
-    assert tally.hits is not None  # recipes are of classes
+    assert tally.hits is not None  # recipes use classification data
     shares = (tally.hits / tally.count).tolist()
     return {
         name: share if count else None
@@ -80,8 +82,8 @@ def accuracies(result: Result) -> dict[str, float | None]:
     }
 
 
-def _edges(graph: Graph) -> list[list[float]]:
-    """Begin, end and weight of each edge, by the numbers of clients."""
+def _list_edges(graph: Graph) -> list[list[float]]:
+    """Return both ends, as client indices, and the weight of every edge."""
     weights = graph.weights.matrix().tocoo()
     return [
         [int(i), int(j), round(float(w), 4)]
@@ -90,22 +92,22 @@ def _edges(graph: Graph) -> list[list[float]]:
     ]
 
 
-def mean_curves(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Mean and standard deviation over seeds, round by round."""
-    made: dict[str, Any] = {"round": entries[0]["curves"]["round"]}
+def average_curves(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return mean and standard deviation over seeds, per round."""
+    curves: dict[str, Any] = {"round": entries[0]["curves"]["round"]}
     for name in CURVES:
         values = np.array([entry["curves"][name] for entry in entries], dtype=float)
-        made[name] = [round(float(v), 6) for v in values.mean(0)]
-        made[f"{name}_std"] = [round(float(v), 6) for v in values.std(0)]
-    return made
+        curves[name] = [round(float(v), 6) for v in values.mean(0)]
+        curves[f"{name}_std"] = [round(float(v), 6) for v in values.std(0)]
+    return curves
 
 
-def mean_clients(entries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Each client's accuracy, mean over seeds."""
+def average_clients(entries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return each client's mean accuracy over seeds."""
     names = list(entries[0]["clients"])
-    made: dict[str, float] = {}
+    means: dict[str, float] = {}
     for name in names:
         known = [entry["clients"][name] for entry in entries if entry["clients"].get(name) is not None]
         if known:
-            made[name] = round(float(np.mean(known)), 6)
-    return made
+            means[name] = round(float(np.mean(known)), 6)
+    return means

@@ -1,4 +1,4 @@
-"""The run folder: what was run, how far it is, and what came out."""
+"""The folder of a run: its experiment, environment, scores, checkpoints and models."""
 
 import json
 import os
@@ -19,255 +19,263 @@ import torch
 
 from fedlap.errors import DivergedError, InputError
 from fedlap.experiments import checkpoints
-from fedlap.experiments.checkpoints import Checkpoint, DamagedError, Owner
+from fedlap.experiments.checkpoints import Checkpoint, Owner, UnusableCheckpointError
 from fedlap.experiments.experiment import Experiment
-from fedlap.experiments.score_log import ROUNDS, line_of, stat_of
+from fedlap.experiments.score_log import SCORE_LOG_FILE, format_line, get_stat
 from fedlap.kernels import cpp_library
 from fedlap.storage.files import (
     check_writable,
+    describe_error,
     parse_json,
     read_file,
     read_text,
-    reason,
     refuse_links,
-    unwritable,
+    unwritable_error,
     write_file,
 )
 from fedlap.training.result import Progress, Result
 from fedlap.training.scores import Score
 
-State = Literal["new", "unfinished", "done", "diverged"]
-EXPERIMENT, ENVIRONMENT = "experiment.toml", "environment.json"
-FAILURE = "diverged.json"
-CHECKPOINTS, MODELS = "checkpoint", "models"
-FOLDERS = (CHECKPOINTS, MODELS, "report")  # of a run, which are written, read and removed
+RunStatus = Literal["new", "unfinished", "done", "diverged"]
+EXPERIMENT_FILE, ENVIRONMENT_FILE = "experiment.toml", "environment.json"
+FAILURE_FILE = "diverged.json"
+CHECKPOINT_FOLDER, MODELS_FOLDER = "checkpoint", "models"
+RUN_SUBFOLDERS = (CHECKPOINT_FOLDER, MODELS_FOLDER, "report")  # checked for links
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A folder named by its experiment; one experiment, whatever its number of rounds, has one folder."""
+    """A folder named by its experiment; the number of rounds does not change the name."""
 
     folder: Path
 
     @staticmethod
     def of(out: Path, experiment: Experiment) -> "RunFolder":
-        """Where a run of this experiment is kept: its data, its algorithm and its digest."""
+        """Return the folder of an experiment, named by its data, algorithm and digest."""
         run = RunFolder(out / f"{experiment.title}-{experiment.algorithm['name']}-{experiment.digest}")
-        refuse_links(run.folder, FOLDERS)
-        if (run.folder / EXPERIMENT).exists() and run.experiment.digest != experiment.digest:
+        refuse_links(run.folder, RUN_SUBFOLDERS)
+        if (run.folder / EXPERIMENT_FILE).exists() and run.experiment.digest != experiment.digest:
             raise InputError(
-                f"out: {str(run.folder)!r} holds another experiment than its name says; move it away"
+                f"out: {str(run.folder)!r} contains another experiment than its name states; move it away"
             )
         return run
 
     @staticmethod
     def open(path: Path) -> "RunFolder":
-        """A folder that is there, without links, which would lead out of it."""
-        refuse_links(path, FOLDERS)
-        if not (path / EXPERIMENT).is_file():
-            raise InputError(f"{str(path)!r} is not the folder of a run; `fedlap runs` lists those there are")
+        """Open an existing folder; raise InputError for links, which would lead out of it."""
+        refuse_links(path, RUN_SUBFOLDERS)
+        if not (path / EXPERIMENT_FILE).is_file():
+            raise InputError(f"{str(path)!r} is not the folder of a run; `fedlap runs` lists all runs")
         return RunFolder(path)
 
     @property
     def experiment(self) -> Experiment:
-        """What is run here."""
-        refuse_links(self.folder, FOLDERS)
-        return read_experiment(self.folder / EXPERIMENT, stored=True)
+        """The stored experiment."""
+        refuse_links(self.folder, RUN_SUBFOLDERS)
+        return read_experiment(self.folder / EXPERIMENT_FILE, stored=True)
 
     @property
     def name(self) -> str:
-        """The folder's."""
+        """Name of the folder."""
         return self.folder.name
 
     @property
-    def saved(self) -> list[int]:
-        """The rounds that it can go on from, the last first."""
-        return checkpoints.rounds_in(self.folder / CHECKPOINTS)
+    def saved_rounds(self) -> list[int]:
+        """Rounds of all checkpoints, newest first."""
+        return checkpoints.list_checkpoint_rounds(self.folder / CHECKPOINT_FOLDER)
 
-    def state(self, rounds: int | None = None) -> State:
-        """How far it is, where so many rounds are wanted; by default those of its own file."""
-        if not (self.folder / EXPERIMENT).is_file():
+    def get_status(self, rounds: int | None = None) -> RunStatus:
+        """Return the status for this number of rounds; default: the number in its file."""
+        if not (self.folder / EXPERIMENT_FILE).is_file():
             return "new"
-        if (self.folder / FAILURE).is_file():
+        if (self.folder / FAILURE_FILE).is_file():
             return "diverged"
         wanted = self.experiment.rounds if rounds is None else rounds
-        return "done" if self.saved and self.saved[0] >= wanted else "unfinished"
+        return "done" if self.saved_rounds and self.saved_rounds[0] >= wanted else "unfinished"
 
-    def failure(self) -> DivergedError:
-        """Why it diverged."""
+    def read_failure(self) -> DivergedError:
+        """Return the stored error of a diverged run."""
         try:
-            return DivergedError(str(parse_json(read_file(self.folder / FAILURE))["reason"]))
+            return DivergedError(str(parse_json(read_file(self.folder / FAILURE_FILE))["reason"]))
         except (OSError, ValueError, TypeError, KeyError):
-            path = str(self.folder / FAILURE)
-            raise InputError(f"{path!r}, why it diverged, is damaged; repeat the run with --again") from None
+            path = str(self.folder / FAILURE_FILE)
+            raise InputError(f"{path!r} is damaged; rerun with --again") from None
 
-    def scores(self) -> list[Score]:
-        """All lines of its rounds.jsonl; one that was not written to its end is left out."""
+    def read_scores(self) -> list[Score]:
+        """Return the scores of rounds.jsonl; an incomplete last line is ignored."""
         try:
-            lines = read_file(self.folder / ROUNDS).split(b"\n")[:-1]
+            lines = read_file(self.folder / SCORE_LOG_FILE).split(b"\n")[:-1]
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise InputError(f"{str(self.folder / ROUNDS)!r} cannot be read: {reason(error)}") from error
-        made = []
+            path = str(self.folder / SCORE_LOG_FILE)
+            raise InputError(f"{path!r} cannot be read: {describe_error(error)}") from error
+        scores = []
         for number, line in enumerate(lines, 1):
             try:
                 values = parse_json(line)
-                made.append(Score.from_dict(values if isinstance(values, dict) else {}))
+                scores.append(Score.from_dict(values if isinstance(values, dict) else {}))
             except (ValueError, OverflowError) as error:
-                place = f"{str(self.folder / ROUNDS)!r}, line {number}"
-                raise InputError(f"{place} is damaged ({error}); repeat the run with --again") from error
-        return made
+                place = f"{str(self.folder / SCORE_LOG_FILE)!r}, line {number}"
+                raise InputError(f"{place} is damaged ({error}); rerun with --again") from error
+        return scores
 
-    def checkpoints(self) -> tuple[list[Checkpoint], list[str]]:
-        """Those that it can go on from, the last first; and of the others why not."""
-        saved, experiment = self.saved, self.experiment  # before scores, which another process may add
-        scored = {score.round for score in self.scores()}
+    def read_checkpoints(self) -> tuple[list[Checkpoint], list[str]]:
+        """Return valid checkpoints, newest first, and why the others were rejected."""
+        saved, experiment = (
+            self.saved_rounds,
+            self.experiment,
+        )  # read before the scores, which another process may extend
+        scored = {score.round for score in self.read_scores()}
         found, remarks = [], []
         for round in saved:
             try:
-                made = checkpoints.read(self.folder / CHECKPOINTS, round, experiment.digest)
-            except DamagedError as reason:
-                remarks.append(f"{self.name}: the checkpoint of round {round} {reason}; it is not used")
+                checkpoint = checkpoints.read_checkpoint(
+                    self.folder / CHECKPOINT_FOLDER, round, experiment.digest
+                )
+            except UnusableCheckpointError as reason:
+                remarks.append(f"{self.name}: the checkpoint of round {round} {reason}; it is ignored")
                 continue
             every = experiment.evaluate_every
             missing = set(range(every, round + 1, every) if every else ()) - scored
             if missing:
-                raise InputError(
-                    f"{str(self.folder / ROUNDS)!r} has no line for round {min(missing)}, which was scored; "
-                    "repeat the run with --again"
-                )
-            found.append(made)
+                path = str(self.folder / SCORE_LOG_FILE)
+                raise InputError(f"{path!r} has no score of round {min(missing)}; rerun with --again")
+            found.append(checkpoint)
         return found, remarks
 
-    def progress(self, at: Checkpoint) -> Progress:
-        """Where it was then."""
-        return at.progress([score for score in self.scores() if score.round <= at.round])
+    def load_progress(self, checkpoint: Checkpoint) -> Progress:
+        """Load the state of a checkpoint with the scores up to its round."""
+        scores = [score for score in self.read_scores() if score.round <= checkpoint.round]
+        return checkpoint.load_progress(scores)
 
-    def begin(self, experiment: Experiment) -> None:
-        """Make the folder, empty of rounds."""
+    def create(self, experiment: Experiment) -> None:
+        """Create the folder of a new run, and remove what an earlier run stored in it."""
         self.clear()
-        write_file(self.folder / ROUNDS, b"")
-        self.describe(experiment)
+        write_file(self.folder / SCORE_LOG_FILE, b"")
+        self.write_description(experiment)
 
-    def describe(self, experiment: Experiment) -> None:
-        """Keep what is run, and where."""
+    def write_description(self, experiment: Experiment) -> None:
+        """Write the experiment and its environment."""
         write_file(
-            self.folder / ENVIRONMENT,
-            json.dumps(_environment_of(experiment), indent=1).encode(),
+            self.folder / ENVIRONMENT_FILE,
+            json.dumps(_describe_run_environment(experiment), indent=1).encode(),
         )
-        write_file(self.folder / EXPERIMENT, tomli_w.dumps(experiment.described()).encode())
+        write_file(self.folder / EXPERIMENT_FILE, tomli_w.dumps(experiment.describe()).encode())
 
-    def changes(self, experiment: Experiment) -> list[str]:
-        """What is not as it was when it was begun, and may change last digits."""
+    def find_environment_changes(self, experiment: Experiment) -> list[str]:
+        """Describe changes of the environment since the run began that may change the last digits."""
         try:
-            before = dict(parse_json(read_file(self.folder / ENVIRONMENT)))
+            before = dict(parse_json(read_file(self.folder / ENVIRONMENT_FILE)))
         except (OSError, ValueError, TypeError):
-            return [f"{self.name}: environment.json does not say any more where this run was begun"]
-        now = _environment_of(experiment)
+            return [f"{self.name}: environment.json is missing or damaged; last digits may differ"]
+        now = _describe_run_environment(experiment)
         return [
-            f"{key} was {before[key]!r} and is {now[key]!r} now: last digits may differ from an unbroken run"
+            f"{key} was {before[key]!r} and is now {now[key]!r}; last digits may differ from an unbroken run"
             for key in ("torch", "device", "threads", "kernel")
             if key in before and before[key] != now[key]
         ]
 
-    def cut(self, round: int, scores: Sequence[Score]) -> None:
-        """Go back to a round, with these scores alone; checkpoints that have more go first."""
-        checkpoints.cut(self.folder / CHECKPOINTS, round)
-        write_file(self.folder / ROUNDS, b"".join(map(line_of, scores)))
+    def truncate(self, round: int, scores: Sequence[Score]) -> None:
+        """Go back to a round with these scores; checkpoints of later rounds are removed first."""
+        checkpoints.remove_checkpoints_after(self.folder / CHECKPOINT_FOLDER, round)
+        write_file(self.folder / SCORE_LOG_FILE, b"".join(map(format_line, scores)))
 
     def clear(self) -> None:
-        """Remove what was kept of an earlier run."""
-        for name in (EXPERIMENT, ROUNDS, FAILURE):  # without its experiment a folder is no run
+        """Remove the files of an earlier run."""
+        # The experiment is removed first: a folder without it does not count as a run.
+        for name in (EXPERIMENT_FILE, SCORE_LOG_FILE, FAILURE_FILE):
             try:
                 (self.folder / name).unlink(missing_ok=True)
             except OSError as error:
-                raise unwritable(self.folder / name, error) from error
-        for name in (CHECKPOINTS, MODELS):
+                raise unwritable_error(self.folder / name, error) from error
+        for name in (CHECKPOINT_FOLDER, MODELS_FOLDER):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
-    def save(self, progress: Progress, owner: Owner) -> None:
-        """Keep where it is, once its scores are on the disk; what is not finite is left for those to find."""
-        if checkpoints.finite(progress):
-            checkpoints.write(self.folder / CHECKPOINTS, progress, owner)
+    def save_checkpoint(self, progress: Progress, owner: Owner) -> None:
+        """Write a checkpoint after its scores are on disk; a state that is not finite is not written."""
+        if checkpoints.is_finite(progress):
+            checkpoints.write_checkpoint(self.folder / CHECKPOINT_FOLDER, progress, owner)
 
     def save_models(self, result: Result) -> None:
-        """Keep the clients' models."""
-        result.personals.save(self.folder / MODELS)
+        """Save the clients' models."""
+        result.personals.save(self.folder / MODELS_FOLDER)
 
-    def fail(self, error: DivergedError) -> None:
-        """Keep why it diverged; what was saved before stays."""
-        write_file(self.folder / FAILURE, json.dumps({"reason": str(error)}).encode())
+    def save_failure(self, error: DivergedError) -> None:
+        """Write the error of a diverged run; earlier checkpoints stay."""
+        write_file(self.folder / FAILURE_FILE, json.dumps({"reason": str(error)}).encode())
 
-    def fingerprint(self) -> tuple[Any, ...]:
-        """Values that differ once the run has been trained, cleared or begun."""
-        stats = [stat_of(self.folder / name) for name in (EXPERIMENT, ROUNDS, FAILURE)]
-        return *self.saved, *((at.st_ino, at.st_size, at.st_mtime_ns) if at else None for at in stats)
+    def compute_fingerprint(self) -> tuple[Any, ...]:
+        """Return values that change whenever the run is created, trained or cleared."""
+        stats = [get_stat(self.folder / name) for name in (EXPERIMENT_FILE, SCORE_LOG_FILE, FAILURE_FILE)]
+        return *self.saved_rounds, *(
+            (stat.st_ino, stat.st_size, stat.st_mtime_ns) if stat else None for stat in stats
+        )
 
 
-def folder_for_all(out: Path, experiments: Sequence[Experiment], kind: str) -> Path:
-    """Where a comparison or a sweep of these experiments is kept."""
+def choose_group_folder(out: Path, experiments: Sequence[Experiment], kind: str) -> Path:
+    """Return the folder of a comparison or sweep."""
     digest = sha256("".join(f"{e.digest}{e.rounds}" for e in experiments).encode()).hexdigest()[:16]
     return out / f"{experiments[0].title}-{kind}-{digest}"
 
 
-def runs_in(out: Path) -> list[RunFolder]:
-    """The runs that are kept in a folder."""
-    return [RunFolder(path.parent) for path in sorted(out.glob(f"*/{EXPERIMENT}"))]
+def list_run_folders(out: Path) -> list[RunFolder]:
+    """Return all run folders in `out`."""
+    return [RunFolder(path.parent) for path in sorted(out.glob(f"*/{EXPERIMENT_FILE}"))]
 
 
 def read_experiment(path: Path, stored: bool = False) -> Experiment:
-    """An experiment from its file; a mistake is one line that names the field.
+    """Read an experiment from its file; raise InputError, with the field, for an invalid value.
 
     stored: as for `Experiment.of`.
     """
     try:
-        described = tomllib.loads(read_text(path))
+        description = tomllib.loads(read_text(path))
     except OSError as error:
-        raise InputError(f"{str(path)!r} cannot be read: {reason(error)}") from error
-    except (ValueError, RecursionError) as error:  # not TOML, not text, numbers too long, nested too deep
+        raise InputError(f"{str(path)!r} cannot be read: {describe_error(error)}") from error
+    except (ValueError, RecursionError) as error:  # invalid TOML or text, too many digits, too deep nesting
         raise InputError(f"{str(path)!r} is not a TOML file: {error}") from error
-    return Experiment.of(described, stored)
+    return Experiment.of(description, stored)
 
 
-def environment(device: torch.device) -> dict[str, Any]:
-    """What numbers and times may depend on beside the experiment."""
+def describe_environment(device: torch.device) -> dict[str, Any]:
+    """Return the versions, device and threads that numbers and times may depend on."""
     packages = {name: version(name) for name in ("fedlap", "torch", "numpy", "scipy")}
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return {
         "python": platform.python_version(),
         **packages,
-        "commit": _commit(),
+        "commit": _find_commit(),
         "device": name,
         "threads": torch.get_num_threads(),
     }
 
 
-def _environment_of(experiment: Experiment) -> dict[str, Any]:
-    """The environment of a run, with the compiler of the CPU's kernel; a GPU has its own kernels."""
-    device, dtype = experiment.schedule.placed(), experiment.schedule.real
+def _describe_run_environment(experiment: Experiment) -> dict[str, Any]:
+    """Return the environment of a run, with the compiler of the C++ kernel if it runs on a CPU."""
+    device, dtype = experiment.schedule.resolve_device(), experiment.schedule.torch_dtype
     kernel = cpp_library.identify_kernel(dtype) if device.type == "cpu" else None
-    return environment(device) | {"kernel": kernel}
+    return describe_environment(device) | {"kernel": kernel}
 
 
 @cache
-def _commit() -> str | None:
-    """Of the source that runs, where it is a checkout or $FEDLAP_COMMIT tells."""
+def _find_commit() -> str | None:
+    """Return $FEDLAP_COMMIT, or the commit of the checkout that runs, or None."""
     if os.environ.get("FEDLAP_COMMIT"):
         return os.environ["FEDLAP_COMMIT"]
     root = Path(__file__).parents[3]
     if not (root / ".git").exists() or shutil.which("git") is None:
         return None
-    said = subprocess.run(
+    described = subprocess.run(
         ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    return said.stdout.strip() or None
+    return described.stdout.strip() or None
 
 
-def prepare(out: Path) -> None:
-    """Make the folder for results, and see that it can be written, before anything is trained."""
+def create_out_folder(out: Path) -> None:
+    """Create the folder for results; raise InputError, before any training, if it is not writable."""
     try:
         check_writable(out)
     except OSError as error:
-        raise unwritable(out, error) from error
+        raise unwritable_error(out, error) from error

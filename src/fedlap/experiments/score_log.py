@@ -1,4 +1,4 @@
-"""File rounds.jsonl of a run: a line per score."""
+"""The file rounds.jsonl of a run, with one line per score."""
 
 import json
 import os
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-from fedlap.storage.files import appending, unwritable, write_file
+from fedlap.storage.files import open_append, unwritable_error, write_file
 from fedlap.training.scores import Score
 
-ROUNDS = "rounds.jsonl"
+SCORE_LOG_FILE = "rounds.jsonl"
 
 
 @dataclass(eq=False)
 class ScoreLog:
-    """File rounds.jsonl of a run in training, a line per score, and the scores to restore it from.
+    """The file rounds.jsonl of a run in training, and all its scores, from which the file can be restored.
 
-    at_once: write each score when it comes, into a file that stays open; else write all of them in `sync`.
+    at_once: append each score immediately to a file that stays open; else write all scores in `sync`.
     """
 
     path: Path
@@ -30,8 +30,8 @@ class ScoreLog:
     @staticmethod
     @contextmanager
     def of(folder: Path, scores: Sequence[Score], at_once: bool) -> Iterator["ScoreLog"]:
-        """The log of a run whose file has these scores."""
-        path, found = folder / ROUNDS, stat_of(folder / ROUNDS)
+        """Open the log of a run whose file contains these scores."""
+        path, found = folder / SCORE_LOG_FILE, get_stat(folder / SCORE_LOG_FILE)
         log = ScoreLog(
             path, list(scores), None, (found.st_ino, found.st_size) if found else (0, 0), len(scores)
         )
@@ -49,23 +49,23 @@ class ScoreLog:
             self._write(self._file)
 
     def sync(self) -> bool:
-        """Bring all scores to the disk; return whether the file had been removed or changed by others."""
-        found = stat_of(self.path)
+        """Flush all scores to disk; return whether another program had removed or changed the file."""
+        found = get_stat(self.path)
         intact = found is not None and (found.st_ino, found.st_size) == self._seen
         if not intact:
             if self._file is not None:
                 self._file.close()
-            write_file(self.path, b"".join(map(line_of, self.scores)))
+            write_file(self.path, b"".join(map(format_line, self.scores)))
             self._written = len(self.scores)
             self._file = self._open() if self._file is not None else None
         file = self._file or self._open()
         try:
             self._write(file)
             os.fsync(file.fileno())
-            at = os.fstat(file.fileno())
-            self._seen = at.st_ino, at.st_size
+            stat = os.fstat(file.fileno())
+            self._seen = stat.st_ino, stat.st_size
         except OSError as error:
-            raise unwritable(self.path, error) from error
+            raise unwritable_error(self.path, error) from error
         finally:
             if file is not self._file:
                 file.close()
@@ -73,29 +73,29 @@ class ScoreLog:
 
     def _open(self) -> FileIO:
         try:
-            return appending(self.path)
+            return open_append(self.path)
         except OSError as error:
-            raise unwritable(self.path, error) from error
+            raise unwritable_error(self.path, error) from error
 
     def _write(self, file: FileIO) -> None:
         """Write the scores that are not in the file yet."""
-        lines = memoryview(b"".join(map(line_of, self.scores[self._written :])))
+        lines = memoryview(b"".join(map(format_line, self.scores[self._written :])))
         self._written, (inode, size) = len(self.scores), self._seen
         self._seen = inode, size + len(lines)
         try:
             while lines:
                 lines = lines[file.write(lines) :]
         except OSError as error:
-            raise unwritable(self.path, error) from error
+            raise unwritable_error(self.path, error) from error
 
 
-def line_of(score: Score) -> bytes:
-    """The line of a score."""
+def format_line(score: Score) -> bytes:
+    """Return the line of a score."""
     return json.dumps(score.as_dict()).encode() + b"\n"
 
 
-def stat_of(path: Path) -> os.stat_result | None:
-    """Facts about a file itself, not about what it may link to; None if there is none."""
+def get_stat(path: Path) -> os.stat_result | None:
+    """Return the status of a file, without following links; None if there is no file."""
     try:
         return path.lstat()
     except OSError:

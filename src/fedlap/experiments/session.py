@@ -1,4 +1,4 @@
-"""Runs that are kept while they are trained, and go on from where they were stopped."""
+"""Training sessions: runs are stored while they are trained, and interrupted runs resume."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 
 from fedlap.errors import DivergedError, InputError
 from fedlap.experiments.checkpoints import Checkpoint, Owner
-from fedlap.experiments.prepare import Prepared, stacks, train_stack
+from fedlap.experiments.prepare import Prepared, pack_prepared, train_stack
 from fedlap.experiments.run_folder import RunFolder
 from fedlap.experiments.score_log import ScoreLog
 from fedlap.storage.locks import lock_folders, raise_if_locked
@@ -18,284 +18,294 @@ from fedlap.training.loop import RoundEnd
 from fedlap.training.result import Progress, Result
 from fedlap.training.scores import Score
 
-Outcome = list[Score] | DivergedError  # a run's scores, or why it has none
-SHARE = 0.02  # of the time, that checkpoints may take where nothing else is asked for
-MOST_OPEN = 32  # runs of a stack whose scores are written as they are made; more wait for the next checkpoint
+RunOutcome = list[Score] | DivergedError  # the scores of a run, or the error that ended it
+CHECKPOINT_TIME_SHARE = 0.02  # of the training time, for checkpoints without a fixed number of rounds
+# Larger stacks write their scores only with checkpoints, so that few files are open.
+MAX_OPEN_LOGS = 32
 
 
 class StoppedError(Exception):
-    """Training was asked to stop. Where runs are is saved; the same command goes on."""
+    """Training was stopped on request after a checkpoint; the same command resumes it."""
 
 
 @dataclass(frozen=True)
-class Interval:
-    """How often runs are saved: after so many rounds, or so many seconds, within a share of the time."""
+class CheckpointInterval:
+    """Interval of checkpoints: every N rounds, or else every N seconds within a share of the time."""
 
     rounds: int | None = None
     seconds: float = 30.0
 
 
-def _nothing(*_: Any) -> None:
-    """For those who do not watch."""
+def _do_nothing(*_: Any) -> None:
+    """Ignore the call; the default callback."""
 
 
 @dataclass(frozen=True)
-class Watch:
-    """What is done while runs are trained: how often they are saved, when to stop, and whom to tell."""
+class ProgressCallbacks:
+    """Checkpoint interval, stop condition and callbacks of a training session."""
 
-    interval: Interval = Interval()
-    stopping: Callable[[], bool] = lambda: False
-    on_score: Callable[[int, Score], None] = _nothing
-    on_round: Callable[[Sequence[int], int], None] = _nothing
-    remark: Callable[[str], None] = _nothing
+    interval: CheckpointInterval = CheckpointInterval()
+    should_stop: Callable[[], bool] = lambda: False
+    on_score: Callable[[int, Score], None] = _do_nothing
+    on_round: Callable[[Sequence[int], int], None] = _do_nothing
+    on_remark: Callable[[str], None] = _do_nothing
 
 
 @dataclass(frozen=True, eq=False)
 class ResumePlan:
-    """Runs with their folders: those that are there already, and those that are left, from where they are."""
+    """Runs with their folders: outcomes of finished runs, and jobs of the others from their checkpoints."""
 
     runs: list[RunFolder]
-    ready: list[Prepared]
-    done: dict[int, Outcome]
+    prepared: list[Prepared]
+    outcomes: dict[int, RunOutcome]
     remarks: list[str]
     again: bool
-    read: list[Any]  # fingerprint of each run from before the plan was made
+    fingerprints: list[Any]  # one per run, computed before the plan was built
 
     @staticmethod
-    def of(out: Path, ready: Sequence[Prepared], again: bool = False) -> "ResumePlan":
-        """What is to be done; `again` repeats everything."""
-        runs = [RunFolder.of(out, each.experiment) for each in ready]
-        read = [run.fingerprint() for run in runs]
-        done: dict[int, Outcome] = {}
+    def of(out: Path, prepared: Sequence[Prepared], again: bool = False) -> "ResumePlan":
+        """Read all folders and build the plan; `again` trains every run from the beginning."""
+        runs = [RunFolder.of(out, item.experiment) for item in prepared]
+        fingerprints = [run.compute_fingerprint() for run in runs]
+        outcomes: dict[int, RunOutcome] = {}
         found: dict[int, list[Checkpoint]] = {}
         remarks: list[str] = []
-        for place, (run, each) in enumerate(zip(runs, ready, strict=True)):
-            state = "new" if again else run.state(each.experiment.rounds)
-            if state == "diverged":
-                done[place] = run.failure()
-            elif state != "new":
-                found[place], damaged = _checkpoints(run)
-                remarks += damaged
-        for place in _whole(found, [each.experiment.rounds for each in ready]):
-            done[place] = _shown(runs[place], ready[place].experiment.rounds, found.pop(place)[0].round)
-        begun = list(ready)
-        for place, at in _resumed(found, [each.experiment.digest for each in ready], remarks).items():
-            trial = replace(ready[place].trial, progress=runs[place].progress(at))
-            begun[place] = replace(ready[place], trial=trial)
-            remarks += runs[place].changes(ready[place].experiment)
-        return ResumePlan(runs, begun, done, list(dict.fromkeys(remarks)), again, read)
+        for index, (run, item) in enumerate(zip(runs, prepared, strict=True)):
+            status = "new" if again else run.get_status(item.experiment.rounds)
+            if status == "diverged":
+                outcomes[index] = run.read_failure()
+            elif status != "new":
+                found[index], rejected = _read_checkpoints(run)
+                remarks += rejected
+        for index in _find_finished(found, [item.experiment.rounds for item in prepared]):
+            rounds, reached = prepared[index].experiment.rounds, found.pop(index)[0].round
+            outcomes[index] = _read_scores(runs[index], rounds, reached)
+        resumed = list(prepared)
+        digests = [item.experiment.digest for item in prepared]
+        for index, checkpoint in _choose_checkpoints(found, digests, remarks).items():
+            job = replace(prepared[index].job, progress=runs[index].load_progress(checkpoint))
+            resumed[index] = replace(prepared[index], job=job)
+            remarks += runs[index].find_environment_changes(prepared[index].experiment)
+        return ResumePlan(runs, resumed, outcomes, list(dict.fromkeys(remarks)), again, fingerprints)
 
     @property
-    def left(self) -> list[int]:
-        """The places of runs that are to be trained."""
-        return [place for place in range(len(self.runs)) if place not in self.done]
+    def remaining(self) -> list[int]:
+        """Indices of the runs to train."""
+        return [index for index in range(len(self.runs)) if index not in self.outcomes]
 
-    def stacks(self) -> list[list[int]]:
-        """Those that are trained together."""
-        left = self.left
-        return [[left[place] for place in some] for some in stacks([self.ready[p] for p in left])]
+    def pack(self) -> list[list[int]]:
+        """Return the remaining runs as stacks, which are lists of indices."""
+        remaining = self.remaining
+        stacks = pack_prepared([self.prepared[index] for index in remaining])
+        return [[remaining[index] for index in stack] for stack in stacks]
 
-    def trained(
-        self, together: Sequence[Sequence[int]], watch: Watch, trackers: Mapping[int, Tracker] | None = None
-    ) -> Iterator[tuple[int, Outcome]]:
-        """Train what is left, stack after stack, and keep it; trackers are told of their runs.
-
-        What another process has trained since the plan was made is used, and never discarded.
-        """
-        for places in together:
-            with lock_folders([self.runs[place].folder for place in places]):
-                current, stacks = self._verified(places, watch)
-                made = {place: current.done[place] for place in places if place in current.done}
-                for some in stacks:
-                    keeper = current._train(some, watch, trackers or {}, made)
-                    if keeper.stopped:
-                        break
-            yield from made.items()
-            last = places is together[-1] and len(made) == len(places)
-            if stacks and keeper.stopped and (keeper.unfinished or not last):
-                raise StoppedError(f"stopped after round {keeper.stopped}, and saved")
-
-    def _verified(self, places: Sequence[int], watch: Watch) -> tuple["ResumePlan", list[list[int]]]:
-        """The plan and the stacks for runs that are locked, read again if another process trained one."""
-        changed = [place for place in places if self.runs[place].fingerprint() != self.read[place]]
-        if self.again or not changed:
-            return self, [list(places)]
-        asked = [self.ready[place] for place in places]
-        asked = [replace(each, trial=replace(each.trial, progress=None)) for each in asked]
-        now = ResumePlan.of(self.runs[places[0]].folder.parent, asked)
-        what = f"{len(changed)} of {len(places)} runs were" if len(places) > 1 else "this run was"
-        watch.remark(f"{what} trained by another process in the meantime; those rounds are used")
-        for remark in now.remarks:
-            watch.remark(remark)
-        ready = dict(enumerate(self.ready)) | dict(zip(places, now.ready, strict=True))
-        done = {places[at]: outcome for at, outcome in now.done.items()}
-        current = replace(self, ready=list(ready.values()), done=done)
-        return current, [[places[at] for at in some] for some in now.stacks()]
-
-    def _train(
+    def train(
         self,
-        places: Sequence[int],
-        watch: Watch,
+        stacks: Sequence[Sequence[int]],
+        callbacks: ProgressCallbacks,
+        trackers: Mapping[int, Tracker] | None = None,
+    ) -> Iterator[tuple[int, RunOutcome]]:
+        """Train and store the runs, stack after stack; each tracker logs its run.
+
+        Rounds that another process has trained since the plan was built are used and never discarded.
+        """
+        for indices in stacks:
+            with lock_folders([self.runs[index].folder for index in indices]):
+                current, parts = self._refresh(indices, callbacks)
+                outcomes = {index: current.outcomes[index] for index in indices if index in current.outcomes}
+                for part in parts:
+                    recorder = current._train_stack(part, callbacks, trackers or {}, outcomes)
+                    if recorder.stopped:
+                        break
+            yield from outcomes.items()
+            is_last = indices is stacks[-1] and len(outcomes) == len(indices)
+            if parts and recorder.stopped and (recorder.is_unfinished or not is_last):
+                raise StoppedError(f"stopped after round {recorder.stopped}, checkpoint saved")
+
+    def _refresh(
+        self, indices: Sequence[int], callbacks: ProgressCallbacks
+    ) -> tuple["ResumePlan", list[list[int]]]:
+        """Return the plan and the stacks of locked runs, read again if another process trained one."""
+        changed = [i for i in indices if self.runs[i].compute_fingerprint() != self.fingerprints[i]]
+        if self.again or not changed:
+            return self, [list(indices)]
+        unstarted = [self.prepared[index] for index in indices]
+        unstarted = [replace(item, job=replace(item.job, progress=None)) for item in unstarted]
+        fresh = ResumePlan.of(self.runs[indices[0]].folder.parent, unstarted)
+        subject = f"{len(changed)} of {len(indices)} runs were" if len(indices) > 1 else "this run was"
+        callbacks.on_remark(f"{subject} trained by another process in the meantime; the new rounds are used")
+        for remark in fresh.remarks:
+            callbacks.on_remark(remark)
+        prepared = dict(enumerate(self.prepared)) | dict(zip(indices, fresh.prepared, strict=True))
+        outcomes = {indices[position]: outcome for position, outcome in fresh.outcomes.items()}
+        current = replace(self, prepared=list(prepared.values()), outcomes=outcomes)
+        return current, [[indices[position] for position in stack] for stack in fresh.pack()]
+
+    def _train_stack(
+        self,
+        indices: Sequence[int],
+        callbacks: ProgressCallbacks,
         trackers: Mapping[int, Tracker],
-        made: dict[int, Outcome],
+        outcomes: dict[int, RunOutcome],
     ) -> "RunRecorder":
-        """Train one stack of runs that are locked, and add what came out."""
-        ready = [self.ready[place] for place in places]
-        told = [trackers.get(place) for place in places]
-        keeper = RunRecorder(places, [self.runs[place] for place in places], watch, told)
-        with ExitStack() as held:
-            keeper.open(ready, held)
-            results = train_stack(ready, keeper.on_score, keeper.on_round)
-            keeper.close(results)
-        for place, each in zip(places, results, strict=True):
-            made[place] = each if isinstance(each, DivergedError) else each.scores
-        return keeper
+        """Train one stack of locked runs, and add their outcomes."""
+        prepared = [self.prepared[index] for index in indices]
+        runs = [self.runs[index] for index in indices]
+        recorder = RunRecorder(indices, runs, callbacks, [trackers.get(index) for index in indices])
+        with ExitStack() as open_logs:
+            recorder.open(prepared, open_logs)
+            results = train_stack(prepared, recorder.on_score, recorder.on_round)
+            recorder.close(results)
+        for index, result in zip(indices, results, strict=True):
+            outcomes[index] = result if isinstance(result, DivergedError) else result.scores
+        return recorder
 
 
 @dataclass(eq=False)
 class RunRecorder:
-    """Writes down what runs of one stack do, and tells those who watch."""
+    """Stores scores, checkpoints and models of one stack, and calls trackers and callbacks."""
 
-    places: Sequence[int]
+    indices: Sequence[int]
     runs: list[RunFolder]
-    watch: Watch
+    callbacks: ProgressCallbacks
     trackers: list[Tracker | None]
-    stopped: int = 0  # the round after which, if it was asked for
+    stopped: int = 0  # the last round, if a stop was requested
     _owners: list[Owner] = field(default_factory=list)
     _logs: list[ScoreLog] = field(default_factory=list)
     _rounds: int = 0
-    _last: tuple[int, float] = (0, 0.0)  # round and time of the last save
-    _cost: float = 0.0  # seconds that it took
+    _last: tuple[int, float] = (0, 0.0)  # round and time of the last checkpoint
+    _cost: float = 0.0  # seconds of the last checkpoint
 
     @property
-    def unfinished(self) -> bool:
-        """Whether it was stopped before the last round."""
+    def is_unfinished(self) -> bool:
+        """True if training was stopped before the last round."""
         return 0 < self.stopped < self._rounds
 
-    def open(self, ready: Sequence[Prepared], held: ExitStack) -> None:
-        """Begin anew or cut back to where training goes on; the caller holds the locks of the folders."""
-        stack = tuple(each.experiment.digest for each in ready)
+    def open(self, prepared: Sequence[Prepared], open_logs: ExitStack) -> None:
+        """Create new folders, or truncate existing ones to the resumed round; the caller holds locks."""
+        stack = tuple(item.experiment.digest for item in prepared)
         self._owners = [Owner(digest, stack) for digest in stack]
-        for run, each, tracker in zip(self.runs, ready, self.trackers, strict=True):
-            progress, experiment = each.trial.progress, each.experiment
+        for run, item, tracker in zip(self.runs, prepared, self.trackers, strict=True):
+            progress, experiment = item.job.progress, item.experiment
             scores: list[Score] = []
             if progress is None:
-                run.begin(experiment)
+                run.create(experiment)
             else:
-                run.describe(experiment)
-                scored = experiment.schedule.scores
-                scores = [score for score in progress.scores if scored(score.round)]
-                run.cut(progress.round, scores)
-            at_once = len(ready) <= MOST_OPEN
-            self._logs.append(held.enter_context(ScoreLog.of(run.folder, scores, at_once)))
+                run.write_description(experiment)
+                is_scored = experiment.schedule.is_scored
+                scores = [score for score in progress.scores if is_scored(score.round)]
+                run.truncate(progress.round, scores)
+            at_once = len(prepared) <= MAX_OPEN_LOGS
+            self._logs.append(open_logs.enter_context(ScoreLog.of(run.folder, scores, at_once)))
             if tracker is not None:
-                tracker.begin(run.name, experiment.described(), progress is not None)
-        self._rounds = ready[0].experiment.rounds
-        self._last = ready[0].trial.done, time.monotonic()
+                tracker.start_run(run.name, experiment.describe(), progress is not None)
+        self._rounds = prepared[0].experiment.rounds
+        self._last = prepared[0].job.rounds_done, time.monotonic()
 
-    def on_score(self, place: int, score: Score) -> None:
-        """A line of rounds.jsonl."""
-        self._logs[place].append(score)
-        if (tracker := self.trackers[place]) is not None:
-            tracker.score(score)
-        self.watch.on_score(self.places[place], score)
+    def on_score(self, position: int, score: Score) -> None:
+        """Store and report a score of the run at this position of the stack."""
+        self._logs[position].append(score)
+        if (tracker := self.trackers[position]) is not None:
+            tracker.log_score(score)
+        self.callbacks.on_score(self.indices[position], score)
 
-    def on_round(self, moment: RoundEnd) -> None:
-        """Save where it is time to."""
-        self.watch.on_round(self.places, moment.round)
-        if self.watch.stopping():
-            self.stopped = moment.round
-            moment.stop()
-        elif moment.round < self._rounds and self._due(moment.round):  # the last is saved after the models
-            self._save(moment.progress())
+    def on_round(self, round_end: RoundEnd) -> None:
+        """Report the round, stop if requested, and write checkpoints if they are due."""
+        self.callbacks.on_round(self.indices, round_end.round)
+        if self.callbacks.should_stop():
+            self.stopped = round_end.round
+            round_end.stop()
+        elif round_end.round < self._rounds and self._is_due(round_end.round):  # `close` saves the last round
+            self._save(round_end.collect_progress())
 
-    def close(self, made: Sequence[Result | DivergedError]) -> None:
-        """Keep what came out; a run whose last round is saved has its models."""
-        for run, log, tracker, each in zip(self.runs, self._logs, self.trackers, made, strict=True):
-            outcome = "stopped" if self.unfinished else "done"
-            if isinstance(each, DivergedError):
-                outcome = f"diverged: {each}"
+    def close(self, results: Sequence[Result | DivergedError]) -> None:
+        """Save models, then the last checkpoints: a run with its last checkpoint always has its models."""
+        for run, log, tracker, result in zip(self.runs, self._logs, self.trackers, results, strict=True):
+            outcome = "stopped" if self.is_unfinished else "done"
+            if isinstance(result, DivergedError):
+                outcome = f"diverged: {result}"
                 self._sync(log)
-                run.fail(each)
+                run.save_failure(result)
             else:
-                run.save_models(each)
+                run.save_models(result)
             if tracker is not None:
-                tracker.end(outcome)
-        self._save([None if isinstance(each, DivergedError) else each.progress for each in made])
+                tracker.end_run(outcome)
+        self._save([None if isinstance(result, DivergedError) else result.progress for result in results])
 
-    def _due(self, done: int) -> bool:
-        interval = self.watch.interval
+    def _is_due(self, round: int) -> bool:
+        interval = self.callbacks.interval
         if interval.rounds is not None:
-            return done - self._last[0] >= interval.rounds
-        return time.monotonic() - self._last[1] >= max(interval.seconds, self._cost / SHARE)
+            return round - self._last[0] >= interval.rounds
+        return time.monotonic() - self._last[1] >= max(interval.seconds, self._cost / CHECKPOINT_TIME_SHARE)
 
-    def _save(self, progress: Sequence[Progress | None]) -> None:
+    def _save(self, stack: Sequence[Progress | None]) -> None:
         began = time.monotonic()
-        for run, log, owner, at in zip(self.runs, self._logs, self._owners, progress, strict=True):
-            if at is not None:
+        for run, log, owner, progress in zip(self.runs, self._logs, self._owners, stack, strict=True):
+            if progress is not None:
                 self._sync(log)
-                run.save(at, owner)
-                self._last = at.round, time.monotonic()
+                run.save_checkpoint(progress, owner)
+                self._last = progress.round, time.monotonic()
         self._cost = time.monotonic() - began
 
     def _sync(self, log: ScoreLog) -> None:
-        """Bring scores to the disk, and say so if they had to be written again."""
+        """Flush scores to disk, and report if the file had to be restored."""
         if log.sync():
-            self.watch.remark(
-                f"{log.path} was removed or changed by another program during training; it is restored"
+            self.callbacks.on_remark(
+                f"{log.path} was removed or changed by another program during training; it has been restored"
             )
 
 
-def _checkpoints(run: RunFolder) -> tuple[list[Checkpoint], list[str]]:
-    """Valid checkpoints of a run, newest first, and why others were rejected."""
+def _read_checkpoints(run: RunFolder) -> tuple[list[Checkpoint], list[str]]:
+    """Return valid checkpoints of a run, newest first, and why the others were rejected."""
     try:
-        found, damaged = run.checkpoints()
-        if not found and run.saved:
-            raise InputError(f"{damaged[0]}, and there is no other; repeat the run with --again")
+        found, rejected = run.read_checkpoints()
+        if not found and run.saved_rounds:
+            raise InputError(f"{rejected[0]}, and no other checkpoint is valid; rerun with --again")
     except InputError:
-        raise_if_locked(run.folder)  # then its files change while they are read
+        raise_if_locked(run.folder)  # another process may be writing the files
         raise
-    return found, damaged
+    return found, rejected
 
 
-def _shown(run: RunFolder, rounds: int, reached: int) -> list[Score]:
-    """The scores of a run that is done, up to the round that is asked for."""
-    scores = [score for score in run.scores() if score.round <= rounds]
+def _read_scores(run: RunFolder, rounds: int, reached: int) -> list[Score]:
+    """Return the scores of a finished run up to round `rounds`."""
+    scores = [score for score in run.read_scores() if score.round <= rounds]
     if not scores or scores[-1].round != rounds:
         raise InputError(
-            f"{run.name} is at round {reached} already, and not scored at round {rounds}; ask for as many "
-            "rounds or more, or repeat it with --again"
+            f"rounds = {rounds}, but {run.name} has finished {reached} rounds and has no score of round "
+            f"{rounds}; set rounds to {reached} or more, or rerun with --again"
         )
     return scores
 
 
-def _whole(found: dict[int, list[Checkpoint]], rounds: Sequence[int]) -> list[int]:
-    """Those that are done, and whose stack is: one of a stack that was cut short goes on with the others."""
-    last = {place: some[0] for place, some in found.items() if some}
-    done = {place for place, at in last.items() if at.round >= rounds[place]}
-    short = {at.owner.stack for place, at in last.items() if place not in done}
-    return [place for place in done if last[place].owner.stack not in short]
+def _find_finished(found: dict[int, list[Checkpoint]], rounds: Sequence[int]) -> list[int]:
+    """Return the finished runs of finished stacks; a finished run of an interrupted stack resumes with it."""
+    last = {index: checkpoints[0] for index, checkpoints in found.items() if checkpoints}
+    finished = {index for index, checkpoint in last.items() if checkpoint.round >= rounds[index]}
+    interrupted = {checkpoint.owner.stack for index, checkpoint in last.items() if index not in finished}
+    return [index for index in finished if last[index].owner.stack not in interrupted]
 
 
-def _resumed(
+def _choose_checkpoints(
     found: dict[int, list[Checkpoint]], digests: Sequence[str], remarks: list[str]
 ) -> dict[int, Checkpoint]:
-    """Where each run goes on: all of a stack at one round, so that they go on as they were, together."""
-    begun: dict[int, Checkpoint] = {}
-    for stack in sorted({some[0].owner.stack for some in found.values() if some}):
-        own = [place for place in found if digests[place] in stack]
-        names = {digests[place] for place in own}
-        # A run that was trained without the others since does not take them back to its own rounds.
-        own = [place for place in own if not found[place] or names.issubset(found[place][0].owner.stack)]
-        common = set.intersection(*({at.round for at in found[place]} for place in own))
-        first = any(not found[place] for place in own) and all(len(found[place]) < 2 for place in own)
+    """Choose the checkpoint of each run: all runs of a stack resume together, at the same round."""
+    chosen: dict[int, Checkpoint] = {}
+    for stack in sorted({checkpoints[0].owner.stack for checkpoints in found.values() if checkpoints}):
+        members = [index for index in found if digests[index] in stack]
+        names = {digests[index] for index in members}
+        # A run that has since been trained without the others does not take them back to its rounds.
+        members = [i for i in members if not found[i] or names.issubset(found[i][0].owner.stack)]
+        common = set.intersection(*({checkpoint.round for checkpoint in found[i]} for i in members))
+        # Then the runs were killed while they wrote their first checkpoints.
+        is_first = any(not found[i] for i in members) and all(len(found[i]) < 2 for i in members)
         if common:
-            begun |= {p: next(at for at in found[p] if at.round == max(common)) for p in own}
-        elif not first:  # else they were killed while the first checkpoint was written
-            begun |= {place: found[place][0] for place in own if found[place]}
-        if len(own) < len(stack) or not (common or first):
+            chosen |= {i: next(c for c in found[i] if c.round == max(common)) for i in members}
+        elif not is_first:
+            chosen |= {i: found[i][0] for i in members if found[i]}
+        if len(members) < len(stack) or not (common or is_first):
             remarks.append(
-                f"{len(own)} of {len(stack)} runs that were trained together go on without the others; in "
-                "their last digits they may differ from what all would have given"
+                f"{len(members)} of {len(stack)} runs that were trained together resume without the others; "
+                "their last digits may differ from those of an unbroken run"
             )
-    return begun
+    return chosen

@@ -1,4 +1,4 @@
-"""Sections of an experiment: a name and settings, checked against the maker of that name, and memory."""
+"""Sections of an experiment: a name and settings, checked against the builder of that name and the memory."""
 
 import inspect
 import math
@@ -12,43 +12,44 @@ from pydantic import ConfigDict, ValidationError, create_model
 from fedlap.algorithms import Algorithm
 from fedlap.algorithms.local_work import BatchSize, LocalWork
 from fedlap.data.federation import Federation
-from fedlap.errors import InputError, unknown
+from fedlap.errors import InputError, unknown_name_error
 from fedlap.models import Network
 
 Section = dict[str, Any]
 
-LARGEST = 2**63
-SHOWN = 80  # characters of a value that is refused
-CLIENT = 25  # values that a client's name and its places in lists take, about
+INTEGER_LIMIT = 2**63  # integers must be below this number
+SHOWN_CHARACTERS = 80  # characters of a value in an error message
+VALUES_PER_CLIENT = 25  # approximate memory of a client's name and list entries, in values of eight bytes
 
 
-def settings_of(make: Callable[..., Any], leave: tuple[str, ...] = ()) -> dict[str, inspect.Parameter]:
-    """The settings that a maker of data, models, algorithms or graphs takes."""
-    return {name: p for name, p in inspect.signature(make).parameters.items() if name not in leave}
+def inspect_settings(build: Callable[..., Any], skip: tuple[str, ...] = ()) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a builder of data, models, algorithms or graphs."""
+    return {name: p for name, p in inspect.signature(build).parameters.items() if name not in skip}
 
 
-def known_name(where: str, what: str, section: Section, known: Any) -> str:
-    """The section's name, which must be one of these."""
+def check_section_name(where: str, kind: str, section: Section, known: Any) -> str:
+    """Return the name of a section; raise InputError unless it is known."""
     if "name" not in section:
-        raise InputError(f"{where}.name is missing; known: {', '.join(sorted(known))}", field=f"{where}.name")
+        names = ", ".join(sorted(known))
+        raise InputError(f"{where}.name is missing; use one of {names}", field=f"{where}.name")
     name = section["name"]
     if not isinstance(name, str) or name not in known:
-        problem = unknown(what, str(name)[:SHOWN], known)
+        problem = unknown_name_error(kind, str(name)[:SHOWN_CHARACTERS], known)
         raise InputError(f"{where}.name: {problem}", field=f"{where}.name")
     return name
 
 
-def parted(section: Section) -> tuple[str, Section]:
-    """The section's name and its settings."""
+def split_section(section: Section) -> tuple[str, Section]:
+    """Return the name and the settings of a section."""
     settings = dict(section)
     return settings.pop("name"), settings
 
 
 @contextmanager
 def locate_errors(**sections: Section | None) -> Iterator[None]:
-    """Raise an InputError of the block with the path of its field in one of these sections.
+    """Add the path of the field, such as "algorithm.lr", to an InputError of the block.
 
-    An error without such a field names its own section, or else the first of these.
+    An error without such a field is prefixed with its section, or else with the first section.
     """
     try:
         yield
@@ -64,45 +65,44 @@ def locate_errors(**sections: Section | None) -> Iterator[None]:
 
 
 def _with_path(error: InputError, path: str, field: str) -> InputError:
-    """The error with this path before its message, or instead of the field's name that begins it."""
+    """Return the error with the path before its message, or in place of the leading field name."""
     begins = error.message.startswith((f"{field} ", f"{field}:"))
     message = path + error.message.removeprefix(field) if begins else f"{path}: {error.message}"
     return error.reword(message, field=path, scope=None)
 
 
-def completed(
+def complete_section(
     where: str,
     name: str,
-    make: Callable[..., Any],
+    build: Callable[..., Any],
     section: Section,
-    leave: tuple[str, ...] = (),
-    more: dict[str, Any] | None = None,
+    skip: tuple[str, ...] = (),
+    extra: dict[str, Any] | None = None,
 ) -> Section:
-    """The section with every setting that `make` takes, of the right type."""
+    """Return the section with all settings of `build`, validated; missing ones get their defaults."""
     fields: dict[str, Any] = {
         key: (p.annotation, ... if p.default is inspect.Parameter.empty else p.default)
-        for key, p in settings_of(make, leave).items()
-    } | (more or {})
+        for key, p in inspect_settings(build, skip).items()
+    } | (extra or {})
     for key, value in section.items():
         if isinstance(value, bool) and key in fields and fields[key][0] is not bool:
-            path = f"{where}.{key}"
-            raise InputError(f"{path} = {value}: it is not a matter of true or false", field=path)
+            raise build_boolean_error(f"{where}.{key}", value)
     checker = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
     try:
-        made = checker.model_validate({key: value for key, value in section.items() if key != "name"})
+        valid = checker.model_validate({key: value for key, value in section.items() if key != "name"})
     except ValidationError as error:
         owner = where if where == name else f"{where} {name!r}"
-        raise one_line(error, fields, owner, section=where) from None
-    return {"name": name, **{key: value for key, value in made.model_dump().items() if value is not None}}
+        raise to_input_error(error, fields, owner, section=where) from None
+    return {"name": name, **{key: value for key, value in valid.model_dump().items() if value is not None}}
 
 
-def one_line(
+def to_input_error(
     error: ValidationError, known: Any, owner: str = "an experiment", *, section: str = "", prefix: str = ""
 ) -> InputError:
-    """The first of pydantic's complaints, as a line that names the field.
+    """Turn the first error of pydantic into an InputError with the path of its field.
 
-    section: where the field is; empty for the experiment itself, or for a file.
-    prefix: printed before the field's path.
+    section: section of the field; empty for the experiment itself, or for a file.
+    prefix: printed before the path of the field.
     """
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"][:1])
@@ -111,76 +111,83 @@ def one_line(
     if isinstance(inner, InputError):
         return inner
     if first["type"] == "extra_forbidden":
-        problem = unknown(f"setting of {owner}", field[:SHOWN], known or ["(none)"], field=path)
+        problem = unknown_name_error(
+            f"setting of {owner}", field[:SHOWN_CHARACTERS], known or ["(none)"], field=path
+        )
         if not section and not prefix:
             return problem
         place = f"{section}." if section else prefix
-        return InputError(f"{place}{field[:SHOWN]}: {problem}", field=path)
+        return InputError(f"{place}{field[:SHOWN_CHARACTERS]}: {problem}", field=path)
     if first["type"] == "missing":
         return InputError(f"{prefix}{path} is missing; {owner} needs it", field=path)
-    message = first["msg"][0].lower() + first["msg"][1:]
-    return InputError(f"{prefix}{path} = {brief(first['input'])}: {message}", field=path)
+    message = (first["msg"][0].lower() + first["msg"][1:]).replace("input should be ", "expected ")
+    return InputError(f"{prefix}{path} = {shorten_value(first['input'])}; {message}", field=path)
 
 
-def check_numbers(where: str, value: Any) -> None:
-    """Refuse whole numbers that no machine counts with, wherever they are."""
+def build_boolean_error(path: str, value: bool) -> InputError:
+    """Return the error for a boolean in the place of a number or name."""
+    return InputError(f"{path} = {value}; expected a number or a name, got a boolean", field=path)
+
+
+def check_integers(where: str, value: Any) -> None:
+    """Raise InputError for integers that do not fit into 64 bits, at any depth."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            check_numbers(f"{where}.{key}" if where else key, inner)
+            check_integers(f"{where}.{key}" if where else key, inner)
     elif isinstance(value, list | tuple):
         for inner in value:
-            check_numbers(where, inner)
-    elif isinstance(value, int) and not -LARGEST <= value < LARGEST:
-        raise InputError(f"{where} = {brief(value)}: a whole number must be below 2⁶³", field=where)
+            check_integers(where, inner)
+    elif isinstance(value, int) and not -INTEGER_LIMIT <= value < INTEGER_LIMIT:
+        raise InputError(f"{where} = {shorten_value(value)}; expected an integer below 2⁶³", field=where)
 
 
-def brief(value: object) -> str:
-    """What was given, as much of it as a line has room for."""
+def shorten_value(value: object) -> str:
+    """Return the value as text, cut to fit into a message."""
     text = repr(value)
-    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 1]}…"
 
 
-def check_data(data: Section, partition: Section) -> None:
-    """Refuse clients and rows that no memory holds, before they are made."""
+def check_data_size(data: Section, partition: Section) -> None:
+    """Raise InputError for clients and rows that do not fit into memory, before they are created."""
     if "clients" in partition:
         clients = partition["clients"]
-        _check_memory(f"partition.clients = {clients}: they", clients * CLIENT, field="partition.clients")
+        _check_memory(
+            f"partition.clients = {clients}; they", clients * VALUES_PER_CLIENT, field="partition.clients"
+        )
     if data["name"] == "synthetic":
         clients, features, rows = data["clients"], data["features"], data["rows"] + data["test_rows"]
         outputs = data["labels"] if data["task"] == "classification" else 1
         _check_memory(
             f"{clients} clients with {rows} rows of {features} features and {outputs} labels",
-            clients * (CLIENT + 3 * rows * (features + outputs) + 3 * features * outputs),
+            clients * (VALUES_PER_CLIENT + 3 * rows * (features + outputs) + 3 * features * outputs),
             scope="data",
         )
 
 
-def check_training(
+def check_training_size(
     algorithm: Algorithm, federation: Federation, network: Network, sample: float, batch: BatchSize
 ) -> None:
-    """Refuse models and mini-batches that no memory holds, before they are made."""
-    clients, most = len(federation.clients), int(federation.train.count.max())
-    working = math.ceil(sample * clients)
-    models = working if algorithm.kind == "one model" else clients
+    """Raise InputError for models and mini-batches that do not fit into memory, before they are created."""
+    clients, largest = len(federation.clients), int(federation.train.count.max())
+    cohort = math.ceil(sample * clients)
+    models = cohort if algorithm.kind == "one model" else clients
     _check_memory(f"{models} models of {network.size} parameters", (models + 4) * network.size, scope="model")
-    work, size = (
-        LocalWork.of(algorithm.local_steps, algorithm.local_epochs),
-        most if batch == "all" else batch,
-    )
-    steps = work.repeats * (math.ceil(most / size) if work.epochs else 1)
-    if size >= most and not work.epochs:  # all rows, step after step
-        size, steps = most, 1
-    rows = working * size
-    _check_memory(f"batch = {batch}: mini-batches", rows * (math.prod(federation.inputs) + 8), field="batch")
-    _check_memory(f"{steps} steps of {rows} rows in a round", steps * rows * 8, scope="algorithm")
+    work = LocalWork.of(algorithm.local_steps, algorithm.local_epochs)
+    size = largest if batch == "all" else batch
+    steps = work.repeats * (math.ceil(largest / size) if work.epochs else 1)
+    if size >= largest and not work.epochs:  # every step uses all rows
+        size, steps = largest, 1
+    rows = cohort * size
+    _check_memory(f"batch = {batch}; mini-batches", rows * (math.prod(federation.inputs) + 8), field="batch")
+    _check_memory(f"{steps} steps of {rows} rows per round", steps * rows * 8, scope="algorithm")
 
 
-def _check_memory(what: str, values: int, *, field: str | None = None, scope: str | None = None) -> None:
-    """Refuse what takes more memory than there is, at eight bytes a value."""
+def _check_memory(subject: str, values: int, *, field: str | None = None, scope: str | None = None) -> None:
+    """Raise InputError if the values, at eight bytes each, need more memory than the machine has."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if 8 * values > memory:
         raise InputError(
-            f"{what} need more memory than this machine has ({memory // 10**9} GB); take fewer",
+            f"{subject} need more memory than this machine has ({memory // 10**9} GB); use fewer",
             field=field,
             scope=scope,
         )

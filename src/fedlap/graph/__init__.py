@@ -1,4 +1,4 @@
-"""Who should be like whom: weighted graphs of clients and their Laplacians."""
+"""Weighted graphs between clients, and their Laplacians."""
 
 import inspect
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from fedlap.graph.builders import blocks, equal, erdos_renyi, grid, random, watt
 from fedlap.graph.graph import SERVER, Graph
 from fedlap.graph.io import from_file, to_file
 from fedlap.graph.networkx_io import from_networkx, to_networkx
-from fedlap.graph.similarity import kernel, nearest, similar, weighted
+from fedlap.graph.similarity import kernel, nearest, similar, weight_by_rows
 
 GRAPHS: Final[dict[str, Callable[..., Graph]]] = {
     "complete": Graph.complete,
@@ -23,29 +23,30 @@ GRAPHS: Final[dict[str, Callable[..., Graph]]] = {
     "blocks": blocks,
     "random": random,
     "equal": equal,
-    "weighted": weighted,
+    "weighted": weight_by_rows,
     "similar": similar,
     "nearest": nearest,
     "kernel": kernel,
     "file": from_file,
 }
-GIVEN: Final = ("clients", "federation", "seed")  # what whoever makes a graph fills in; the rest are settings
+# Parameters of a builder that `build_graph` fills in; all other parameters are settings.
+BUILDER_INPUTS: Final = ("clients", "federation", "seed")
 
 
-def built(name: str, federation: Federation, seed: int = 0, **settings: Any) -> Graph:
-    """The graph of this name for a federation's clients."""
-    given = {"clients": federation.clients, "federation": federation, "seed": seed}
-    taken = inspect.signature(GRAPHS[name]).parameters
-    return GRAPHS[name](**{key: given[key] for key in GIVEN if key in taken}, **settings)
+def build_graph(name: str, federation: Federation, seed: int = 0, **settings: Any) -> Graph:
+    """Build the graph with this name for a federation's clients."""
+    inputs = {"clients": federation.clients, "federation": federation, "seed": seed}
+    parameters = inspect.signature(GRAPHS[name]).parameters
+    return GRAPHS[name](**{key: inputs[key] for key in BUILDER_INPUTS if key in parameters}, **settings)
 
 
 __all__ = [
-    "GIVEN",
+    "BUILDER_INPUTS",
     "GRAPHS",
     "SERVER",
     "Graph",
     "blocks",
-    "built",
+    "build_graph",
     "equal",
     "erdos_renyi",
     "from_file",
@@ -58,5 +59,5 @@ __all__ = [
     "to_file",
     "to_networkx",
     "watts_strogatz",
-    "weighted",
+    "weight_by_rows",
 ]

@@ -1,6 +1,7 @@
-"""Graphs of a given shape: the paper's Random and Equal, grids, random graphs and clusters.
+"""Graphs with a fixed shape: the paper's Random and Equal, grids, random graphs and clusters.
 
-What is drawn depends on the seed and, where no shape orders the clients, on their names, not on their places.
+Random numbers depend on the seed. If the shape has no order of clients, they also depend on the clients'
+names, never on their order.
 """
 
 import math
@@ -11,16 +12,16 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 from scipy.sparse import coo_array
 
-from fedlap.errors import InputError, whole
+from fedlap.errors import InputError, check_integer
 from fedlap.graph.graph import Graph
-from fedlap.graph.validate import checked_names, checked_weight
-from fedlap.randomness import Draws, digests, draws
+from fedlap.graph.validate import validate_names, validate_weight
+from fedlap.randomness import Draws, digest_names, draws
 
-Places = Int64[np.ndarray, "edge"]
+EdgeIndices = Int64[np.ndarray, "edge"]
 
-MOST_EDGES = 20_000_000  # about 1 GB while they are sorted
-TRIES = 50  # to find a free pair for an edge that is rewired
-KIND = 2  # of draws for "data"; others make rows
+MOST_EDGES = 20_000_000  # sorting this many edges takes about 1 GB
+REWIRE_ATTEMPTS = 50  # rounds of new ends for edges whose new pair was already taken
+GRAPH_DRAWS = 2  # the kind of "data" draws that belongs to graphs; other kinds draw rows
 
 
 def equal(clients: Sequence[str], weight: float = 0.5) -> Graph:
@@ -29,42 +30,42 @@ def equal(clients: Sequence[str], weight: float = 0.5) -> Graph:
 
 
 def random(clients: Sequence[str], seed: int = 0) -> Graph:
-    """The paper's Random: a normal value for every two clients, all of them shifted and scaled into [0, 1].
+    """The paper's Random: a normal value per pair of clients, shifted and scaled into [0, 1].
 
-    So the least alike of all pairs has weight 0, the most alike 1; where all are the same, 0.5.
+    The smallest value becomes weight 0 and the largest 1; if all values are equal, every weight is 0.5.
     """
-    names = checked_names(clients)
-    begin, end = every_pair("random", names)
-    values = stream(seed).normal(0, 0, len(begin)).numpy()
+    names = validate_names(clients)
+    begin, end = list_pairs("random", names)
+    values = seed_draws(seed).normal(0, 0, len(begin)).numpy()
     least, most = values.min(initial=np.inf), values.max(initial=-np.inf)
     scaled = (values - least) / (most - least) if most > least else np.full(len(values), 0.5)
-    order = by_name(names)
-    return joined(names, order[begin], order[end], scaled)
+    order = order_by_name(names)
+    return connect_pairs(names, order[begin], order[end], scaled)
 
 
 def grid(clients: Sequence[str], weight: float = 1.0) -> Graph:
-    """Clients in order, line after line of a nearly square grid, each joined to those beside it."""
-    names = checked_names(clients)
-    lines = math.isqrt(len(names))
-    width = -(-len(names) // lines)
-    each = np.arange(len(names))
-    right = each[:-1][(each[:-1] + 1) % width != 0]
-    below = each[:-width]
+    """A nearly square grid, filled row by row in client order; edges join adjacent cells."""
+    names = validate_names(clients)
+    rows = math.isqrt(len(names))
+    width = -(-len(names) // rows)
+    index = np.arange(len(names))
+    right = index[:-1][(index[:-1] + 1) % width != 0]
+    below = index[:-width]
     begin, end = np.concatenate([right, below]), np.concatenate([right + 1, below + width])
-    return joined(names, begin, end, checked_weight(weight))
+    return connect_pairs(names, begin, end, validate_weight(weight))
 
 
 def erdos_renyi(
     clients: Sequence[str], probability: float = 0.1, weight: float = 1.0, seed: int = 0
 ) -> Graph:
-    """Every two clients joined with the same probability, each pair by itself (Erdős and Rényi, Gilbert)."""
-    names = checked_names(clients)
+    """Join each pair of clients independently with the same probability (Erdős and Rényi, Gilbert)."""
+    names = validate_names(clients)
     pairs = len(names) * (len(names) - 1) // 2
-    share = checked_probability("probability", probability)
+    share = validate_probability("probability", probability)
     check_edges("erdos-renyi", share * pairs)
-    begin, end = _pair(_hits(stream(seed), 0, pairs, share))
-    order = by_name(names)
-    return joined(names, order[begin], order[end], checked_weight(weight))
+    begin, end = _unrank_pairs(_draw_successes(seed_draws(seed), 0, pairs, share))
+    order = order_by_name(names)
+    return connect_pairs(names, order[begin], order[end], validate_weight(weight))
 
 
 def watts_strogatz(
@@ -74,25 +75,25 @@ def watts_strogatz(
     weight: float = 1.0,
     seed: int = 0,
 ) -> Graph:
-    """A small world (Watts and Strogatz): a ring of clients in order, some of whose edges lead elsewhere.
+    """A small world (Watts and Strogatz): a ring of clients in order, with some edges rewired.
 
-    Everybody is joined to `neighbours` / 2 on either side; each edge then keeps one end and, with probability
-    `rewire`, gets another one for its other end, such that no pair is joined twice.
+    Each client is joined to `neighbours` / 2 clients on either side. Each edge then keeps its first end and,
+    with probability `rewire`, gets a random other end. No pair is joined twice.
     """
-    names = checked_names(clients)
-    size, near = len(names), whole("neighbours", neighbours, 0, scope="graph")
-    if near % 2 or near >= size:
+    names = validate_names(clients)
+    size, degree = len(names), check_integer("neighbours", neighbours, 0, scope="graph")
+    if degree % 2 or degree >= size:
         raise InputError(
-            f"neighbours = {near}; on a ring of {size} clients it must be even, and below {size}",
+            f"neighbours = {degree}; expected an even number below {size}, the number of clients",
             field="neighbours",
             scope="graph",
         )
-    check_edges("watts-strogatz", size * near / 2)
-    begin = np.tile(np.arange(size), near // 2)
-    end = (begin + np.repeat(np.arange(1, near // 2 + 1), size)) % size
-    drawn = stream(seed).uniform(0, 0, len(begin)).numpy()
-    moving = drawn < checked_probability("rewire", rewire)
-    return joined(names, begin, _rewired(begin, end, moving, size, seed), checked_weight(weight))
+    check_edges("watts-strogatz", size * degree / 2)
+    begin = np.tile(np.arange(size), degree // 2)
+    end = (begin + np.repeat(np.arange(1, degree // 2 + 1), size)) % size
+    uniform = seed_draws(seed).uniform(0, 0, len(begin)).numpy()
+    moving = uniform < validate_probability("rewire", rewire)
+    return connect_pairs(names, begin, _rewire(begin, end, moving, size, seed), validate_weight(weight))
 
 
 def blocks(
@@ -103,104 +104,109 @@ def blocks(
     weight: float = 1.0,
     seed: int = 0,
 ) -> Graph:
-    """Clusters (a stochastic block model): equally many clients in each, in order.
+    """A stochastic block model: clients in order, split into clusters of equal size.
 
-    Every two clients of a cluster are joined with probability `inside`, those of two with `between`.
+    Pairs within a cluster are joined with probability `inside`, pairs across clusters with `between`.
     """
-    names = checked_names(clients)
-    size, number = len(names), whole("clusters", clusters, 1, scope="graph")
+    names = validate_names(clients)
+    size, number = len(names), check_integer("clusters", clusters, 1, scope="graph")
     if number > size:
         raise InputError(
-            f"clusters = {number}; there are only {size} clients", field="clusters", scope="graph"
+            f"clusters = {number}; expected at most {size}, the number of clients",
+            field="clusters",
+            scope="graph",
         )
-    near, far = checked_probability("inside", inside), checked_probability("between", between)
-    first = -(-np.arange(number + 1) * size // number)  # where each cluster begins
-    own = np.diff(first)
-    last = np.cumsum(own * (own - 1) // 2)
-    check_edges("blocks", near * float(last[-1]) + far * size * (size - 1) / 2)
-    hit = _hits(stream(seed), 1, int(last[-1]), near)
-    cluster = np.searchsorted(last, hit, side="right")
-    begin, end = _pair(hit - (last - own * (own - 1) // 2)[cluster]) + first[cluster]
-    begins, ends = _pair(_hits(stream(seed), 2, size * (size - 1) // 2, far))
+    p_inside, p_between = validate_probability("inside", inside), validate_probability("between", between)
+    first = -(-np.arange(number + 1) * size // number)  # the first client of each cluster
+    sizes = np.diff(first)
+    last = np.cumsum(sizes * (sizes - 1) // 2)
+    check_edges("blocks", p_inside * float(last[-1]) + p_between * size * (size - 1) / 2)
+    inside_pairs = _draw_successes(seed_draws(seed), 1, int(last[-1]), p_inside)
+    cluster = np.searchsorted(last, inside_pairs, side="right")
+    begin, end = _unrank_pairs(inside_pairs - (last - sizes * (sizes - 1) // 2)[cluster]) + first[cluster]
+    begins, ends = _unrank_pairs(_draw_successes(seed_draws(seed), 2, size * (size - 1) // 2, p_between))
     apart = np.searchsorted(first, begins, side="right") != np.searchsorted(first, ends, side="right")
     begin, end = np.concatenate([begin, begins[apart]]), np.concatenate([end, ends[apart]])
-    return joined(names, begin, end, checked_weight(weight))
+    return connect_pairs(names, begin, end, validate_weight(weight))
 
 
-def joined(
-    names: tuple[str, ...], begin: Places, end: Places, weight: float | Float64[np.ndarray, "edge"]
+def connect_pairs(
+    names: tuple[str, ...], begin: EdgeIndices, end: EdgeIndices, weight: float | Float64[np.ndarray, "edge"]
 ) -> Graph:
-    """Clients at these places joined, each pair once."""
+    """Build a graph from client indices at both ends of each edge; every pair occurs once."""
     values = np.broadcast_to(np.asarray(weight, dtype=float), begin.shape)
     half = coo_array((values, (begin, end)), shape=(len(names),) * 2).tocsr()
     return Graph.from_matrix(half + half.T, names)
 
 
-def stream(seed: int) -> Draws:
-    """What random graphs, and noise on what they are made from, draw from."""
-    return draws(seed, "data", KIND)
+def seed_draws(seed: int) -> Draws:
+    """Return the random draws for graphs, and for noise on the vectors that graphs are computed from."""
+    return draws(seed, "data", GRAPH_DRAWS)
 
 
-def by_name(names: tuple[str, ...]) -> Int64[np.ndarray, "client"]:
-    """Places in an order that depends on names alone."""
-    return np.asarray(digests(names).argsort().numpy())
+def order_by_name(names: tuple[str, ...]) -> Int64[np.ndarray, "client"]:
+    """Return client indices in an order that depends on the names alone."""
+    return np.asarray(digest_names(names).argsort().numpy())
 
 
-def every_pair(kind: str, names: tuple[str, ...]) -> tuple[Places, Places]:
-    """The places of any two clients."""
+def list_pairs(kind: str, names: tuple[str, ...]) -> tuple[EdgeIndices, EdgeIndices]:
+    """Return both indices of every pair of clients; `kind` names the graph in errors."""
     check_edges(kind, len(names) * (len(names) - 1) / 2)
     begin, end = np.triu_indices(len(names), 1)
     return begin, end
 
 
 def check_edges(kind: str, edges: float) -> None:
-    """Refuse a graph with more edges than are held at ease."""
+    """Raise InputError if a graph has more than `MOST_EDGES` edges."""
     if edges > MOST_EDGES:
         raise InputError(
-            f"{kind} joins about {edges:.2g} pairs of clients, and {MOST_EDGES:.0e} are the most; "
-            "take a sparser graph, as nearest is",
+            f"{kind} has about {edges:.2g} edges; expected at most {MOST_EDGES:.0e}: use a sparser graph "
+            "such as nearest",
             scope="graph",
         )
 
 
-def checked_probability(name: str, value: float) -> float:
-    """A number in [0, 1]."""
+def validate_probability(name: str, value: float) -> float:
+    """Return a number in [0, 1], or raise InputError."""
     if not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise InputError(f"{name} = {value!r}; it must be in [0, 1]", field=name, scope="graph")
+        raise InputError(f"{name} = {value!r}; expected a number in [0, 1]", field=name, scope="graph")
     return float(value)
 
 
-def _pair(number: Places) -> Int64[np.ndarray, "2 edge"]:
-    """The two ends of pairs counted as (0, 1), (0, 2), (1, 2), (0, 3), …"""
-    end = ((1 + np.sqrt(1 + 8.0 * number)) // 2).astype(np.int64)
-    end -= end * (end - 1) // 2 > number  # where the root was rounded up
-    return np.stack([number - end * (end - 1) // 2, end])
+def _unrank_pairs(rank: EdgeIndices) -> Int64[np.ndarray, "2 edge"]:
+    """Return both ends of the pairs with these ranks in the sequence (0, 1), (0, 2), (1, 2), (0, 3), …"""
+    end = ((1 + np.sqrt(1 + 8.0 * rank)) // 2).astype(np.int64)
+    end -= end * (end - 1) // 2 > rank  # corrects roots that were rounded up
+    return np.stack([rank - end * (end - 1) // 2, end])
 
 
-def _hits(drawn: Draws, step: int, trials: int, probability: float) -> Places:
-    """Which of so many trials succeed; from one success to the next, so that failures cost nothing."""
+def _draw_successes(stream: Draws, step: int, trials: int, probability: float) -> EdgeIndices:
+    """Draw the trials that succeed, by the gaps between successes, so that failures cost nothing."""
     if probability in (0, 1) or not trials:
         return np.arange(trials if probability else 0)
     found = [np.array([-1])]
     for client in count():
         expected = (trials - found[-1][-1]) * probability
-        some = drawn.uniform(client, step, int(expected + 4 * math.sqrt(expected)) + 10).log().numpy()
-        gaps = np.minimum(1 + some // math.log1p(-probability), trials)  # a longer one ends it as well
+        logs = stream.uniform(client, step, int(expected + 4 * math.sqrt(expected)) + 10).log().numpy()
+        # Gaps are clipped to the number of trials, since any longer gap also ends the trials.
+        gaps = np.minimum(1 + logs // math.log1p(-probability), trials)
         found.append(found[-1][-1] + gaps.astype(np.int64).cumsum())
         if found[-1][-1] >= trials:
             break
-    places = np.concatenate(found[1:])
-    return places[places < trials]
+    successes = np.concatenate(found[1:])
+    return successes[successes < trials]
 
 
-def _rewired(begin: Places, end: Places, moving: Bool[np.ndarray, "edge"], size: int, seed: int) -> Places:
-    """The other ends once the moving edges have a new one; an edge that finds no free pair stays."""
+def _rewire(
+    begin: EdgeIndices, end: EdgeIndices, moving: Bool[np.ndarray, "edge"], size: int, seed: int
+) -> EdgeIndices:
+    """Return the second ends after rewiring the `moving` edges; an edge that finds no free pair stays."""
     end, moving = end.copy(), np.flatnonzero(moving)
-    for step in range(1, TRIES + 1):
+    for step in range(1, REWIRE_ATTEMPTS + 1):
         if not len(moving):
             break
-        new = (stream(seed).uniform(0, step, len(moving)).numpy() * size).astype(np.int64)
-        wanted, taken = _code(begin[moving], new, size), _code(begin, end, size)
+        new = (seed_draws(seed).uniform(0, step, len(moving)).numpy() * size).astype(np.int64)
+        wanted, taken = _encode_pairs(begin[moving], new, size), _encode_pairs(begin, end, size)
         first = np.zeros(len(moving), dtype=bool)
         first[np.unique(wanted, return_index=True)[1]] = True
         free = first & (new != begin[moving]) & ~np.isin(wanted, taken)
@@ -209,6 +215,6 @@ def _rewired(begin: Places, end: Places, moving: Bool[np.ndarray, "edge"], size:
     return end
 
 
-def _code(begin: Places, end: Places, size: int) -> Places:
-    """One number for each pair, whichever end comes first."""
+def _encode_pairs(begin: EdgeIndices, end: EdgeIndices, size: int) -> EdgeIndices:
+    """Encode each unordered pair as one number."""
     return np.asarray(np.minimum(begin, end) * size + np.maximum(begin, end))

@@ -1,4 +1,4 @@
-"""What clients are compared by: statistics of their training rows, or a table about them."""
+"""Vectors that describe clients: statistics of their training rows, or columns of a metadata table."""
 
 import csv
 import math
@@ -11,129 +11,133 @@ import torch
 from jaxtyping import Float64
 
 from fedlap.data.federation import Federation
-from fedlap.errors import InputError, real
-from fedlap.graph.builders import stream
-from fedlap.storage.files import read_checked
+from fedlap.errors import InputError, check_number
+from fedlap.graph.builders import seed_draws
+from fedlap.storage.files import read_user_file
 
 Statistic = Literal["labels", "means", "metadata"]
 Vectors = Float64[np.ndarray, "client value"]
 
-BLOCK = 4_000_000  # features that are averaged together (32 MB)
+FEATURES_PER_BLOCK = 4_000_000  # feature values that are averaged together (32 MB)
 
 
-def check_federation(graph: str, given: object) -> None:
-    """Refuse anything but a federation."""
-    if not isinstance(given, Federation):
+def check_federation(graph: str, federation: object) -> None:
+    """Raise InputError if this is not a federation."""
+    if not isinstance(federation, Federation):
         raise InputError(
-            f"{graph} got a {type(given).__name__}; give a federation, as from fl.Federation.from_dataframe",
+            f"{graph} got a {type(federation).__name__}; pass a federation, "
+            "as from fl.Federation.from_dataframe",
             scope="graph",
         )
 
 
-def vectors(
+def compute_vectors(
     federation: Federation, by: Statistic, path: str = "", sha256: str = "", noise: float = 0.0, seed: int = 0
 ) -> Vectors:
-    """What clients are compared by, with Gaussian noise of this standard deviation on every number."""
+    """Compute one vector per client, and add Gaussian noise of standard deviation `noise` to every value."""
     if not isinstance(by, str):
         raise InputError(
-            f"by is a {type(by).__name__}; it must be labels, means or metadata", field="by", scope="graph"
+            f"by is a {type(by).__name__}; expected labels, means or metadata", field="by", scope="graph"
         )
     if by != "metadata" and path:
         raise InputError(
-            f"path = {path!r} is for by = 'metadata', and by = {by!r}; leave one out",
+            f"path = {path!r} with by = {by!r}; remove path, or set by = 'metadata'",
             field="path",
             scope="graph",
         )
     if by == "labels":
-        made = label_shares(federation)
+        values = compute_label_shares(federation)
     elif by == "means":
-        made = feature_means(federation)
+        values = compute_feature_means(federation)
     elif by == "metadata":
-        made = metadata(federation.clients, path, sha256)
+        values = read_metadata(federation.clients, path, sha256)
     else:
-        raise InputError(f"by = {by!r}; it must be labels, means or metadata", field="by", scope="graph")
-    deviation = real("noise", noise, zero=True, scope="graph")
+        raise InputError(f"by = {by!r}; expected labels, means or metadata", field="by", scope="graph")
+    deviation = check_number("noise", noise, zero=True, scope="graph")
     if deviation:
-        made = made + deviation * stream(seed).normals(federation.digests, 1, made.shape[1]).numpy()
-    return made
+        values = values + deviation * seed_draws(seed).normals(federation.digests, 1, values.shape[1]).numpy()
+    return values
 
 
-def label_shares(federation: Federation) -> Vectors:
-    """The share of each label among a client's training rows."""
+def compute_label_shares(federation: Federation) -> Vectors:
+    """Compute the share of each label among a client's training rows."""
     if federation.labels is None:
         raise InputError(
-            "the data's targets are numbers, so clients have no labels; use by = 'means'", scope="graph"
+            "by = 'labels' needs classes, but the targets are numbers; set by = 'means'", scope="graph"
         )
     classes, clients = len(federation.labels), len(federation.clients)
-    place = federation.train.owner() * classes + federation.train.y
+    place = federation.train.find_owners() * classes + federation.train.y
     times = torch.bincount(place, minlength=clients * classes).view(clients, classes)
     return np.asarray((times / federation.train.count.unsqueeze(1).double()).numpy())
 
 
-def feature_means(federation: Federation) -> Vectors:
-    """The means of a client's training features, in the units that models see."""
+def compute_feature_means(federation: Federation) -> Vectors:
+    """Compute the means of a client's training features, scaled as models see them."""
     train, values = federation.train, math.prod(federation.inputs)
     total = torch.zeros(len(federation.clients), values, dtype=torch.float64)
-    size = max(1, BLOCK // values)
-    for row, owner in zip(train.row.split(size), train.owner().split(size), strict=True):
-        # Every row is a stack of one here, so that each meets its own client's constants.
+    size = max(1, FEATURES_PER_BLOCK // values)
+    for row, owner in zip(train.row.split(size), train.find_owners().split(size), strict=True):
+        # Each row is passed as a stack of one, so that its client's scaling constants apply.
         seen = federation.scale.apply(train.store[row].unsqueeze(1), owner, torch.float64)
         total.index_add_(0, owner, seen.reshape(len(row), values))
     return np.asarray((total / train.count.unsqueeze(1)).numpy())
 
 
-def metadata(clients: tuple[str, ...], path: str, sha256: str = "") -> Vectors:
-    """The columns of numbers of a .csv file whose first column names the client; each standardised.
+def read_metadata(clients: tuple[str, ...], path: str, sha256: str = "") -> Vectors:
+    """Read the numeric columns of a .csv file whose first column names the client, and standardise each.
 
-    The first line names the columns. Lines of others than `clients` do not count.
+    The first line names the columns. Lines of clients that are not in `clients` are ignored.
     """
     if not path:
-        raise InputError(
-            "path is missing; by = 'metadata' needs a .csv file of clients and numbers", scope="graph"
-        )
+        raise InputError("path is missing; by = 'metadata' needs a .csv file: set path to it", scope="graph")
     if not Path(path).exists() or Path(path).is_dir():
-        raise InputError(f"there is no file {path!r}", scope="graph")
-    content = read_checked("graph", path, sha256)
+        raise InputError(f"no file {path!r}; set path to an existing .csv file", scope="graph")
+    content = read_user_file("graph", path, sha256)
     try:
-        lines = _lines(content)
+        lines = _parse_table(content)
     except InputError as error:
         raise error.reword(f"{error.message} (in {path})", field=error.field, scope=error.scope) from error
     except (OSError, ValueError, csv.Error) as error:
-        raise InputError(f"it cannot be read: {error} (in {path})", scope="graph") from error
+        raise InputError(
+            f"{path!r} cannot be read: {error}; expected a .csv file in UTF-8", scope="graph"
+        ) from error
     for client in clients:
         if client not in lines:
             raise InputError(
-                f"client {client!r} has no line in {path}; every client needs one", scope="graph"
+                f"client {client!r} has no line in {path}; add one line per client", scope="graph"
             )
     table = np.array([lines[client] for client in clients])
     deviation = table.std(0)
     return np.asarray((table - table.mean(0)) / np.where(deviation > 0, deviation, 1.0))
 
 
-def _lines(content: bytes) -> dict[str, list[float]]:
-    """Each client's numbers."""
+def _parse_table(content: bytes) -> dict[str, list[float]]:
+    """Parse a .csv table and return the numbers of each client."""
     found: dict[str, list[float]] = {}
     with TextIOWrapper(BytesIO(content), newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file)
         header = [cell.strip() for cell in next(reader, [])]
         if len(header) < 2 or any(_is_number(cell) for cell in header[1:]):
-            raise InputError("line 1 must name the columns, as in client,latitude,longitude", scope="graph")
+            raise InputError(
+                "line 1 does not name the columns; expected a header such as client,latitude,longitude",
+                scope="graph",
+            )
         for line in reader:
             if not any(line):
                 continue
             where = f"line {reader.line_num}"
             name, *cells = (cell.strip() for cell in line)
             if len(line) != len(header):
-                raise InputError(f"{where} has {len(line)} columns, line 1 has {len(header)}", scope="graph")
+                raise InputError(
+                    f"{where} has {len(line)} columns; expected {len(header)} as in line 1", scope="graph"
+                )
             if name in found:
                 raise InputError(
-                    f"{where}: client {name!r} has a line already; give each client one", scope="graph"
+                    f"{where}: client {name!r} has a line already; write one line per client", scope="graph"
                 )
             for column, cell in zip(header[1:], cells, strict=True):
                 if not _is_number(cell):
-                    raise InputError(
-                        f"{where}: {column} = {cell!r}; it must be a finite number", scope="graph"
-                    )
+                    raise InputError(f"{where}: {column} = {cell!r}; expected a finite number", scope="graph")
             found[name] = [float(cell) for cell in cells]
     return found
 

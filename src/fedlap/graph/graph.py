@@ -1,4 +1,4 @@
-"""The Graph: symmetric, non-negative weights between clients, checked when made."""
+"""The Graph: symmetric, non-negative weights between clients, validated on construction."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -13,29 +13,29 @@ from scipy.sparse import coo_array, csr_array
 from torch import Tensor
 
 from fedlap.errors import InputError
-from fedlap.graph.sparse_weights import Chosen, Ids, Models, Neighbours
-from fedlap.graph.spectrum import components, largest, second_smallest
+from fedlap.graph.sparse_weights import AllModels, ChosenModels, Neighbours, VertexIds
+from fedlap.graph.spectrum import compute_lambda2, compute_rho, count_components
 from fedlap.graph.validate import (
     Edge,
     check_entries,
-    checked_edge,
-    checked_names,
-    checked_square,
-    checked_weight,
-    places_of,
+    locate_edges,
+    parse_matrix,
+    validate_edge,
+    validate_names,
+    validate_weight,
 )
-from fedlap.graph.weights import CompleteWeights, Weights, weights
+from fedlap.graph.weights import CompleteWeights, Weights, build_weights
 
-BLOCK = 16_000_000  # values that are looked at together in double precision (128 MB)
-SERVER = "server"  # the name of a vertex that is not a client
+SMOOTHNESS_BLOCK = 16_000_000  # values per block in double precision (128 MB)
+SERVER = "server"  # the name of the vertex that is not a client
 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
     """Weights a_kℓ between clients, and the Laplacian L = D − A.
 
-    `clients` may be None for a graph made from a bare matrix: it then follows the order of whatever
-    federation it meets. With `server`, one more vertex, last, stands for a server with F₀ = 0.
+    `clients` is None for a graph built from a bare matrix: its rows then follow the order of the federation
+    that it is used with. With `server`, one more vertex, the last, stands for a server with F₀ = 0.
     """
 
     clients: tuple[str, ...] | None
@@ -44,166 +44,172 @@ class Graph:
 
     @classmethod
     def complete(cls, clients: Sequence[str], weight: float = 1.0) -> "Graph":
-        """Every two clients joined with the same weight: ρ = N · weight."""
-        names = checked_names(clients)
-        return cls(names, CompleteWeights(len(names), checked_weight(weight)))
+        """Join every pair of clients with the same weight: ρ = N · weight."""
+        names = validate_names(clients)
+        return cls(names, CompleteWeights(len(names), validate_weight(weight)))
 
     @classmethod
     def empty(cls, clients: Sequence[str]) -> "Graph":
-        """No edges: every client alone."""
+        """Build a graph without edges."""
         return cls.from_edges([], clients)
 
     @classmethod
     def path(cls, clients: Sequence[str], weight: float = 1.0) -> "Graph":
-        """Each client joined to the next, in the order given."""
-        names = checked_names(clients)
-        each = np.arange(len(names))
-        made = cls._joined(names, each[:-1], each[1:], weight)
-        return made._with_rho(weight * (2 - 2 * math.cos(math.pi * (made.size - 1) / made.size)))
+        """Join each client to the next one, in the order of `clients`."""
+        names = validate_names(clients)
+        index = np.arange(len(names))
+        graph = cls._connect(names, index[:-1], index[1:], weight)
+        return graph._with_rho(weight * (2 - 2 * math.cos(math.pi * (graph.size - 1) / graph.size)))
 
     @classmethod
     def ring(cls, clients: Sequence[str], weight: float = 1.0) -> "Graph":
-        """A path whose ends are joined (two clients have one edge)."""
-        names = checked_names(clients)
-        each = np.arange(len(names))
+        """Join the clients in a path and its ends to each other (two clients have one edge)."""
+        names = validate_names(clients)
+        index = np.arange(len(names))
         if len(names) < 3:
-            return cls._joined(names, each[:-1], each[1:], weight)
-        made = cls._joined(names, each, np.roll(each, -1), weight)
-        return made._with_rho(weight * (2 - 2 * math.cos(2 * math.pi * (made.size // 2) / made.size)))
+            return cls._connect(names, index[:-1], index[1:], weight)
+        graph = cls._connect(names, index, np.roll(index, -1), weight)
+        return graph._with_rho(weight * (2 - 2 * math.cos(2 * math.pi * (graph.size // 2) / graph.size)))
 
     @classmethod
     def star(cls, clients: Sequence[str], weight: float = 1.0, *, server: bool = False) -> "Graph":
-        """The first client joined to all others; or, with `server`, a server vertex joined to all clients."""
-        names = checked_names(clients)
-        each = np.arange(len(names))
+        """Join the first client to all others or, with `server`, a server vertex to all clients."""
+        names = validate_names(clients)
+        index = np.arange(len(names))
         if not server:
-            return cls._joined(names, 0 * each[1:], each[1:], weight)
+            return cls._connect(names, 0 * index[1:], index[1:], weight)
         if SERVER in names:
             raise InputError(
-                f"a client is called {SERVER!r}, the name of the server's vertex; rename it", scope="graph"
+                f"a client is named {SERVER!r}, which is reserved for the server's vertex; rename the client",
+                scope="graph",
             )
-        whole = cls._joined((*names, SERVER), len(names) + 0 * each, each, weight)
-        return cls(names, whole.weights, server=True)
+        with_server = cls._connect((*names, SERVER), len(names) + 0 * index, index, weight)
+        return cls(names, with_server.weights, server=True)
 
     @classmethod
     def from_edges(cls, edges: Iterable[Edge], clients: Sequence[str] | None = None) -> "Graph":
-        """From (client, client) or (client, client, weight), each pair once.
+        """Build a graph from (client, client) or (client, client, weight), each pair once.
 
-        `clients` says their order, and names those without edges.
+        `clients` sets the order and adds clients without edges; by default, the order of first appearance.
         """
-        listed = [checked_edge(edge) for edge in edges]
+        listed = [validate_edge(edge) for edge in edges]
         if clients is None:
             clients = list(dict.fromkeys(name for a, b, _ in listed for name in (a, b)))
-        names = checked_names(clients)
-        return cls._of_places(names, places_of(listed, names), np.array([edge[2] for edge in listed]))
+        names = validate_names(clients)
+        return cls._from_indices(names, locate_edges(listed, names), np.array([edge[2] for edge in listed]))
 
     @classmethod
-    def _joined(
+    def _connect(
         cls,
         names: tuple[str, ...],
         begin: Int64[np.ndarray, "edge"],
         end: Int64[np.ndarray, "edge"],
         weight: float,
     ) -> "Graph":
-        """Clients joined with the same weight."""
-        value = checked_edge((names[begin[0]], names[end[0]], weight))[2] if len(begin) else 0.0
-        return cls._of_places(names, np.stack([begin, end]), np.full(len(begin), value))
+        """Join clients at these indices with the same weight."""
+        value = validate_edge((names[begin[0]], names[end[0]], weight))[2] if len(begin) else 0.0
+        return cls._from_indices(names, np.stack([begin, end]), np.full(len(begin), value))
 
     @classmethod
-    def _of_places(
+    def _from_indices(
         cls, names: tuple[str, ...], ends: Int64[np.ndarray, "2 edge"], values: Float64[np.ndarray, "edge"]
     ) -> "Graph":
-        """Clients joined where their places say."""
+        """Join clients at these indices with these weights."""
         matrix = coo_array(
             (np.tile(values, 2), (ends.ravel(), ends[::-1].ravel())), shape=(len(names),) * 2, dtype=float
         )
-        return cls(names, weights(csr_array(matrix)))
+        return cls(names, build_weights(csr_array(matrix)))
 
     @classmethod
     def from_matrix(cls, matrix: Any, clients: Sequence[str] | None = None) -> "Graph":
-        """From a square matrix (array, tensor or scipy sparse): symmetric, non-negative, zero diagonal."""
-        a = checked_square(matrix)
-        names = None if clients is None else checked_names(clients)
+        """Build a graph from a square matrix (array, tensor or scipy.sparse).
+
+        It must be symmetric and non-negative with a zero diagonal.
+        """
+        a = parse_matrix(matrix)
+        names = None if clients is None else validate_names(clients)
         if names is not None and len(names) != a.shape[0]:
             raise InputError(
-                f"a {a.shape[0]}×{a.shape[0]} matrix for {len(names)} clients; sizes must agree",
+                f"a {a.shape[0]}×{a.shape[0]} matrix for {len(names)} clients; expected one row per client",
                 scope="graph",
             )
         check_entries(a, names)
-        return cls(names, weights(csr_array((a + a.T) / 2)))
+        return cls(names, build_weights(csr_array((a + a.T) / 2)))
 
     @property
     def size(self) -> int:
-        """Number of vertices, a server's included."""
+        """Number of vertices, including a server's."""
         return self.weights.size
 
     @cached_property
     def rho(self) -> float:
         """ρ, the largest eigenvalue of L."""
-        return largest(self.weights)
+        return compute_rho(self.weights)
 
     def _with_rho(self, rho: float) -> "Graph":
-        """This graph, whose ρ is known already."""
+        """Cache a known ρ and return this graph."""
         self.__dict__["rho"] = rho
         return self
 
     @cached_property
     def lambda2(self) -> float:
-        """λ₂, the second smallest eigenvalue of L: positive where the graph is connected."""
-        return second_smallest(self.weights)
+        """λ₂, the second smallest eigenvalue of L: positive if and only if the graph is connected."""
+        return compute_lambda2(self.weights)
 
     @cached_property
     def components(self) -> int:
         """Number of connected components."""
-        return components(self.weights)
+        return count_components(self.weights)
 
     def neighbours(self, place: int) -> Neighbours:
-        """Places and weights of one vertex's neighbours."""
-        return self.weights.row(place)
+        """Return indices and weights of one vertex's neighbours."""
+        return self.weights.neighbours(place)
 
     @cached_property
     def edges(self) -> int:
-        """Number of joined pairs."""
+        """Number of edges."""
         return self.weights.edges
 
-    def pull(self, ids: Ids, w: Chosen, elsewhere: Models | None = None) -> Chosen:
-        """Σ_ℓ a_kℓ (w_k − w_ℓ) for each vertex k in `ids`, whose models are the rows of `w`.
+    def pull(self, ids: VertexIds, w: ChosenModels, others: AllModels | None = None) -> ChosenModels:
+        """Return Σ_ℓ a_kℓ (w_k − w_ℓ) for each vertex k in `ids`, whose models are the rows of `w`.
 
-        Over all neighbours ℓ, with those outside `ids` at their row of `elsewhere`; or, without it, over the
-        neighbours in `ids` alone.
+        The sum runs over all neighbours ℓ; models of neighbours outside `ids` are read from `others`, which
+        has one row per vertex. Without `others`, the sum runs over neighbours in `ids` only.
         """
-        degrees, near = self.weights.near(ids, w, elsewhere)
-        return (degrees * w).sub_(near)
+        degrees, sums = self.weights.sum_neighbours(ids, w, others)
+        return (degrees * w).sub_(sums)
 
-    def mix_(self, w: Chosen, step: float, ids: Ids | None = None, elsewhere: Models | None = None) -> Chosen:
-        """w_k ← w_k − step Σ_ℓ a_kℓ (w_k − w_ℓ), in place, the sum as in `pull`; without `ids`, at all."""
-        everyone = ids is None or elsewhere is None or len(ids) == self.size
+    def mix_(
+        self, w: ChosenModels, step: float, ids: VertexIds | None = None, others: AllModels | None = None
+    ) -> ChosenModels:
+        """Update w_k ← w_k − step Σ_ℓ a_kℓ (w_k − w_ℓ) in place, summed as in `pull`; by default all k."""
+        everyone = ids is None or others is None or len(ids) == self.size
         if everyone and isinstance(self.weights, CompleteWeights):
-            # All go towards their mean, in two passes through memory.
+            # On a complete graph all models move towards their mean: two passes through memory.
             return w.lerp_(w.mean(0, keepdim=True), step * self.weights.weight * len(w))
-        pull = self.laplacian_times(w) if ids is None else self.pull(ids, w, elsewhere)
+        pull = self.apply_laplacian(w) if ids is None else self.pull(ids, w, others)
         return w.sub_(pull, alpha=step)
 
-    def smoothness(self, W: Models) -> Float[Tensor, ""]:
-        """tr(WᵀLW) = ½ Σ_k Σ_ℓ a_kℓ ‖w_k − w_ℓ‖²."""
-        # What all models share adds nothing; without it, in double precision, small differences count.
+    def smoothness(self, W: AllModels) -> Float[Tensor, ""]:
+        """Return tr(WᵀLW) = ½ Σ_k Σ_ℓ a_kℓ ‖w_k − w_ℓ‖²."""
+        # The mean model adds nothing to the sum; without it, double precision preserves small differences.
         total = W.new_zeros((), dtype=torch.float64)
-        for some in W.split(max(1, BLOCK // len(W)), 1):  # so that copies stay small
-            apart = some.double() - some.double().mean(0)
-            total = total + (apart * self.laplacian_times(apart)).sum()
+        for block in W.split(max(1, SMOOTHNESS_BLOCK // len(W)), 1):  # so that copies stay small
+            centred = block.double() - block.double().mean(0)
+            total = total + (centred * self.apply_laplacian(centred)).sum()
         return total
 
-    def laplacian_times(self, W: Models) -> Models:
-        """L W: for every vertex, Σ_ℓ a_kℓ (w_k − w_ℓ)."""
-        return (self.weights.degrees(W) * W).sub_(self.weights.times(W))
+    def apply_laplacian(self, W: AllModels) -> AllModels:
+        """Return L W: for every vertex, Σ_ℓ a_kℓ (w_k − w_ℓ)."""
+        return (self.weights.degrees(W) * W).sub_(self.weights.multiply(W))
 
-    def aligned(self, clients: Sequence[str]) -> "Graph":
-        """The same graph in the order of `clients`, which must be its own."""
+    def align(self, clients: Sequence[str]) -> "Graph":
+        """Return this graph in the order of `clients`; raise InputError unless both have the same names."""
         wanted = tuple(clients)
         if self.clients is None:
             if self.size != len(wanted):
                 raise InputError(
-                    f"it has {self.size} vertices, the data {len(wanted)} clients; sizes must agree",
+                    f"the graph has {self.size} vertices; expected {len(wanted)}, the number of clients",
                     scope="graph",
                 )
             return Graph(wanted, self.weights, self.server)._with_rho(self.rho)
@@ -211,15 +217,19 @@ class Graph:
             return self
         for missing in sorted(set(wanted) - set(self.clients)):
             raise InputError(
-                f"client {missing!r} of the data is not in the graph; both need the same names", scope="graph"
+                f"client {missing!r} of the data is not in the graph; use the same names in both",
+                scope="graph",
             )
         for extra in sorted(set(self.clients) - set(wanted)):
             raise InputError(
-                f"{extra!r} is not a client of the data; both need the same names", scope="graph"
+                f"{extra!r} in the graph is not a client of the data; use the same names in both",
+                scope="graph",
             )
         if isinstance(self.weights, CompleteWeights):
             return Graph(wanted, self.weights, self.server)
-        at = {name: place for place, name in enumerate((*self.clients, SERVER))}
-        places = [at[name] for name in (*wanted, *([SERVER] if self.server else []))]
-        made = Graph(wanted, weights(csr_array(self.weights.matrix()[places][:, places])), self.server)
-        return made._with_rho(self.rho)  # the order of clients does not change it
+        index = {name: place for place, name in enumerate((*self.clients, SERVER))}
+        places = [index[name] for name in (*wanted, *([SERVER] if self.server else []))]
+        reordered = Graph(
+            wanted, build_weights(csr_array(self.weights.matrix()[places][:, places])), self.server
+        )
+        return reordered._with_rho(self.rho)  # the order of clients does not change ρ

@@ -1,6 +1,6 @@
-"""Implicit mixing: (I + sL)⁻¹ W, the proximal step of the graph's term, which is stable for every s.
+"""Implicit mixing: (I + sL)⁻¹ W, the proximal step of the graph term, which is stable for every s.
 
-With x = (I + sL)⁻¹ w no disagreement grows: along an eigenvector of L to λ it shrinks by 1/(1 + sλ).
+Disagreement never grows: along an eigenvector of L with eigenvalue λ it shrinks by 1/(1 + sλ).
 """
 
 import itertools
@@ -11,92 +11,109 @@ import torch
 from torch import Tensor
 
 from fedlap.graph.graph import Graph
-from fedlap.graph.sparse_weights import Chosen, Ids, Models
+from fedlap.graph.sparse_weights import AllModels, ChosenModels, VertexIds
 from fedlap.graph.weights import CompleteWeights, DenseWeights
 
-Steps = list[tuple[float, float]]
+ChebyshevSteps = list[tuple[float, float]]
 
-BLOCK = 2_000_000  # values that are mixed together on a CPU (8 MB in float32)
+IMPLICIT_BLOCK = 2_000_000  # values per block on a CPU (8 MB in float32)
 
 
-def implicit(
-    graph: Graph, w: Chosen, step: float, ids: Ids | None = None, elsewhere: Models | None = None
-) -> Chosen:
-    """The w⁺ with w⁺_k + step Σ_ℓ a_kℓ (w⁺_k − w⁺_ℓ) = w_k for each vertex k in `ids`; without them, for all.
+def mix_implicitly(
+    graph: Graph,
+    w: ChosenModels,
+    step: float,
+    ids: VertexIds | None = None,
+    others: AllModels | None = None,
+) -> ChosenModels:
+    """Solve w⁺_k + step Σ_ℓ a_kℓ (w⁺_k − w⁺_ℓ) = w_k for each vertex k in `ids`, by default for all.
 
-    Over all neighbours ℓ, with those outside `ids` at their row of `elsewhere`; or, without it, over the
-    neighbours in `ids` alone. So (I + sL_SS) w⁺_S = w_S − sL_SU w_U.
+    The sum runs over all neighbours ℓ; models of neighbours outside `ids` are read from `others`, which has
+    one row per vertex. Without `others`, it runs over neighbours in `ids` only. The linear system is
+    (I + sL_SS) w⁺_S = w_S − sL_SU w_U.
     """
     weights = graph.weights
     everyone = ids is None or len(ids) == graph.size
     if isinstance(weights, CompleteWeights):
-        return _complete(weights, w, step, ids, None if everyone else elsewhere)
+        return _solve_complete(weights, w, step, ids, None if everyone else others)
     if everyone and isinstance(weights, DenseWeights):
-        values, vectors = weights.waves(w)
-        own = vectors if ids is None else vectors[ids]
-        return own @ ((own.mT @ w) / (1 + step * values))
+        values, vectors = weights.eigendecomposition(w)
+        basis = vectors if ids is None else vectors[ids]
+        return basis @ ((basis.mT @ w) / (1 + step * values))
     if ids is not None and isinstance(weights, DenseWeights):
-        return by_factors(weights, w, step, ids, elsewhere)
+        return solve_by_cholesky(weights, w, step, ids, others)
     if w.device.type != "cpu":
-        return _iterated(graph, w, step, ids, None if everyone else elsewhere)
-    # Some parameters at a time: many steps in memory that a cache holds, and that is not given back between.
-    columns = max(1, BLOCK // len(w))
-    others: Iterable[Tensor | None] = (
-        itertools.repeat(None) if everyone or elsewhere is None else elsewhere.split(columns, 1)
+        return _solve_iteratively(graph, w, step, ids, None if everyone else others)
+    # A block of parameters fits the cache for all iterations, and its memory is reused between them.
+    columns = max(1, IMPLICIT_BLOCK // len(w))
+    other_blocks: Iterable[Tensor | None] = (
+        itertools.repeat(None) if everyone or others is None else others.split(columns, 1)
     )
-    parts = [
-        _iterated(graph, some.contiguous(), step, ids, other if other is None else other.contiguous())
-        for some, other in zip(w.split(columns, 1), others, strict=False)
+    solved = [
+        _solve_iteratively(
+            graph,
+            block.contiguous(),
+            step,
+            ids,
+            other_block if other_block is None else other_block.contiguous(),
+        )
+        for block, other_block in zip(w.split(columns, 1), other_blocks, strict=False)
     ]
-    return torch.cat(parts, 1)
+    return torch.cat(solved, 1)
 
 
-def _iterated(graph: Graph, w: Chosen, step: float, ids: Ids | None, elsewhere: Models | None) -> Chosen:
-    """By products with the graph, as many as rounding is worth: it depends on no number in w how many."""
+def _solve_iteratively(
+    graph: Graph, w: ChosenModels, step: float, ids: VertexIds | None, others: AllModels | None
+) -> ChosenModels:
+    """Solve by Chebyshev iteration to rounding accuracy; the number of iterations does not depend on w."""
     weights = graph.weights
-    steps = chebyshev(step * graph.rho, enough(step * graph.rho, torch.finfo(w.dtype).eps))
+    steps = compute_chebyshev_steps(
+        step * graph.rho, count_exchanges(step * graph.rho, torch.finfo(w.dtype).eps)
+    )
     if ids is None:
-        return iterated(steps, w, w, lambda x: step * graph.laplacian_times(x))
-    if elsewhere is None:
-        return iterated(steps, w, w, lambda x: step * graph.pull(ids, x))
-    degrees, near = weights.near(ids, w, elsewhere)
-    outside = near - weights.near(ids, w, None)[1]
-    return iterated(
-        steps, w, w + step * outside, lambda x: step * (degrees * x - weights.near(ids, x, None)[1])
+        return run_chebyshev(steps, w, w, lambda x: step * graph.apply_laplacian(x))
+    if others is None:
+        return run_chebyshev(steps, w, w, lambda x: step * graph.pull(ids, x))
+    degrees, sums = weights.sum_neighbours(ids, w, others)
+    outside = sums - weights.sum_neighbours(ids, w, None)[1]
+    return run_chebyshev(
+        steps, w, w + step * outside, lambda x: step * (degrees * x - weights.sum_neighbours(ids, x, None)[1])
     )
 
 
-def by_factors(weights: DenseWeights, w: Chosen, step: float, ids: Ids, elsewhere: Models | None) -> Chosen:
-    """The same on a small graph by Cholesky's factors of I + sL_SS."""
-    degrees, near = weights.near(ids, w, elsewhere)
-    among = weights.near(ids, torch.eye(len(ids), dtype=w.dtype, device=w.device), None)[1]
-    factor = torch.linalg.cholesky_ex(torch.diag_embed(1 + step * degrees.squeeze(1)) - step * among)[0]
-    return torch.cholesky_solve(w + step * (near - among @ w), factor)
+def solve_by_cholesky(
+    weights: DenseWeights, w: ChosenModels, step: float, ids: VertexIds, others: AllModels | None
+) -> ChosenModels:
+    """Solve the system of `mix_implicitly` on a small graph by a Cholesky factorisation of I + sL_SS."""
+    degrees, sums = weights.sum_neighbours(ids, w, others)
+    inside = weights.sum_neighbours(ids, torch.eye(len(ids), dtype=w.dtype, device=w.device), None)[1]
+    factor = torch.linalg.cholesky_ex(torch.diag_embed(1 + step * degrees.squeeze(1)) - step * inside)[0]
+    return torch.cholesky_solve(w + step * (sums - inside @ w), factor)
 
 
-def _complete(
-    weights: CompleteWeights, w: Chosen, step: float, ids: Ids | None, elsewhere: Models | None
-) -> Chosen:
-    """In closed form: L = a(N·I − 11ᵀ), and the inverse of a sum of such two is again one."""
+def _solve_complete(
+    weights: CompleteWeights, w: ChosenModels, step: float, ids: VertexIds | None, others: AllModels | None
+) -> ChosenModels:
+    """Solve in closed form: L = a(N·I − 11ᵀ), so the inverse of I + sL is again of the form cI + d·11ᵀ."""
     pull = step * weights.weight
-    if ids is None or elsewhere is None:
+    if ids is None or others is None:
         share = pull * len(w)
         return torch.lerp(w, w.mean(0, keepdim=True), share / (1 + share))
-    own = 1 + pull * weights.size
-    b = w + pull * (elsewhere.sum(0) - elsewhere[ids].sum(0))
-    return (b + pull / (own - pull * len(ids)) * b.sum(0)) / own
+    diagonal = 1 + pull * weights.size
+    b = w + pull * (others.sum(0) - others[ids].sum(0))
+    return (b + pull / (diagonal - pull * len(ids)) * b.sum(0)) / diagonal
 
 
-def enough(coupling: float, error: float) -> int:
-    """Exchanges after which `iterated` has made the error so much smaller, for s·ρ = coupling."""
+def count_exchanges(coupling: float, error: float) -> int:
+    """Return the exchanges until `run_chebyshev` reduces the error by this factor, for sρ = coupling."""
     root = math.sqrt(1 + coupling)
     if root - 1 < error:
         return 1
     return math.ceil(math.log(2 / error) / math.log((root + 1) / (root - 1)))
 
 
-def chebyshev(coupling: float, exchanges: int) -> Steps:
-    """Lengths α and β of so many steps of Chebyshev's iteration for I + sL, its spectrum in [1, 1 + sρ]."""
+def compute_chebyshev_steps(coupling: float, exchanges: int) -> ChebyshevSteps:
+    """Compute α and β of each step of Chebyshev iteration for I + sL, whose spectrum is in [1, 1 + sρ]."""
     centre, half = 1 + coupling / 2, coupling / 2
     steps = [(1 / centre, 0.0)]
     while len(steps) < exchanges:
@@ -106,22 +123,24 @@ def chebyshev(coupling: float, exchanges: int) -> Steps:
     return steps
 
 
-def iterated(steps: Steps, w: Chosen, b: Chosen, pull: Callable[[Tensor], Tensor]) -> Chosen:
-    """From w, so many steps towards the x with x + pull(x) = b.
+def run_chebyshev(
+    steps: ChebyshevSteps, w: ChosenModels, b: ChosenModels, pull: Callable[[Tensor], Tensor]
+) -> ChosenModels:
+    """Take these steps from w towards the x with x + pull(x) = b.
 
-    For b = w this is p(L) w with a polynomial p of as many degrees, p(0) = 1, and |p| ≤ 1 on L's spectrum:
-    1/(1 + sλ), but for the share sλ/(1 + sλ) of a number between −1 and 1.
+    For b = w the result is p(L) w with a polynomial p of degree len(steps), p(0) = 1 and |p| ≤ 1 on L's
+    spectrum: p(λ) = 1/(1 + sλ) + c·sλ/(1 + sλ) with |c| ≤ 1.
     """
-    x, along = w, torch.zeros_like(w)
+    x, direction = w, torch.zeros_like(w)
     for step in steps:
-        x, along = advanced(step, x, along, b, pull(x))
+        x, direction = take_chebyshev_step(step, x, direction, b, pull(x))
     return x
 
 
-def advanced(
-    step: tuple[float, float], x: Chosen, along: Chosen, b: Chosen, pulled: Chosen
-) -> tuple[Chosen, Chosen]:
-    """One of these steps, from where x is pulled."""
+def take_chebyshev_step(
+    step: tuple[float, float], x: ChosenModels, direction: ChosenModels, b: ChosenModels, pulled: ChosenModels
+) -> tuple[ChosenModels, ChosenModels]:
+    """Take one Chebyshev step from x, with `pulled` = pull(x); return the new x and its search direction."""
     alpha, beta = step
-    along = b - x - pulled + beta * along
-    return x + alpha * along, along
+    direction = b - x - pulled + beta * direction
+    return x + alpha * direction, direction

@@ -1,7 +1,7 @@
-"""Graphs learned from what training has seen: models, or how far they have moved from a common start.
+"""Graphs learned from models, or from their displacement since a common start.
 
-A learned graph is symmetric, non-negative and scaled so that ρ = N, as that of the complete graph with
-weights of one: a strength means the same on both. Whether it is connected is for `Graph.components` to say.
+A learned graph is symmetric, non-negative and scaled so that ρ = N, as for the complete graph with unit
+weights: a strength means the same on both. It need not be connected; see `Graph.components`.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,174 +13,176 @@ from jaxtyping import Bool, Float, Float64
 from scipy.linalg import eigvalsh
 from torch import Tensor
 
-from fedlap.errors import InputError, unknown, whole
+from fedlap.errors import InputError, check_integer, unknown_name_error
 from fedlap.graph.graph import Graph
-from fedlap.randomness import digests
+from fedlap.randomness import digest_names
 
 Models = Float[Tensor, "client param"]
-Square = Float64[np.ndarray, "client client"]
+PairMatrix = Float64[np.ndarray, "client client"]
 
-MOST = 4_000  # clients; all pairs are compared
-EVERY = 200  # clients; of more, smooth graphs are learned from near pairs alone
-BLOCK = 4_000_000  # values that are looked at together in double precision (32 MB)
-ROUNDS = 5_000  # of the iteration, at most
-TOLERANCE = 1e-6
-LEAST = 1e-4  # of the largest weight; smaller ones are no edges
-ROUNDING = (
-    1e-13  # of two models' squared sizes; squared distances below are rounding alone, and count as zero
-)
+MOST_COMPARED_CLIENTS = 4_000  # clients; all pairs of them are compared
+ALL_PAIRS_UP_TO = 200  # clients; smooth graphs of more clients are learned from near pairs only
+DISTANCE_BLOCK = 4_000_000  # values per block in double precision (32 MB)
+MOST_ITERATIONS = 5_000
+ITERATION_TOLERANCE = 1e-6  # relative change that ends the iteration
+SMALLEST_WEIGHT = 1e-4  # relative to the largest weight; smaller weights are dropped
+DISTANCE_ROUNDING = 1e-13  # relative to two models' squared norms; smaller squared distances count as zero
 
 
-def learned(
+def learn_graph(
     models: Models,
     clients: Sequence[str] | None = None,
     method: str = "kernel",
     neighbours: int = 5,
     start: Float[Tensor, "param"] | None = None,
 ) -> Graph:
-    """The graph on which these models are smooth, of about so many neighbours each.
+    """Learn a graph on which these models are smooth, with about `neighbours` neighbours per client.
 
-    clients: their names, which decide between models at equal distance; without names, places decide.
+    clients: names, which break ties between models at equal distance; without names, the order breaks them.
     method: "kernel", "smooth" or "cosine", see `LEARNERS`.
-    start: of cosine, where all models began; without it, their mean.
+    start: for cosine, the common initial model; by default the mean of the models.
     """
-    return Graph.from_matrix(learned_weights(models, clients, method, neighbours, start), clients)
+    return Graph.from_matrix(learn_weights(models, clients, method, neighbours, start), clients)
 
 
-def learned_weights(
+def learn_weights(
     models: Models,
     clients: Sequence[str] | None = None,
     method: str = "kernel",
     neighbours: int = 5,
     start: Float[Tensor, "param"] | None = None,
-) -> Square:
-    """The weights of the learned graph as a matrix; computed in the order of the names' digests.
+) -> PairMatrix:
+    """Learn the weight matrix; it is computed in the order of the names' digests.
 
-    So neither ties nor rounding depend on the order in which clients are given.
+    Neither ties nor rounding depend on the order of `clients`.
     """
     if method not in LEARNERS:
-        raise unknown("way to learn a graph", method, LEARNERS, field="method")
-    check_size(len(models))
-    near = min(whole("neighbours", neighbours, 1, scope="learned graph"), len(models) - 1)
+        raise unknown_name_error("learning method", method, LEARNERS, field="method")
+    check_client_count(len(models))
+    count = min(check_integer("neighbours", neighbours, 1, scope="learned graph"), len(models) - 1)
     if not bool(models.isfinite().all()):
-        raise InputError("learned graph: some models are not finite; training has diverged")
-    if near == 0:
+        raise InputError(
+            "learned graph: some models are not finite, so training has diverged; set a smaller lr"
+        )
+    if count == 0:
         return np.zeros((1, 1))
     if clients is None:
-        return scaled(LEARNERS[method](models, near, start))
-    order = digests(clients).argsort()
+        return scale_to_rho(LEARNERS[method](models, count, start))
+    order = digest_names(clients).argsort()
     places = order.argsort().numpy()
-    found = scaled(LEARNERS[method](models[order.to(models.device)], near, start))
+    found = scale_to_rho(LEARNERS[method](models[order.to(models.device)], count, start))
     return np.asarray(found[np.ix_(places, places)])
 
 
-def check_size(clients: int) -> None:
-    """Refuse more clients than can be compared pair by pair."""
-    if clients > MOST:
+def check_client_count(clients: int) -> None:
+    """Raise InputError for more clients than can be compared pair by pair."""
+    if clients > MOST_COMPARED_CLIENTS:
         raise InputError(
-            f"learned graph: {clients} clients are too many to compare pair by pair (at most {MOST}); "
-            "make one from metadata or statistics with graph nearest"
+            f"learned graph: {clients} clients; expected at most {MOST_COMPARED_CLIENTS}, since it compares "
+            "all pairs: use graph nearest with metadata or statistics"
         )
 
 
-def scaled(a: Square) -> Square:
-    """With ρ = N; as it is where it has no edges."""
-    # All eigenvalues: LAPACK's search for one alone can fail where several are equal.
+def scale_to_rho(a: PairMatrix) -> PairMatrix:
+    """Scale weights so that ρ = N; weights without edges are returned unchanged."""
+    # All eigenvalues are computed, since LAPACK's search for a single one can fail if several are equal.
     rho = eigvalsh(np.diag(a.sum(1)) - a)[-1]
     return np.asarray(a * (len(a) / rho)) if rho > 0 else a
 
 
-def squared_distances(models: Models) -> Square:
-    """‖w_k − w_ℓ‖² between all pairs, in double precision, some parameters at a time."""
+def compute_squared_distances(models: Models) -> PairMatrix:
+    """Compute ‖w_k − w_ℓ‖² for all pairs in double precision, block by block of the parameters."""
     total = torch.zeros(len(models), len(models), dtype=torch.float64, device=models.device)
     sizes = torch.zeros_like(total)
-    for some in models.split(max(1, BLOCK // len(models)), 1):
-        # What all share would only cost digits.
-        apart = some.double() - some.double().mean(0)
-        squares = apart.square().sum(1)
+    for block in models.split(max(1, DISTANCE_BLOCK // len(models)), 1):
+        # The mean model does not change distances, and without it fewer digits cancel.
+        centred = block.double() - block.double().mean(0)
+        squares = centred.square().sum(1)
         pairs = squares.unsqueeze(0) + squares.unsqueeze(1)
-        total += pairs - 2 * apart @ apart.T
+        total += pairs - 2 * centred @ centred.T
         sizes += pairs
-    total = torch.where(total > ROUNDING * sizes, total, 0.0).fill_diagonal_(0)
+    total = torch.where(total > DISTANCE_ROUNDING * sizes, total, 0.0).fill_diagonal_(0)
     return ((total + total.T) / 2).cpu().numpy()
 
 
-def kernel(models: Models, neighbours: int, start: Tensor | None = None) -> Square:
-    """Gaussian weights to the nearest, exp(−d²/(s_k s_ℓ)), with s_k the distance to the last of them.
+def learn_kernel_weights(models: Models, neighbours: int, start: Tensor | None = None) -> PairMatrix:
+    """Compute Gaussian weights exp(−d²/(s_k s_ℓ)), with s_k the distance to the last of k's nearest clients.
 
-    So dense and sparse regions get edges alike (Zelnik-Manor and Perona, 2004). Two are joined where either
-    is among the other's nearest.
+    The local scale gives dense and sparse regions comparable edges (Zelnik-Manor and Perona, 2004). Two
+    clients are joined if either is among the other's nearest.
     """
-    squares = squared_distances(models)
-    last = np.sqrt(_nearest(squares)[:, neighbours - 1])
+    squares = compute_squared_distances(models)
+    last = np.sqrt(_sort_distances(squares)[:, neighbours - 1])
     scale = np.outer(last, last)
-    # Where a client equals its nearest ones, s_k = 0: its weight is 1 to its equals and 0 to all others.
+    # If a client equals all of its nearest, s_k = 0: its weight is 1 to equal clients and 0 to all others.
     ratio = np.divide(squares, scale, out=np.where(squares > 0, np.inf, 0.0), where=scale > 0)
-    return _sparse(np.exp(-ratio), -squares, neighbours)
+    return _sparsify(np.exp(-ratio), -squares, neighbours)
 
 
-def cosine(models: Models, neighbours: int, start: Tensor | None = None) -> Square:
-    """The cosine of the ways that two models have gone, where it is positive, to the most alike."""
+def learn_cosine_weights(models: Models, neighbours: int, start: Tensor | None = None) -> PairMatrix:
+    """Compute the cosine of two models' displacements, clipped at zero, to the most similar clients."""
     origin = models.double().mean(0) if start is None else start.double().to(models.device)
-    gone = models.double() - origin
-    length = gone.norm(dim=1, keepdim=True)
-    unit = torch.where(length > 0, gone / length.clamp_min(torch.finfo(torch.float64).tiny), 0.0)
-    alike = (unit @ unit.T).clamp(0, 1).fill_diagonal_(0)
-    values = ((alike + alike.T) / 2).cpu().numpy()
-    return _sparse(values, values, neighbours)
+    displacement = models.double() - origin
+    length = displacement.norm(dim=1, keepdim=True)
+    unit = torch.where(length > 0, displacement / length.clamp_min(torch.finfo(torch.float64).tiny), 0.0)
+    similarity = (unit @ unit.T).clamp(0, 1).fill_diagonal_(0)
+    values = ((similarity + similarity.T) / 2).cpu().numpy()
+    return _sparsify(values, values, neighbours)
 
 
-def smooth(models: Models, neighbours: int, start: Tensor | None = None) -> Square:
-    """The weights on which models are smoothest while every client has neighbours (Kalofolias, 2016).
+def learn_smooth_weights(models: Models, neighbours: int, start: Tensor | None = None) -> PairMatrix:
+    """Compute the weights on which models are smoothest while every client has neighbours (Kalofolias, 2016).
 
-    Distances are scaled so that clients have about so many, and of many clients only pairs of near ones are
-    looked at (Kalofolias and Perraudin, 2019).
+    Distances are scaled so that clients have about `neighbours` neighbours; with many clients only near pairs
+    are considered (Kalofolias and Perraudin, 2019).
     """
-    z = squared_distances(models)
-    near = len(z) - 1 if len(z) <= EVERY else 3 * neighbours + 10
-    return log_degrees(z * _scale_for(z, neighbours), _among_nearest(-z, near))
+    z = compute_squared_distances(models)
+    near = len(z) - 1 if len(z) <= ALL_PAIRS_UP_TO else 3 * neighbours + 10
+    return solve_log_degrees(z * _choose_scale(z, neighbours), _mark_nearest(-z, near))
 
 
-def log_degrees(z: Square, allowed: Bool[np.ndarray, "client client"]) -> Square:
-    """min over symmetric A ≥ 0 of ‖A ∘ Z‖₁ − Σ_k log d_k + ½‖A‖²_F, by a primal-dual iteration.
+def solve_log_degrees(z: PairMatrix, allowed: Bool[np.ndarray, "client client"]) -> PairMatrix:
+    """Minimise ‖A ∘ Z‖₁ − Σ_k log d_k + ½‖A‖²_F over symmetric A ≥ 0, by a primal-dual iteration.
 
-    With w the upper half of A, where edges are allowed, and S the matrix that sums it to degrees, this is
-    2zᵀw − 1ᵀlog(Sw) + ‖w‖²: gradient steps on ‖w‖² between the proximal steps of the other two (Komodakis and
-    Pesquet, 2015), as long as Lipschitz constants allow, 1/(2 + ‖S‖); ‖S‖² ≤ twice the pairs of any one.
+    With w the allowed entries of A's upper half and S the matrix that sums them to degrees, the objective is
+    2zᵀw − 1ᵀlog(Sw) + ‖w‖². Gradient steps on ‖w‖² alternate with proximal steps of the other two terms
+    (Komodakis and Pesquet, 2015). The step size 1/(2 + ‖S‖) is what Lipschitz constants allow, and ‖S‖² ≤
+    twice the largest number of pairs per client.
     """
     clients = len(z)
     rows, columns = np.nonzero(np.triu(allowed, 1))
     pairs = 2 * z[rows, columns]
     step = 0.99 / (2 + np.sqrt(2 * allowed.sum(1).max()))
     w, d = np.zeros(len(pairs)), np.zeros(clients)
-    for _ in range(ROUNDS):
+    for _ in range(MOST_ITERATIONS):
         y = w - step * (2 * w + d[rows] + d[columns])
-        forward = d + step * _degrees(w, rows, columns, clients)
+        forward = d + step * _sum_degrees(w, rows, columns, clients)
         p = np.maximum(0, y - step * pairs)
         dual = (forward - np.sqrt(forward**2 + 4 * step)) / 2
         q = p - step * (2 * p + dual[rows] + dual[columns])
-        after = dual + step * _degrees(p, rows, columns, clients)
+        after = dual + step * _sum_degrees(p, rows, columns, clients)
         moved, turned = q - y, after - forward
         w, d = w + moved, d + turned
-        small = np.linalg.norm(moved) <= TOLERANCE * np.linalg.norm(w)
-        if small and np.linalg.norm(turned) <= TOLERANCE * np.linalg.norm(d):
+        small = np.linalg.norm(moved) <= ITERATION_TOLERANCE * np.linalg.norm(w)
+        if small and np.linalg.norm(turned) <= ITERATION_TOLERANCE * np.linalg.norm(d):
             break
     a = np.zeros((clients, clients))
-    a[rows, columns] = np.where(w > LEAST * w.max(initial=0.0), w, 0.0)
+    a[rows, columns] = np.where(w > SMALLEST_WEIGHT * w.max(initial=0.0), w, 0.0)
     return a + a.T
 
 
-def _degrees(w: np.ndarray, rows: np.ndarray, columns: np.ndarray, clients: int) -> np.ndarray:
+def _sum_degrees(w: np.ndarray, rows: np.ndarray, columns: np.ndarray, clients: int) -> np.ndarray:
     return np.bincount(rows, w, clients) + np.bincount(columns, w, clients)
 
 
-def _scale_for(z: Square, neighbours: int) -> float:
-    """What distances are multiplied with so that a client alone would choose about so many neighbours.
+def _choose_scale(z: PairMatrix, neighbours: int) -> float:
+    """Return the factor for distances with which a single client would choose about `neighbours` neighbours.
 
-    Alone, it has k where the factor is between 1/√(k z²_{k+1} − z_{k+1} Σ_{i≤k} z_i) and the same with z_k,
-    for its sorted distances z; the geometric mean of the two, at the mean client.
+    With sorted distances z, a single client has k neighbours if the factor is between 1/√(k z²_{k+1} −
+    z_{k+1} Σ_{i≤k} z_i) and the same expression with z_k in place of z_{k+1}. The result is the geometric
+    mean of both ends, each averaged over clients.
     """
-    near = _nearest(z)
+    near = _sort_distances(z)
     sums = near[:, :neighbours].sum(1)
     tiny = np.finfo(float).tiny
     here = near[:, neighbours - 1]
@@ -192,29 +194,29 @@ def _scale_for(z: Square, neighbours: int) -> float:
     return float(np.exp(np.mean(np.log(means)))) if means else 1.0
 
 
-def _nearest(squares: Square) -> Float64[np.ndarray, "client other"]:
-    """Each client's distances to the others, sorted."""
+def _sort_distances(squares: PairMatrix) -> Float64[np.ndarray, "client other"]:
+    """Sort each client's distances to the others."""
     others = squares + np.diag(np.full(len(squares), np.inf))
     return np.asarray(np.sort(others, axis=1)[:, :-1])
 
 
-def _sparse(values: Square, alike: Square, neighbours: int) -> Square:
-    """Only the weights to those most alike."""
-    return np.where(_among_nearest(alike, neighbours), values, 0.0)
+def _sparsify(values: PairMatrix, similarity: PairMatrix, neighbours: int) -> PairMatrix:
+    """Set all weights to zero except those to the most similar clients."""
+    return np.where(_mark_nearest(similarity, neighbours), values, 0.0)
 
 
-def _among_nearest(alike: Square, neighbours: int) -> Bool[np.ndarray, "client client"]:
-    """Whether either is among those most like the other; of equals, the first ones."""
-    order = np.argsort(-(alike - np.diag(np.full(len(alike), np.inf))), axis=1, kind="stable")
-    keep = np.zeros(alike.shape, dtype=bool)
+def _mark_nearest(similarity: PairMatrix, neighbours: int) -> Bool[np.ndarray, "client client"]:
+    """Mark pairs of which either client is among the most similar to the other; the order breaks ties."""
+    order = np.argsort(-(similarity - np.diag(np.full(len(similarity), np.inf))), axis=1, kind="stable")
+    keep = np.zeros(similarity.shape, dtype=bool)
     np.put_along_axis(keep, order[:, :neighbours], True, axis=1)
     keep |= keep.T
     np.fill_diagonal(keep, False)
     return keep
 
 
-LEARNERS: Final[dict[str, Callable[[Models, int, Tensor | None], Square]]] = {
-    "kernel": kernel,
-    "smooth": smooth,
-    "cosine": cosine,
+LEARNERS: Final[dict[str, Callable[[Models, int, Tensor | None], PairMatrix]]] = {
+    "kernel": learn_kernel_weights,
+    "smooth": learn_smooth_weights,
+    "cosine": learn_cosine_weights,
 }

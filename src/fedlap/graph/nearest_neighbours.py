@@ -1,4 +1,4 @@
-"""Exact nearest neighbours of many points: a k-d tree, or matrix products where such a tree degenerates."""
+"""Exact nearest neighbours of many points: a k-d tree, or matrix products where a tree degenerates."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -8,55 +8,62 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 
 Points = Float64[np.ndarray, "point value"]
-Found = Int64[np.ndarray, "point near"]
+NeighbourTable = Int64[np.ndarray, "point near"]
 
-# Measured with one thread: up to these a k-d tree is faster (beyond, at 100,000 points: 3.5 times slower).
+# Up to these sizes a k-d tree is faster; at 100,000 points it is 3.5 times slower (measured with one thread).
 MANY_POINTS, MANY_VALUES = 5_000, 8
-AXES, LEAF = 3, 256  # directions that points are sorted along, and how many points are searched for together
-SAMPLED = 500  # points that the directions are found from
-TRIED, COLUMNS = 1_500, 512  # points that give the first bound, and those compared at once (within the cache)
-MOST_FOUND = 64  # candidates for each neighbour, beyond which the tree is asked instead
+AXES = 3  # directions that points are sorted along
+POINTS_PER_LEAF = 256  # points whose neighbours are searched together
+AXIS_SAMPLE = 500  # points that the directions are computed from
+FIRST_CANDIDATES = 1_500  # points that give the first bound
+COLUMNS_PER_PRODUCT = 512  # points that are compared at once (within the cache)
+MOST_CANDIDATES = 64  # candidates per neighbour, beyond which the tree is used instead
 
 
-def find_nearest(points: Points, near: int) -> Found:
-    """Return the places of the `near` nearest other points of each, in no particular order.
+def find_nearest(points: Points, k: int) -> NeighbourTable:
+    """Return the indices of each point's `k` nearest other points, in no particular order.
 
-    Points are expected to be distinct; equally near ones are chosen between by the k-d tree.
+    Points are expected to be distinct; the k-d tree breaks ties between equally near points.
     """
     size = len(points)
-    found, rest = np.empty((size, near), dtype=np.int64), np.ones(size, dtype=bool)
-    if size > MANY_POINTS and points.shape[1] > MANY_VALUES and 4 * near < TRIED and not _repeat(points):
-        Blocks.of(points).search(near, found, rest)
+    found, rest = np.empty((size, k), dtype=np.int64), np.ones(size, dtype=bool)
+    if (
+        size > MANY_POINTS
+        and points.shape[1] > MANY_VALUES
+        and 4 * k < FIRST_CANDIDATES
+        and not _has_repeated_values(points)
+    ):
+        PointLeaves.of(points).search(k, found, rest)
     if rest.any():
-        found[rest] = _by_tree(points, rest.nonzero()[0], near)
+        found[rest] = _search_tree(points, rest.nonzero()[0], k)
     return found
 
 
-def _by_tree(points: Points, places: Int64[np.ndarray, "some"], near: int) -> Int64[np.ndarray, "some near"]:
+def _search_tree(points: Points, places: Int64[np.ndarray, "some"], k: int) -> Int64[np.ndarray, "some near"]:
     from scipy.spatial import KDTree
 
     tree = KDTree(points, balanced_tree=False)
-    found = tree.query(points[places], near + 1, workers=torch.get_num_threads())[1]
-    found = found.reshape(len(places), near + 1)
-    return np.asarray(found[found != places[:, None]].reshape(len(places), near))
+    found = tree.query(points[places], k + 1, workers=torch.get_num_threads())[1]
+    found = found.reshape(len(places), k + 1)
+    return np.asarray(found[found != places[:, None]].reshape(len(places), k))
 
 
-def _repeat(points: Points) -> bool:
-    """Return whether values recur, as shares of few rows do, so that many points are equally near."""
-    some = points[:SAMPLED, :-1]
-    return 2 * len(np.unique(some)) < some.size
+def _has_repeated_values(points: Points) -> bool:
+    """Return whether values recur, e.g. shares of few rows, so that many points are equally near."""
+    sample = points[:AXIS_SAMPLE, :-1]
+    return 2 * len(np.unique(sample)) < sample.size
 
 
-class Blocks(NamedTuple):
-    """Points sorted into leaves, neighbours beside each other, to compare a leaf with others by a product.
+class PointLeaves(NamedTuple):
+    """Points sorted into leaves of nearby points, so that one matrix product compares a leaf with others.
 
-    Single precision only rejects pairs: a row's bound is enlarged by more than rounding can take away.
+    Single precision only rejects pairs: a row's bound is enlarged by more than rounding can remove.
     Distances of all other pairs are computed in double precision.
     """
 
     x: Points  # centred, in the order of the leaves
     order: Int64[np.ndarray, "point"]
-    start: Int64[np.ndarray, "leaf"]  # of each leaf, and the end
+    start: Int64[np.ndarray, "leaf"]  # the first point of each leaf, and the number of points
     low: Float64[np.ndarray, "leaf axis"]  # the box of each leaf along the axes
     high: Float64[np.ndarray, "leaf axis"]
     square: Float64[np.ndarray, "point"]
@@ -64,86 +71,84 @@ class Blocks(NamedTuple):
     margin: float  # relative, above the rounding of a product
 
     @staticmethod
-    def of(points: Points) -> "Blocks":
-        """Sort points along the directions in which they spread most."""
+    def of(points: Points) -> "PointLeaves":
+        """Sort points along the directions of their largest variance."""
         size, values = points.shape
         x = points - points.mean(0)
-        some = x[np.linspace(0, size - 1, min(size, SAMPLED)).astype(np.int64)]
-        at = x @ np.linalg.svd(some, full_matrices=False)[2][:AXES].T
-        per_axis = max(1, round((size / LEAF) ** (1 / at.shape[1])))
+        sample = x[np.linspace(0, size - 1, min(size, AXIS_SAMPLE)).astype(np.int64)]
+        projected = x @ np.linalg.svd(sample, full_matrices=False)[2][:AXES].T
+        per_axis = max(1, round((size / POINTS_PER_LEAF) ** (1 / projected.shape[1])))
         leaves = [np.arange(size)]
-        for place in at.T:
-            sorted_leaves = (leaf[np.argsort(place[leaf], kind="stable")] for leaf in leaves)
+        for axis in projected.T:
+            sorted_leaves = (leaf[np.argsort(axis[leaf], kind="stable")] for leaf in leaves)
             leaves = [part for leaf in sorted_leaves for part in np.array_split(leaf, per_axis) if len(part)]
         order = np.concatenate(leaves)
         start = np.cumsum([0, *map(len, leaves)])
-        x, at = x[order], at[order]
+        x, projected = x[order], projected[order]
         square = np.square(x).sum(1)
         # A sum of n products in single precision is wrong by less than 2⁻²⁴·n of its terms' sum, which is at
-        # most 2(‖x‖² + ‖y‖²) and the bound; the rest is reserve.
+        # most 2(‖x‖² + ‖y‖²) plus the bound; the remaining factor is a reserve.
         margin = (values + 10) * 2.0**-22
         right = np.empty((values + 2, size), dtype=np.float32)
         right[:-2], right[-2], right[-1] = x.T, (1 - margin) * square, 1
-        low, high = np.minimum.reduceat(at, start[:-1]), np.maximum.reduceat(at, start[:-1])
-        return Blocks(x, order, start, low, high, square, right, margin)
+        low, high = np.minimum.reduceat(projected, start[:-1]), np.maximum.reduceat(projected, start[:-1])
+        return PointLeaves(x, order, start, low, high, square, right, margin)
 
-    def search(self, near: int, found: Found, rest: Bool[np.ndarray, "point"]) -> None:
-        """Write what is found for each point into `found`, and which points are left out into `rest`."""
+    def search(self, k: int, found: NeighbourTable, rest: Bool[np.ndarray, "point"]) -> None:
+        """Write each point's neighbours into `found`, and False into `rest` for every point that has them."""
 
         def write(leaf: int) -> None:
-            own = self.order[self.start[leaf] : self.start[leaf + 1]]
-            places, sure = self._search(leaf, near)
-            found[own[sure]], rest[own[sure]] = self.order[places], False
+            members = self.order[self.start[leaf] : self.start[leaf + 1]]
+            places, sure = self._search(leaf, k)
+            found[members[sure]], rest[members[sure]] = self.order[places], False
 
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             list(pool.map(write, range(len(self.low))))
 
-    def _search(
-        self, leaf: int, near: int
-    ) -> tuple[Int64[np.ndarray, "some near"], Int64[np.ndarray, "some"]]:
-        """Places nearest to points of a leaf, and which of its points they belong to.
+    def _search(self, leaf: int, k: int) -> tuple[Int64[np.ndarray, "some near"], Int64[np.ndarray, "some"]]:
+        """Return the nearest neighbours of points of a leaf, and these points' positions in the leaf.
 
-        Points with too many candidates, or with equally near ones at the end, are left to the tree.
+        Points with too many candidates, or with a tie for the last neighbour, are left to the tree.
         """
         rows = slice(self.start[leaf], self.start[leaf + 1])
         x, none = self.x[rows], np.empty(0, dtype=np.int64)
         gap = np.maximum(0, np.maximum(self.low - self.high[leaf], self.low[leaf] - self.high))
-        gap = np.square(gap).sum(1) * (1 - 1e-9)  # below every squared distance, its rounding included
+        gap = np.square(gap).sum(1) * (1 - 1e-9)  # below every squared distance, including its rounding
         by_gap = np.argsort(gap, kind="stable")
         size = np.diff(self.start)
-        tried = self._points_of(by_gap[: np.searchsorted(np.cumsum(size[by_gap]), TRIED) + 1])
+        tried = self._list_points(by_gap[: np.searchsorted(np.cumsum(size[by_gap]), FIRST_CANDIDATES) + 1])
         left = np.empty((len(x), len(self.right)), dtype=np.float32)
         left[:, :-2], left[:, -2], left[:, -1] = -2 * x, 1, 0
-        first = np.argpartition(left @ self.right[:, tried], near, axis=1)[:, : near + 1]
+        first = np.argpartition(left @ self.right[:, tried], k, axis=1)[:, : k + 1]
         bound = np.square(self.x[tried[first]] - x[:, None]).sum(-1).max(1)
         left[:, -1] = (1 - self.margin) * self.square[rows] - (1 + self.margin) * bound
-        # Rows by falling bound: the farther a leaf, the fewer of the first rows can have neighbours there.
+        # Rows are sorted by descending bound: only the first rows can have neighbours in a distant leaf.
         falling = np.argsort(-bound, kind="stable")
         left, bound = left[falling], bound[falling]
         close = by_gap[gap[by_gap] <= bound[0]]
-        columns, least = self._points_of(close), np.repeat(gap[close], size[close])
+        columns, least = self._list_points(close), np.repeat(gap[close], size[close])
         right, pairs, number = self.right[:, columns], [], 0
-        for begin in range(0, len(columns), COLUMNS):
-            part = right[:, begin : begin + COLUMNS]
+        for begin in range(0, len(columns), COLUMNS_PER_PRODUCT):
+            part = right[:, begin : begin + COLUMNS_PER_PRODUCT]
             active = np.searchsorted(-bound, -least[begin], side="right")
             hits = np.flatnonzero(left[:active] @ part < 0)
             row, column = np.divmod(hits, part.shape[1])
             pairs.append((falling[row], columns[begin + column]))
             number += len(hits)
-            if number > MOST_FOUND * (near + 1) * len(x):
-                return none.reshape(0, near), none
-        row, column = (np.concatenate(each) for each in zip(*pairs, strict=True))
+            if number > MOST_CANDIDATES * (k + 1) * len(x):
+                return none.reshape(0, k), none
+        row, column = (np.concatenate(side) for side in zip(*pairs, strict=True))
         other = column != rows.start + row
         row, column = row[other], column[other]
         distance = np.square(self.x[column] - x[row]).sum(1)
         by_distance = np.lexsort((distance, row))
         row, column, distance = row[by_distance], column[by_distance], distance[by_distance]
         starts = np.searchsorted(row, np.arange(len(x) + 1))
-        last = starts[:-1] + near - 1
+        last = starts[:-1] + k - 1
         after = np.minimum(last + 1, len(row) - 1)
         tied = (last + 1 < starts[1:]) & (distance[after] <= distance[last] * (1 + 1e-12))
         sure = (~tied).nonzero()[0]
-        return column[starts[sure][:, None] + np.arange(near)], sure
+        return column[starts[sure][:, None] + np.arange(k)], sure
 
-    def _points_of(self, leaves: Int64[np.ndarray, "some"]) -> Int64[np.ndarray, "point"]:
+    def _list_points(self, leaves: Int64[np.ndarray, "some"]) -> Int64[np.ndarray, "point"]:
         return np.concatenate([np.arange(self.start[leaf], self.start[leaf + 1]) for leaf in leaves])

@@ -1,4 +1,4 @@
-"""Graphs of clients whose data are alike: the paper's Weighted and Similar, nearest neighbours, kernels."""
+"""Graphs from similar data: the paper's Weighted and Similar, nearest neighbours, kernels."""
 
 import math
 from typing import Literal
@@ -9,54 +9,61 @@ from jaxtyping import Float64, Int64
 from scipy.sparse import coo_array, csr_array
 
 from fedlap.data.federation import Federation
-from fedlap.errors import InputError, real, whole
-from fedlap.graph.builders import Places, by_name, check_edges, checked_probability, every_pair, joined
-from fedlap.graph.client_vectors import Statistic, Vectors, check_federation, vectors
+from fedlap.errors import InputError, check_integer, check_number
+from fedlap.graph.builders import (
+    EdgeIndices,
+    check_edges,
+    connect_pairs,
+    list_pairs,
+    order_by_name,
+    validate_probability,
+)
+from fedlap.graph.client_vectors import Statistic, Vectors, check_federation, compute_vectors
 from fedlap.graph.graph import Graph
 from fedlap.graph.nearest_neighbours import find_nearest
 
-SAMPLED = 2_000  # clients, at most, whose distances the median is taken from
-MUCH = 0.75  # the share of clients that the usual one, by rows, has more of
-TIE = 1e-6  # of the vectors' spread: how far apart names put those that are the same
+MEDIAN_SAMPLE = 2_000  # clients, at most, whose distances the median is computed from
+UPPER_QUARTILE = 0.75
+TIE_BREAK = 1e-6  # length of the coordinate that separates equal vectors, relative to the vectors' spread
 
 
-def weighted(federation: Federation, little: float = 0.5) -> Graph:
+def weight_by_rows(federation: Federation, little: float = 0.5) -> Graph:
     """The paper's Weighted: 1 between two clients with much data, 0.5 between much and little, else 0.
 
-    A client has little where its training rows are fewer than `little` times the upper quartile of all
-    clients' (not their median, which is one of the scarce where `Federation.scarce` thins half of them).
+    A client has little data if its training rows are fewer than `little` times the upper quartile over all
+    clients (not their median, which is a scarce client's count if `Federation.scarce` thins half of them).
     """
     check_federation("weighted", federation)
     rows = federation.train.count.double()
-    least = real("little", little, zero=True, scope="graph") * torch.quantile(rows, MUCH)
+    least = check_number("little", little, zero=True, scope="graph") * torch.quantile(rows, UPPER_QUARTILE)
     much = (rows >= least).double().numpy()
     if much.all():
         return Graph.complete(federation.clients)
-    begin, end = every_pair("weighted", federation.clients)
-    return joined(federation.clients, begin, end, (much[begin] + much[end]) / 2)
+    begin, end = list_pairs("weighted", federation.clients)
+    return connect_pairs(federation.clients, begin, end, (much[begin] + much[end]) / 2)
 
 
 def similar(federation: Federation) -> Graph:
-    """The paper's Similar: how many labels two clients share, over how many they have (the more of the two).
+    """The paper's Similar: the number of labels two clients share, over the larger number either has.
 
-    Labels are those of training rows. With two labels a client, weights are 0, 0.5 or 1.
+    Labels are those of training rows. With two labels per client, weights are 0, 0.5 or 1.
     """
     check_federation("similar", federation)
     if federation.labels is None:
         raise InputError(
-            "the data's targets are numbers, so clients share no labels; use nearest", scope="graph"
+            "similar needs classes, but the targets are numbers; use nearest with by = 'means'", scope="graph"
         )
     seen = torch.zeros(len(federation.clients), len(federation.labels))
-    seen[federation.train.owner(), federation.train.y] = 1
-    having = seen.sum(0).double()
-    check_edges("similar", float((having * (having - 1) / 2).sum()))
-    owned = csr_array(seen.double().numpy())
-    shared = coo_array(owned @ owned.T)
+    seen[federation.train.find_owners(), federation.train.y] = 1
+    holders = seen.sum(0).double()
+    check_edges("similar", float((holders * (holders - 1) / 2).sum()))
+    incidence = csr_array(seen.double().numpy())
+    shared = coo_array(incidence @ incidence.T)
     number = seen.sum(1).double().numpy()
     keep = shared.row < shared.col
     begin, end = shared.row[keep].astype(np.int64), shared.col[keep].astype(np.int64)
     values = shared.data[keep] / np.maximum(number[begin], number[end])
-    return joined(federation.clients, begin, end, values)
+    return connect_pairs(federation.clients, begin, end, values)
 
 
 def nearest(
@@ -70,33 +77,34 @@ def nearest(
     noise: float = 0.0,
     seed: int = 0,
 ) -> Graph:
-    """Each client joined to those nearest to it, and so to those that it is one of the nearest of.
+    """Join two clients if either is among the nearest neighbours of the other.
 
-    by: what is compared. "labels": shares of labels among training rows; "means": means of training features
-        in the units that models see; "metadata": the columns of the .csv file `path` (its first column names
-        the client, its first line the columns), standardised. With `sha256`, only a file of that content.
-    neighbours: how many are nearest, or all others. Among equally near ones names decide, not places.
-    weights: "one", or "gaussian": exp(−d²/2σ²) of the distance d, with σ = `bandwidth`, or else the median
-        distance of clients that are joined.
-    noise: standard deviation of Gaussian noise that is added to every number of every client's vector before
-        anything is compared. By itself this guarantees nothing: it is differentially private only where its
-        size is calibrated to how much one row, or one client, can change these vectors.
+    by: vectors to compare. "labels": shares of labels among training rows; "means": means of training
+        features, scaled as models see them; "metadata": standardised columns of the .csv file `path` (its
+        first column names the client, its first line the columns). If `sha256` is set, the file's content
+        must match it.
+    neighbours: number of nearest neighbours, at most all others. Names break ties, not the order of clients.
+    weights: "one", or "gaussian": exp(−d²/2σ²) of the distance d, with σ = `bandwidth`, by default the median
+        distance of joined clients.
+    noise: standard deviation of Gaussian noise added to every value of every client's vector before
+        comparison. By itself it guarantees nothing: it is differentially private only if it is calibrated to
+        the largest change in the vectors that one row, or one client, can cause.
     """
     check_federation("nearest", federation)
-    points = vectors(federation, by, path, sha256, noise, seed)
+    points = compute_vectors(federation, by, path, sha256, noise, seed)
     size = len(points)
-    near = min(whole("neighbours", neighbours, 1, scope="graph"), size - 1)
+    k = min(check_integer("neighbours", neighbours, 1, scope="graph"), size - 1)
     if weights not in ("one", "gaussian"):
-        raise InputError(f"weights = {weights!r}; it must be one or gaussian", field="weights", scope="graph")
-    check_edges("nearest", near * size)
-    found = _nearest(points, federation.clients, near)
-    begin, end = np.repeat(np.arange(size), near), found.ravel()
-    once = np.unique(np.minimum(begin, end) * size + np.maximum(begin, end))
-    begin, end = np.divmod(once, size)
-    distance = _distances(points, begin, end)
-    usual = float(np.median(distance)) if size > 1 else 0.0
-    values = np.ones(len(once)) if weights == "one" else _gaussian(distance, bandwidth, usual)
-    return joined(federation.clients, begin, end, values)
+        raise InputError(f"weights = {weights!r}; expected one or gaussian", field="weights", scope="graph")
+    check_edges("nearest", k * size)
+    found = _find_nearest_clients(points, federation.clients, k)
+    begin, end = np.repeat(np.arange(size), k), found.ravel()
+    pairs = np.unique(np.minimum(begin, end) * size + np.maximum(begin, end))
+    begin, end = np.divmod(pairs, size)
+    distance = _compute_distances(points, begin, end)
+    typical = float(np.median(distance)) if size > 1 else 0.0
+    values = np.ones(len(pairs)) if weights == "one" else _compute_gaussian(distance, bandwidth, typical)
+    return connect_pairs(federation.clients, begin, end, values)
 
 
 def kernel(
@@ -109,58 +117,69 @@ def kernel(
     noise: float = 0.0,
     seed: int = 0,
 ) -> Graph:
-    """Any two clients joined with the weight exp(−d²/2σ²), d being their distance; below `threshold` not.
+    """Join two clients at distance d with weight exp(−d²/2σ²) if it is at least `threshold`.
 
-    bandwidth: σ; by default the median distance between any two clients (where there are many, of 2,000).
+    bandwidth: σ; by default the median distance between two clients (estimated from at most 2,000 clients).
     by, path, sha256, noise: as in `nearest`.
     """
     from scipy.spatial import KDTree
     from scipy.spatial.distance import pdist
 
     check_federation("kernel", federation)
-    points = vectors(federation, by, path, sha256, noise, seed)
-    some = points[by_name(federation.clients)[:SAMPLED]]
-    usual = float(np.median(pdist(some))) if len(some) > 1 else 0.0
-    sigma = _checked_bandwidth(bandwidth, usual)
-    least = checked_probability("threshold", threshold)
+    points = compute_vectors(federation, by, path, sha256, noise, seed)
+    sample = points[order_by_name(federation.clients)[:MEDIAN_SAMPLE]]
+    typical = float(np.median(pdist(sample))) if len(sample) > 1 else 0.0
+    sigma = _choose_bandwidth(bandwidth, typical)
+    least = validate_probability("threshold", threshold)
     if least == 0:
-        begin, end = every_pair("kernel", federation.clients)
+        begin, end = list_pairs("kernel", federation.clients)
     else:
         reach = sigma * math.sqrt(2 * math.log(1 / least))
         tree = KDTree(points)
         check_edges("kernel", (int(tree.count_neighbors(tree, reach)) - len(points)) / 2)
         begin, end = tree.query_pairs(reach, output_type="ndarray").astype(np.int64).T
-    return joined(federation.clients, begin, end, _gaussian(_distances(points, begin, end), sigma, usual))
+    return connect_pairs(
+        federation.clients,
+        begin,
+        end,
+        _compute_gaussian(_compute_distances(points, begin, end), sigma, typical),
+    )
 
 
-def _nearest(points: Vectors, names: tuple[str, ...], near: int) -> Int64[np.ndarray, "client near"]:
-    """The places of those nearest to each.
+def _find_nearest_clients(
+    points: Vectors, names: tuple[str, ...], k: int
+) -> Int64[np.ndarray, "client near"]:
+    """Return the indices of each client's nearest clients.
 
-    One more coordinate, too small to matter otherwise and given by names, tells the same vectors apart: so
-    ties are broken alike whatever the order, and clients who are all the same become a chain, not a star.
+    One more coordinate, computed from names and too small to matter otherwise, separates equal vectors. So
+    ties do not depend on the order of clients, and clients with equal vectors form a chain, not a star.
     """
     size = len(points)
-    own = np.empty(size)
-    own[by_name(names)] = np.arange(size) / size
+    tie_break = np.empty(size)
+    tie_break[order_by_name(names)] = np.arange(size) / size
     spread = float(np.sqrt(points.var(0).sum())) or 1.0
-    return find_nearest(np.column_stack([points, TIE * spread * own]), near)
+    return find_nearest(np.column_stack([points, TIE_BREAK * spread * tie_break]), k)
 
 
-def _distances(points: Vectors, begin: Places, end: Places) -> Float64[np.ndarray, "edge"]:
-    """Between the two ends of each edge, one feature after another, so that little memory is needed."""
+def _compute_distances(points: Vectors, begin: EdgeIndices, end: EdgeIndices) -> Float64[np.ndarray, "edge"]:
+    """Compute the distance between both ends of each edge, feature by feature to save memory."""
     total = np.zeros(len(begin))
     for value in points.T:
         total += (value[begin] - value[end]) ** 2
     return np.sqrt(total)
 
 
-def _gaussian(
-    distance: Float64[np.ndarray, "edge"], bandwidth: float | None, usual: float
+def _compute_gaussian(
+    distance: Float64[np.ndarray, "edge"], bandwidth: float | None, typical: float
 ) -> Float64[np.ndarray, "edge"]:
-    """exp(−d²/2σ²)."""
-    return np.asarray(np.exp(-((distance / _checked_bandwidth(bandwidth, usual)) ** 2) / 2))
+    """Compute exp(−d²/2σ²)."""
+    return np.asarray(np.exp(-((distance / _choose_bandwidth(bandwidth, typical)) ** 2) / 2))
 
 
-def _checked_bandwidth(bandwidth: float | None, usual: float) -> float:
-    """σ; where all distances are zero any will do."""
-    return (usual or 1.0) if bandwidth is None else real("bandwidth", bandwidth, zero=False, scope="graph")
+def _choose_bandwidth(bandwidth: float | None, typical: float) -> float:
+    """Return σ, by default the typical distance; if that is zero, 1, since any value then serves."""
+    return (
+        (typical or 1.0)
+        if bandwidth is None
+        else check_number("bandwidth", bandwidth, zero=False, scope="graph")
+    )

@@ -1,4 +1,4 @@
-"""What a graph can be made from, checked."""
+"""Validation of names, edges and weight matrices that graphs are built from."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,123 +10,126 @@ from jaxtyping import Int64
 from scipy.sparse import coo_array, csr_array, issparse
 from torch import Tensor
 
-from fedlap.errors import InputError, unknown
+from fedlap.errors import InputError, unknown_name_error
 
-# What weights kept in single precision may differ by across the diagonal, of the largest one.
-ROUNDING = 1e-6
-# The largest weight: the sum of ten million of them, and its products with models, are finite in float32.
-MOST_WEIGHT = 1e30
+# Largest difference between a weight and its mirror, relative to the largest weight: float32 rounding.
+SYMMETRY_TOLERANCE = 1e-6
+# A sum of ten million such weights, and its products with models, are finite in float32.
+LARGEST_WEIGHT = 1e30
 
 Edge = tuple[str, str] | tuple[str, str, float]
 
 
-def checked_names(clients: Iterable[str]) -> tuple[str, ...]:
-    """Clients' names, each once."""
+def validate_names(clients: Iterable[str]) -> tuple[str, ...]:
+    """Return the clients' names; raise InputError if there are none or one occurs twice."""
     if not isinstance(clients, Iterable):
         raise InputError(
-            f"clients = {clients!r}; give their names, as in federation.clients",
+            f"clients = {clients!r}; expected a sequence of names such as federation.clients",
             field="clients",
             scope="graph",
         )
     names = tuple(str(name) for name in clients)
     if not names:
-        raise InputError("it has no clients; give their names", scope="graph")
+        raise InputError("clients is empty; pass at least one name", scope="graph")
     if len(set(names)) < len(names):
         seen: set[str] = set()
         for name in names:
             if name in seen:
-                raise InputError(f"client {name!r} is named twice", scope="graph")
+                raise InputError(f"client {name!r} is named twice; pass each name once", scope="graph")
             seen.add(name)
     return names
 
 
-def checked_edge(edge: Edge) -> tuple[str, str, float]:
-    """Two clients and the weight between them, 1 where none is given."""
+def validate_edge(edge: Edge) -> tuple[str, str, float]:
+    """Return both clients of an edge and its weight, 1 by default."""
     if not isinstance(edge, Sequence) or isinstance(edge, str) or len(edge) not in (2, 3):
         raise InputError(
-            f"the edge {edge!r} is not (client, client) or (client, client, weight)", scope="graph"
+            f"edge {edge!r}; expected (client, client) or (client, client, weight)", scope="graph"
         )
     try:
         weight = float(edge[2]) if len(edge) == 3 else 1.0
     except (TypeError, ValueError) as error:
-        raise InputError(f"the edge {edge!r} has a weight that is not a number", scope="graph") from error
-    if not 0 <= weight <= MOST_WEIGHT:
+        raise InputError(f"edge {edge!r}; expected a number as its weight", scope="graph") from error
+    if not 0 <= weight <= LARGEST_WEIGHT:
         ends = f"between {edge[0]!r} and {edge[1]!r}"
         raise InputError(
-            f"the edge {ends} has weight {weight}; weights must be finite and not negative{_bound(weight)}",
+            f"the edge {ends} has weight {weight}; expected a finite number >= 0{_format_limit(weight)}",
             field="weight",
             scope="graph",
         )
     return str(edge[0]), str(edge[1]), weight
 
 
-def _bound(weight: object) -> str:
-    """The largest weight, where it is that which a number exceeds."""
-    beyond = isinstance(weight, int | float) and MOST_WEIGHT < weight < math.inf
-    return f", at most {MOST_WEIGHT:g}; divide all of them by one number" if beyond else ""
+def _format_limit(weight: object) -> str:
+    """Return the part of a message that names the largest weight, or "" if the weight does not exceed it."""
+    beyond = isinstance(weight, int | float) and LARGEST_WEIGHT < weight < math.inf
+    return f" and at most {LARGEST_WEIGHT:g}; divide all weights by a constant" if beyond else ""
 
 
-def places_of(edges: Sequence[tuple[str, str, float]], names: tuple[str, ...]) -> Int64[np.ndarray, "2 edge"]:
-    """The two ends of each edge as places among `names`."""
-    at = {name: place for place, name in enumerate(names)}
-    both = [at.get(a, -1) for a, _, _ in edges], [at.get(b, -1) for _, b, _ in edges]
+def locate_edges(
+    edges: Sequence[tuple[str, str, float]], names: tuple[str, ...]
+) -> Int64[np.ndarray, "2 edge"]:
+    """Return both ends of each edge as indices into `names`."""
+    index = {name: place for place, name in enumerate(names)}
+    both = [index.get(a, -1) for a, _, _ in edges], [index.get(b, -1) for _, b, _ in edges]
     ends = np.array(both, dtype=np.int64)
     low, high = ends.min(0), ends.max(0)
-    once = len(np.unique(low * len(names) + high)) == len(edges)
-    if not (once and (low >= 0).all() and (low < high).all()):
-        _check_edges(edges, at)  # one after another, to name the first that is wrong
+    distinct = len(np.unique(low * len(names) + high)) == len(edges)
+    if not (distinct and (low >= 0).all() and (low < high).all()):
+        _refuse_first_invalid(edges, index)  # a slower loop, which names the first invalid edge
     return ends
 
 
-def _check_edges(edges: Sequence[tuple[str, str, float]], at: Mapping[str, int]) -> None:
-    """Refuse an edge of a stranger, to oneself, or given before."""
+def _refuse_first_invalid(edges: Sequence[tuple[str, str, float]], index: Mapping[str, int]) -> None:
+    """Raise InputError for the first edge with an unknown client, to itself, or listed before."""
     seen: set[tuple[str, str]] = set()
     for a, b, _ in edges:
         for name in (a, b):
-            if name not in at:
-                raise unknown("client in graph's edges", name, at)
+            if name not in index:
+                raise unknown_name_error("client in graph's edges", name, index)
         if a == b:
-            raise InputError(f"client {a!r} is joined to itself; leave such edges out", scope="graph")
+            raise InputError(f"client {a!r} is joined to itself; remove this edge", scope="graph")
         pair = (min(a, b), max(a, b))
         if pair in seen:
             raise InputError(
-                f"the edge between {a!r} and {b!r} is given twice; give each pair once", scope="graph"
+                f"the edge between {a!r} and {b!r} is listed twice; list each pair once", scope="graph"
             )
         seen.add(pair)
 
 
-def checked_square(matrix: Any) -> csr_array:
-    """The matrix in sparse form, without explicit zeros."""
+def parse_matrix(matrix: Any) -> csr_array:
+    """Return a square matrix of floats in sparse form, without explicit zeros."""
     if isinstance(matrix, Tensor):
-        matrix = _of_tensor(matrix.detach().cpu())
+        matrix = _to_array(matrix.detach().cpu())
     try:
         matrix = matrix if issparse(matrix) else np.asarray(matrix)
         if np.iscomplexobj(matrix):
             raise TypeError("they are complex")
         array = csr_array(matrix.astype(float))
     except (TypeError, ValueError) as error:
-        raise InputError(f"the weights are not a matrix of numbers: {error}", scope="graph") from error
+        raise InputError(f"expected a matrix of real numbers: {error}", scope="graph") from error
     array.eliminate_zeros()
     if array.ndim != 2 or array.shape[0] != array.shape[1] or array.shape[0] == 0:
         raise InputError(
-            f"the weight matrix has shape {array.shape}; it must be square, one row a client", scope="graph"
+            f"the weight matrix has shape {array.shape}; expected a square matrix, one row per client",
+            scope="graph",
         )
     return array
 
 
-def _of_tensor(matrix: Tensor) -> Any:
-    """An array; a sparse one of a sparse tensor, which may have far more zeros than fit into memory."""
+def _to_array(matrix: Tensor) -> Any:
+    """Convert to an array; a sparse tensor stays sparse, since its zeros may not fit into memory."""
     if matrix.layout == torch.strided or matrix.dim() != 2:
         return matrix.to_dense().numpy()
     entries = matrix.to_sparse_coo().coalesce()
     return coo_array((entries.values().numpy(), tuple(entries.indices().numpy())), shape=tuple(matrix.shape))
 
 
-def checked_weight(value: float) -> float:
-    """A weight for all edges."""
-    if not isinstance(value, int | float) or not 0 <= value <= MOST_WEIGHT:
+def validate_weight(value: float) -> float:
+    """Return a weight for all edges, or raise InputError."""
+    if not isinstance(value, int | float) or not 0 <= value <= LARGEST_WEIGHT:
         raise InputError(
-            f"weight {value!r}; weights must be finite and not negative{_bound(value)}",
+            f"weight = {value!r}; expected a finite number >= 0{_format_limit(value)}",
             field="weight",
             scope="graph",
         )
@@ -134,7 +137,7 @@ def checked_weight(value: float) -> float:
 
 
 def check_entries(a: csr_array, names: tuple[str, ...] | None) -> None:
-    """Refuse weights that are not finite, negative, on the diagonal, or not symmetric."""
+    """Raise InputError for weights that are not finite, negative, on the diagonal, or not symmetric."""
 
     def entry(where: np.ndarray, matrix: csr_array) -> str:
         entries = matrix.tocoo()
@@ -143,26 +146,24 @@ def check_entries(a: csr_array, names: tuple[str, ...] | None) -> None:
 
     if (bad := ~(np.isfinite(a.data))).any():
         raise InputError(
-            f"the weight at {entry(bad, a)} is NaN or infinite; weights must be finite", scope="graph"
+            f"the weight at {entry(bad, a)} is NaN or infinite; expected finite weights", scope="graph"
         )
-    if (bad := a.data > MOST_WEIGHT).any():
+    if (bad := a.data > LARGEST_WEIGHT).any():
         raise InputError(
-            f"the weight at {entry(bad, a)} is {a.data[bad][0]:g}; weights must be at most "
-            f"{MOST_WEIGHT:g}, divide all of them by one number",
+            f"the weight at {entry(bad, a)} is {a.data[bad][0]:g}; expected at most {LARGEST_WEIGHT:g}: "
+            "divide all weights by a constant",
             scope="graph",
         )
     if (bad := a.data < 0).any():
         raise InputError(
-            f"the weight at {entry(bad, a)} is {a.data[bad][0]:g}; weights must not be negative",
+            f"the weight at {entry(bad, a)} is {a.data[bad][0]:g}; expected zero or more",
             scope="graph",
         )
     if (diagonal := a.diagonal()).any():
         k = int(np.flatnonzero(diagonal)[0])
-        raise InputError(
-            f"entry ({k}, {k}) on the diagonal is {diagonal[k]:g}; it must be zero", scope="graph"
-        )
+        raise InputError(f"entry ({k}, {k}) on the diagonal is {diagonal[k]:g}; expected zero", scope="graph")
     difference = csr_array(abs(a - a.T))
-    if (bad := difference.data > ROUNDING * a.data.max(initial=0.0)).any():
+    if (bad := difference.data > SYMMETRY_TOLERANCE * a.data.max(initial=0.0)).any():
         at = entry(bad, difference)
         raise InputError(
             f"the weights at {at} and its mirror differ by {difference.data[bad][0]:g}; "

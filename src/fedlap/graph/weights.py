@@ -1,4 +1,4 @@
-"""Three forms of a symmetric weight matrix A, each with the cheapest way to sum over neighbours."""
+"""Three forms of a symmetric weight matrix A, each with the cheapest sum over neighbours."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,9 +10,16 @@ from jaxtyping import Float
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from fedlap.graph.sparse_weights import Chosen, Degrees, Ids, Models, Neighbours, SparseWeights
+from fedlap.graph.sparse_weights import (
+    AllModels,
+    ChosenModels,
+    Degrees,
+    Neighbours,
+    SparseWeights,
+    VertexIds,
+)
 
-DENSE_UP_TO = 2_000  # vertices; a larger graph is kept sparse
+DENSE_UP_TO = 2_000  # vertices; larger graphs are stored sparse
 
 
 @runtime_checkable
@@ -30,33 +37,35 @@ class Weights(Protocol):
         ...
 
     def matrix(self) -> csr_array:
-        """A itself, sparse, on the host."""
+        """Return A as a sparse matrix on the host."""
         ...
 
-    def row(self, place: int) -> Neighbours:
-        """Places and weights of one vertex's neighbours, on the host."""
+    def neighbours(self, place: int) -> Neighbours:
+        """Return indices and weights of one vertex's neighbours, on the host."""
         ...
 
     def degrees(self, like: Tensor) -> Float[Tensor, "vertex 1"]:
-        """Row sums of A, where `like` is."""
+        """Return the row sums of A on the device of `like`."""
         ...
 
-    def times(self, W: Models) -> Models:
-        """A W: for each vertex, the weighted sum of its neighbours' models."""
+    def multiply(self, W: AllModels) -> AllModels:
+        """Return A W: for each vertex, the weighted sum of its neighbours' models."""
         ...
 
-    def near(self, ids: Ids, w: Chosen, elsewhere: Models | None) -> tuple[Degrees, Chosen]:
-        """For each vertex in `ids` the sum of its neighbours' weights, and of their models so weighted.
+    def sum_neighbours(
+        self, ids: VertexIds, w: ChosenModels, others: AllModels | None
+    ) -> tuple[Degrees, ChosenModels]:
+        """Return, for each vertex in `ids`, the sum of its neighbours' weights and of their weighted models.
 
-        The models of `ids` are the rows of `w`, those of other vertices are in `elsewhere`; without it only
-        neighbours in `ids` count.
+        The models of `ids` are the rows of `w`, those of other vertices the rows of `others`; without
+        `others`, the sums run over neighbours in `ids` only.
         """
         ...
 
 
 @dataclass(frozen=True)
 class CompleteWeights:
-    """The same weight between any two vertices: a sum over neighbours is the total less one's own."""
+    """Equal weights between any two vertices: a sum over neighbours is the total minus the vertex's model."""
 
     size: int
     weight: float
@@ -67,30 +76,32 @@ class CompleteWeights:
         return self.size * (self.size - 1) // 2 if self.weight else 0
 
     def matrix(self) -> csr_array:
-        """A itself; it has N² entries."""
+        """Return A, which has N² entries."""
         return csr_array(self.weight * (np.ones((self.size, self.size)) - np.eye(self.size)))
 
-    def row(self, place: int) -> Neighbours:
-        """All others."""
+    def neighbours(self, place: int) -> Neighbours:
+        """Return all other vertices."""
         others = np.delete(np.arange(self.size if self.weight else 0), [place] if self.weight else [])
         return others, np.full(len(others), self.weight)
 
     def degrees(self, like: Tensor) -> Float[Tensor, "vertex 1"]:
-        """(N − 1) · weight."""
+        """Return (N − 1) · weight per vertex."""
         return like.new_full((self.size, 1), self.weight * (self.size - 1))
 
-    def times(self, W: Models) -> Models:
-        """The total less one's own."""
+    def multiply(self, W: AllModels) -> AllModels:
+        """Return A W: the total minus each vertex's model, times the weight."""
         return (W.sum(0) - W) * self.weight
 
-    def near(self, ids: Ids, w: Chosen, elsewhere: Models | None) -> tuple[Degrees, Chosen]:
-        """The total less one's own, at the old models, and then corrected for those in `ids`."""
-        among = CompleteWeights(len(ids), self.weight)
-        if elsewhere is None or len(ids) == self.size:
-            return among.degrees(w), among.times(w)
-        old = elsewhere[ids]
-        near = (elsewhere.sum(0) - old) * self.weight + among.times(w - old)
-        return w.new_full((len(ids), 1), self.weight * (self.size - 1)), near
+    def sum_neighbours(
+        self, ids: VertexIds, w: ChosenModels, others: AllModels | None
+    ) -> tuple[Degrees, ChosenModels]:
+        """Sum the old models of all vertices, then correct the sums for the new models of `ids`."""
+        inside = CompleteWeights(len(ids), self.weight)
+        if others is None or len(ids) == self.size:
+            return inside.degrees(w), inside.multiply(w)
+        old = others[ids]
+        sums = (others.sum(0) - old) * self.weight + inside.multiply(w - old)
+        return w.new_full((len(ids), 1), self.weight * (self.size - 1)), sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +109,8 @@ class DenseWeights:
     """A small graph as a full matrix."""
 
     array: Float[Tensor, "vertex vertex"]
-    _placed: dict[tuple[torch.device, torch.dtype], Tensor] = field(default_factory=dict, repr=False)
-    _waves_placed: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = field(
+    _copies: dict[tuple[torch.device, torch.dtype], Tensor] = field(default_factory=dict, repr=False)
+    _eigen_copies: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = field(
         default_factory=dict, repr=False
     )
 
@@ -117,52 +128,56 @@ class DenseWeights:
         """A itself."""
         return csr_array(self.array.cpu().numpy())
 
-    def row(self, place: int) -> Neighbours:
-        """What is not zero in a row of A."""
+    def neighbours(self, place: int) -> Neighbours:
+        """Return the non-zero entries of a row of A."""
         row = self.array[place].cpu().double().numpy()
         places = np.flatnonzero(row)
         return places, row[places]
 
     def degrees(self, like: Tensor) -> Float[Tensor, "vertex 1"]:
         """Row sums of A."""
-        return self._like(like).sum(1, keepdim=True)
+        return self._copy_like(like).sum(1, keepdim=True)
 
-    def times(self, W: Models) -> Models:
+    def multiply(self, W: AllModels) -> AllModels:
         """A W."""
-        return self._like(W) @ W
+        return self._copy_like(W) @ W
 
-    def near(self, ids: Ids, w: Chosen, elsewhere: Models | None) -> tuple[Degrees, Chosen]:
-        """Some rows of A, times the old models, and then corrected for those in `ids`."""
-        rows = self._like(w)[ids]
-        among = rows[:, ids]
-        if elsewhere is None or len(ids) == self.size:
-            return among.sum(1, keepdim=True), among @ w
-        return rows.sum(1, keepdim=True), rows @ elsewhere + among @ (w - elsewhere[ids])
+    def sum_neighbours(
+        self, ids: VertexIds, w: ChosenModels, others: AllModels | None
+    ) -> tuple[Degrees, ChosenModels]:
+        """Multiply rows of A by the old models, then correct the sums for the new models of `ids`."""
+        rows = self._copy_like(w)[ids]
+        inside = rows[:, ids]
+        if others is None or len(ids) == self.size:
+            return inside.sum(1, keepdim=True), inside @ w
+        return rows.sum(1, keepdim=True), rows @ others + inside @ (w - others[ids])
 
     @cached_property
-    def _waves(self) -> tuple[Tensor, Tensor]:
+    def _eigen(self) -> tuple[Tensor, Tensor]:
         a = self.array.cpu().double()
         values, vectors = torch.linalg.eigh(torch.diag(a.sum(1)) - a)
         return values.clamp_min(0).unsqueeze(1), vectors
 
-    def waves(self, like: Tensor) -> tuple[Float[Tensor, "vertex 1"], Float[Tensor, "vertex vertex"]]:
-        """Eigenvalues and eigenvectors of L, where `like` is."""
-        place = (like.device, like.dtype)
-        if place not in self._waves_placed:
-            values, vectors = self._waves
-            self._waves_placed[place] = values.to(like), vectors.to(like)
-        return self._waves_placed[place]
+    def eigendecomposition(
+        self, like: Tensor
+    ) -> tuple[Float[Tensor, "vertex 1"], Float[Tensor, "vertex vertex"]]:
+        """Return eigenvalues and eigenvectors of L on the device of `like`."""
+        key = (like.device, like.dtype)
+        if key not in self._eigen_copies:
+            values, vectors = self._eigen
+            self._eigen_copies[key] = values.to(like), vectors.to(like)
+        return self._eigen_copies[key]
 
-    def _like(self, w: Tensor) -> Tensor:
-        """A where w is. The array never changes, so a copy once placed stays right."""
-        place = (w.device, w.dtype)
-        if place not in self._placed:
-            self._placed[place] = self.array.to(w)
-        return self._placed[place]
+    def _copy_like(self, w: Tensor) -> Tensor:
+        """Return A on w's device in its precision; the array never changes, so copies are cached."""
+        key = (w.device, w.dtype)
+        if key not in self._copies:
+            self._copies[key] = self.array.to(w)
+        return self._copies[key]
 
 
-def weights(csr: csr_array) -> Weights:
-    """The form that fits the size."""
+def build_weights(csr: csr_array) -> Weights:
+    """Build dense weights for a small graph and sparse weights for a large one."""
     csr.eliminate_zeros()
     small = csr.shape[0] <= DENSE_UP_TO
     return DenseWeights(torch.from_numpy(csr.toarray())) if small else SparseWeights(csr)

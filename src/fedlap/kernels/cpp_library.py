@@ -1,4 +1,4 @@
-"""The kernel of `cpp/`: every call into it is checked here, so that none reads or writes out of bounds."""
+"""Calls of the C++ kernel, with checks of every argument, so that none reads or writes out of bounds."""
 
 import ctypes
 import subprocess
@@ -13,64 +13,64 @@ from torch import Tensor
 
 from fedlap.data.client_rows import ClientRows
 from fedlap.errors import InputError
-from fedlap.kernels.cpp_compiler import Built, build_library
+from fedlap.kernels.cpp_compiler import CompiledLibrary, build_library
 from fedlap.training.scores import Tally
 
-TYPES = {torch.float32: "float", torch.float64: "double"}
-AT_ONCE = 64  # rows that are scored together
-LARGEST = 2**31 - 64  # numbers of a layer and a batch together, which the kernel counts by C's int
-FREE = 0  # as the kernel calls steps without a second stack of models
-SETTINGS = (
-    *("learning rates", "shares of models that stay", "pulls", "drags"),
+CPP_TYPES = {torch.float32: "float", torch.float64: "double"}
+ROWS_PER_SCORED_BLOCK = 64  # rows
+LARGEST_BLOCK = 2**31 - 64  # largest width times batch, which the kernel indexes by C's int
+NO_ANCHOR = 0  # the kernel's code for steps without an anchor
+SETTING_NAMES = (
+    *("learning rates", "decay factors", "pulls", "follow factors"),
     *("shifts of features", "factors of features"),
 )
 
-MEMORY = 1  # of the codes that the kernel returns; the others are these
-FAILURES = {
-    2: "row number {}, but training or test rows are 0 to {rows}",
-    3: "a row at place {} of the store, which has places 0 to {places}",
+OUT_OF_MEMORY = 1  # code returned by the kernel; the other codes follow
+FAILURE_TEXTS = {
+    2: "row number {}, but rows are 0 to {rows}",
+    3: "a row at place {} of the store, but places are 0 to {places}",
     4: "label {}, but labels are 0 to {labels}",
-    5: "row number {} among its own, but its dual variables are 0 to {duals}",
+    5: "its row number {}, but its dual variables are 0 to {duals}",
 }
 
 
-class Library:
-    """The functions of the compiled library, for numbers of one type."""
+class StepLibrary:
+    """The functions of the compiled library, for one floating-point type."""
 
-    def __init__(self, built: Built, dtype: torch.dtype) -> None:
-        """Load it from its file."""
+    def __init__(self, built: CompiledLibrary, dtype: torch.dtype) -> None:
+        """Load the library from its file."""
         self.compiler, self._dtype = built.compiler, dtype
         library = ctypes.CDLL(str(built.path))
         self._steps, self._tally = library.steps, library.tally
         self._steps.restype = self._tally.restype = ctypes.c_longlong
 
     def steps(self, args: Sequence[Any], batch: int, ascent: int, widths: tuple[int, ...]) -> None:
-        """Make all steps of a round, given what a GPU's kernel is given."""
-        tensors = [each for each in args if isinstance(each, Tensor)]
-        w, _, anchor, store, row, y, rows, weight, *each, first, _ = tensors
-        clients, batches, times, *_, kind, alphas = (each for each in args if isinstance(each, int))
-        real, whole = self._dtype, torch.int64
+        """Take all steps of a round in place; the arguments are those of the CUDA kernel."""
+        tensors = [argument for argument in args if isinstance(argument, Tensor)]
+        w, _, anchor, store, row, y, rows, weight, *settings, first, _ = tensors
+        clients, batches, times, *_, kind, alphas = (number for number in args if isinstance(number, int))
+        real, integer = self._dtype, torch.int64
         stored, placed = self._check_rows(store, row, y, widths)
-        _check("models", w, real, (clients, _size(widths)))
+        _check_tensor("models", w, real, (clients, _count_parameters(widths)))
         if ascent:
             if len(widths) != 2:
-                raise InputError(f"kernel: dual ascent on {len(widths) - 1} layers; use a linear model")
-            _check("dual variables", anchor, real, (clients, alphas, widths[1]))
-        elif kind != FREE:
-            _check("models to be pulled to", anchor, real, (clients, _size(widths)))
-        for name, setting in zip(SETTINGS, each, strict=True):
-            _check(name, setting, real, (clients,))
-        _check("first rows", first, whole, (clients,))
+                raise InputError(f"kernel: dual ascent for {len(widths) - 1} layers; use a linear model")
+            _check_tensor("dual variables", anchor, real, (clients, alphas, widths[1]))
+        elif kind != NO_ANCHOR:
+            _check_tensor("anchors", anchor, real, (clients, _count_parameters(widths)))
+        for name, setting in zip(SETTING_NAMES, settings, strict=True):
+            _check_tensor(name, setting, real, (clients,))
+        _check_tensor("first rows", first, integer, (clients,))
         for name, planned, dtype in (
-            ("row numbers", rows, whole),
+            ("row numbers", rows, integer),
             ("weights of rows", weight, torch.float64),
         ):
-            _check(name, planned, dtype, (batches, clients, batch), strided=True)
-        if not 0 < times <= LARGEST:
-            raise InputError(f"kernel: each batch {times} times; it must be 1 to {LARGEST}")
-        apart = *rows.stride()[:2], *weight.stride()[:2]
+            _check_tensor(name, planned, dtype, (batches, clients, batch), strided=True)
+        if not 0 < times <= LARGEST_BLOCK:
+            raise InputError(f"kernel: times = {times}; expected 1 to {LARGEST_BLOCK}")
+        strides = *rows.stride()[:2], *weight.stride()[:2]
         shape = (batch, int(store.dtype == torch.uint8), ascent, len(widths) - 1, *widths)
-        numbers = (clients, batches, times, *apart, kind, alphas, placed, stored, *shape)
+        numbers = (clients, batches, times, *strides, kind, alphas, placed, stored, *shape)
         self._call(self._steps, tensors, numbers, (placed, stored, widths[-1], alphas))
 
     def tally(
@@ -81,23 +81,23 @@ class Library:
         shift: Float[Tensor, "client"],
         factor: Float[Tensor, "client"],
     ) -> Tally:
-        """Sum loss and right answers over all rows of every client."""
+        """Sum losses and correct predictions over all rows of every client."""
         clients, store, row, real = part.count.shape[0], part.store, part.row, self._dtype
         stored, placed = self._check_rows(store, row, part.y, widths)
-        _check("models", W, real, (clients, _size(widths)), strided=True)
+        _check_tensor("models", W, real, (clients, _count_parameters(widths)), strided=True)
         for name, tensor in (("numbers of rows", part.count), ("first rows", part.first)):
-            _check(name, tensor, torch.int64, (clients,))
-        for name, constants in zip(SETTINGS[-2:], (shift, factor), strict=True):
-            _check(name, constants, real, (clients,))
+            _check_tensor(name, tensor, torch.int64, (clients,))
+        for name, constants in zip(SETTING_NAMES[-2:], (shift, factor), strict=True):
+            _check_tensor(name, constants, real, (clients,))
         loss, hits = torch.zeros(2, clients, dtype=torch.float64).unbind()
         tensors = [W, store, row, part.y, part.first, part.count, shift, factor, loss, hits]
-        shape = (AT_ONCE, int(store.dtype == torch.uint8), len(widths) - 1, *widths)
+        shape = (ROWS_PER_SCORED_BLOCK, int(store.dtype == torch.uint8), len(widths) - 1, *widths)
         numbers = (clients, W.stride(0), placed, stored, *shape)
         self._call(self._tally, tensors, numbers, (placed, stored, widths[-1], 0))
         return Tally(loss, hits, part.count)
 
     def _check_rows(self, store: Tensor, row: Tensor, y: Tensor, widths: tuple[int, ...]) -> tuple[int, int]:
-        """Raise InputError unless rows lie as the kernel reads them; count those stored and placed."""
+        """Return the numbers of stored features and of rows; raise InputError for a wrong layout."""
         if store.dim() < 2 or store.numel() != store.shape[0] * widths[0]:
             raise InputError(
                 f"kernel: rows of shape {tuple(store.shape[1:])} for a model of {widths[0]} features; "
@@ -105,39 +105,42 @@ class Library:
             )
         stored, placed = store.shape[0], row.numel()  # `len` of a tensor takes a microsecond
         bytes_or_real = torch.uint8 if store.dtype == torch.uint8 else self._dtype
-        _check("features", store, bytes_or_real, store.shape)
-        _check("places of rows", row, torch.int64, (placed,))
-        _check("labels", y, torch.int64, (placed,))
+        _check_tensor("features", store, bytes_or_real, store.shape)
+        _check_tensor("places of rows", row, torch.int64, (placed,))
+        _check_tensor("labels", y, torch.int64, (placed,))
         return stored, placed
 
     def _call(
         self, function: Any, tensors: Sequence[Tensor], numbers: Sequence[int], ends: tuple[int, ...]
     ) -> None:
-        """Call it with as many threads as PyTorch has, and raise what failed; `ends` bound what it checks."""
+        """Call the function with PyTorch's number of threads; raise InputError if it reports a failure.
+
+        ends: numbers of rows, stored features, labels and dual variables, for the message.
+        """
         where = (ctypes.c_longlong * 2)()
         code = function(
-            (ctypes.c_void_p * len(tensors))(*(each.data_ptr() for each in tensors)),
+            (ctypes.c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors)),
             (ctypes.c_longlong * len(numbers))(*numbers),
             ctypes.c_longlong(torch.get_num_threads()),
-            _parallel(),
+            _find_openmp(),
             where,
         )
-        if code == MEMORY:
+        if code == OUT_OF_MEMORY:
             raise MemoryError(
-                "kernel: no memory for a batch; use a smaller batch, model or number of threads"
+                "kernel: no memory for a batch; use a smaller batch, a smaller model or fewer threads"
             )
         if code:
             last = dict(zip(("rows", "places", "labels", "duals"), (end - 1 for end in ends), strict=True))
-            what = FAILURES[code].format(where[1], **last)
-            raise InputError(f"kernel: the client at place {where[0]} has {what}; correct its rows")
+            failure = FAILURE_TEXTS[code].format(where[1], **last)
+            raise InputError(f"kernel: the client at place {where[0]} has {failure}; correct its rows")
 
 
-def kernel(
+def bind_kernel(
     widths: tuple[int, ...], batch: int, as_bytes: bool, dtype: torch.dtype, ascent: int
 ) -> tuple[Callable[..., None], int] | None:
-    """All steps of a round, called as a GPU's kernel is; None where it cannot be compiled."""
-    library = compiled(dtype)
-    if library is None or max(widths) * batch > LARGEST:
+    """Return a function that takes all steps of a round, with the signature of the CUDA kernel, or None."""
+    library = load_library(dtype)
+    if library is None or max(widths) * batch > LARGEST_BLOCK:
         return None
 
     def call(blocks: int, threads: int, args: list[Any], shared: int) -> None:
@@ -146,56 +149,56 @@ def kernel(
     return call, 0
 
 
-def tallied(
+def tally_rows(
     W: Float[Tensor, "client param"],
     part: ClientRows,
     widths: tuple[int, ...],
     shift: Float[Tensor, "client"],
     factor: Float[Tensor, "client"],
 ) -> Tally | None:
-    """Sums of loss and right answers over all rows of every client; None where it cannot be compiled."""
-    library = compiled(W.dtype)
-    if library is None or W.stride(1) != 1 or max(widths) * AT_ONCE > LARGEST:
+    """Sum losses and correct predictions over each client's rows; None if the kernel is not available."""
+    library = load_library(W.dtype)
+    if library is None or W.stride(1) != 1 or max(widths) * ROWS_PER_SCORED_BLOCK > LARGEST_BLOCK:
         return None
     return library.tally(W, part, widths, shift, factor)
 
 
 @cache
-def compiled(dtype: torch.dtype) -> Library | None:
-    """The library for numbers of this type; None where it cannot be compiled or its folder is not safe."""
-    if dtype not in TYPES:
+def load_library(dtype: torch.dtype) -> StepLibrary | None:
+    """Return the library for this type; None if it cannot be compiled or its folder is not safe."""
+    if dtype not in CPP_TYPES:
         return None
     try:
-        built = build_library(f"-DREAL={TYPES[dtype]}")
-        return None if built is None else Library(built, dtype)
-    except (OSError, subprocess.SubprocessError):  # no place for it, or no such compiler
+        built = build_library(f"-DREAL={CPP_TYPES[dtype]}")
+        return None if built is None else StepLibrary(built, dtype)
+    except (OSError, subprocess.SubprocessError):  # the folder cannot be written, or the compiler failed
         return None
 
 
 def identify_kernel(dtype: torch.dtype) -> str | None:
-    """The compiler of the kernel that steps on a CPU use; None where they go without one."""
-    library = compiled(dtype)
+    """Return the compiler of the kernel for steps on a CPU; None if no kernel is used."""
+    library = load_library(dtype)
     return None if library is None else library.compiler
 
 
 @cache
-def _parallel() -> ctypes.c_void_p:
-    """OpenMP's function for threads, which PyTorch has loaded; null where it uses another."""
+def _find_openmp() -> ctypes.c_void_p:
+    """Return the address of GOMP_parallel, if PyTorch has loaded this OpenMP, else a null pointer."""
     found = getattr(ctypes.CDLL(None), "GOMP_parallel", None)
     return ctypes.c_void_p(None) if found is None else ctypes.cast(found, ctypes.c_void_p)
 
 
-def _size(widths: tuple[int, ...]) -> int:
-    """How many parameters a network of these widths has."""
+def _count_parameters(widths: tuple[int, ...]) -> int:
+    """Number of parameters of a network with these widths."""
     return sum((ins + 1) * outs for ins, outs in pairwise(widths))
 
 
-def _check(
+def _check_tensor(
     name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...], strided: bool = False
 ) -> None:
-    """Raise InputError unless the kernel can read this: contiguous or, if strided, along its last axis."""
-    alike = tensor.dtype is dtype and tensor.is_cpu and tensor.shape == shape
-    if alike and (tensor.is_contiguous() or (strided and (tensor.stride(-1) == 1 or shape[-1] == 1))):
+    """Raise InputError unless a tensor is contiguous or, if `strided`, contiguous along its last axis."""
+    matches = tensor.dtype is dtype and tensor.is_cpu and tensor.shape == shape
+    if matches and (tensor.is_contiguous() or (strided and (tensor.stride(-1) == 1 or shape[-1] == 1))):
         return
     raise InputError(
         f"kernel: {name} are {tensor.dtype} of shape {tuple(tensor.shape)} and strides {tensor.stride()} on "

@@ -1,4 +1,4 @@
-"""All steps of a round of dense networks as one kernel (see `cuda/` and, for a CPU, `cpp/`)."""
+"""All local steps of a round of dense networks in one kernel (see `cuda/` and, for a CPU, `cpp/`)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,52 +12,63 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from fedlap.algorithms.conjugates import Conjugate, Hinge, Logistic, Squared
-from fedlap.algorithms.per_run import Number, PerRun, at_rows
+from fedlap.algorithms.per_run import Number, PerRun, take_first_rows
 from fedlap.data.client_rows import ClientRows
 from fedlap.errors import InputError
 from fedlap.kernels import cpp_library, nvrtc
 from fedlap.models import CrossEntropy, DenseNetwork
+from fedlap.models.model import Stack
 from fedlap.training.batches import BatchPlan, Cohort
 from fedlap.training.scores import Tally
 
 if TYPE_CHECKING:
     from fedlap.training.placement import PlacedClients
 
-Stack = Float[Tensor, "client param"]
-Kernel = Callable[..., None]
+KernelCall = Callable[..., None]
 
-FILES = (
-    "cuda/dense/places.cu",
+CUDA_SOURCES = (
+    "cuda/dense/layout.cu",
     "cuda/dense/inner.cu",
     "cpp/dual.hpp",
     "cuda/dense/loss.cu",
     "cuda/dense/first.cu",
     "cuda/dense/steps.cu",
 )
-# Rows of which the sums stay in the registers of a GPU, and which stay in the cache of a CPU.
+# Rows per batch: up to these sizes a GPU's sums stay in its registers, and a CPU's rows in its cache.
 LARGEST_BATCH = {"cuda": 32, "cpu": 128}
-THREADS = 256  # of a block
+THREADS = 256  # threads per block
 
 
 @dataclass(frozen=True)
-class Pulled:
-    """Models that those at work are drawn to, how far in a step, and how far they follow after a batch."""
+class ProximalPull:
+    """Pull each step towards an anchor: w ← w + pull (anchor − w).
 
-    to: Stack
-    by: Number
-    drag: Number | None = None
+    follow: after each batch the anchor moves by follow (w − anchor); None leaves the anchor fixed.
+    """
+
+    anchor: Stack
+    pull: Number
+    follow: Number | None = None
 
 
 @dataclass(frozen=True)
-class Ahead:
-    """Steps of this length by the gradient where another step leads, on the batch after it."""
+class MamlLookahead:
+    """First-order MAML: a trial step on one batch, then a step of length `lr` on the next batch.
+
+    The second gradient is taken at the trial point and applied to the parameters before the trial step.
+    """
 
     lr: Number
 
 
 @dataclass(frozen=True)
-class Ascent:
-    """Dual coordinate ascent: α, which is changed, what a change of it scales rows by, and their share."""
+class DualAscent:
+    """Dual coordinate ascent (SDCA) on linear models.
+
+    alpha: dual variables, updated in place.
+    scale: factor per client from a change of α to a change of the model.
+    share: fraction of the rows of each batch that take part.
+    """
 
     loss: Conjugate
     alpha: Float[Tensor, "client row output"]
@@ -65,137 +76,147 @@ class Ascent:
     share: Float[Tensor, "client 1"]
 
 
-Way = Pulled | Ahead | Ascent | None
-FREE, DRAWN, FOLLOWED, AHEAD = range(4)  # as the kernel calls them
-LOSSES = {Squared: 1, Hinge: 2, Logistic: 3}
+StepVariant = ProximalPull | MamlLookahead | DualAscent | None
+PLAIN, ANCHORED, MOVING_ANCHOR, LOOKAHEAD = range(4)  # codes shared with the kernels
+DUAL_LOSS_CODES = {Squared: 1, Hinge: 2, Logistic: 3}
 
 
 @dataclass(frozen=True, eq=False)
-class Fused:
-    """The kernel for these clients, and on a GPU room for the first layers of those that are at work at once.
+class DenseKernel:
+    """The kernel for these clients.
 
-    make: gives the kernel and its shared memory for a loss of ascent, or for none.
+    compile: returns the kernel and its shared memory in bytes for a dual loss code (0: gradient steps).
+    scratch: on a GPU, one row per block with space for the first layer and for anchors.
     """
 
     clients: "PlacedClients"
-    make: Callable[[int], tuple[Kernel, int] | None]
-    room: Float[Tensor, "block value"]
+    compile: Callable[[int], tuple[KernelCall, int] | None]
+    scratch: Float[Tensor, "block value"]
 
     @staticmethod
-    def of(clients: "PlacedClients") -> "Fused | None":
-        """None where the network, its loss, the precision or the data are not what the kernel is made for."""
+    def of(clients: "PlacedClients") -> "DenseKernel | None":
+        """The kernel, or None if it does not support the network, its loss, the precision or the data."""
         network, store, batch = clients.model.network, clients.train.store, clients.batch
-        if not isinstance(network, DenseNetwork) or not isinstance(clients.model.loss_of, CrossEntropy):
+        if not isinstance(network, DenseNetwork) or not isinstance(clients.model.loss_function, CrossEntropy):
             return None
-        if store.device != clients.device or batch == "all" or not _read_as_stored(clients):
+        if store.device != clients.device or batch == "all" or not _can_read_rows(clients):
             return None
-        single, on = clients.dtype == torch.float32, clients.device
+        single, device = clients.dtype == torch.float32, clients.device
         if single and torch.get_float32_matmul_precision() != "highest":
             return None
         shape = network.widths, batch, store.dtype == torch.uint8
-        if on.type == "cpu" and batch <= LARGEST_BATCH["cpu"]:
-            return Fused(clients, partial(cpp_library.kernel, *shape, clients.dtype), torch.empty(1, 0))
-        if on.type != "cuda" or not single or batch > LARGEST_BATCH["cuda"]:
+        if device.type == "cpu" and batch <= LARGEST_BATCH["cpu"]:
+            return DenseKernel(
+                clients, partial(cpp_library.bind_kernel, *shape, clients.dtype), torch.empty(1, 0)
+            )
+        if device.type != "cuda" or not single or batch > LARGEST_BATCH["cuda"]:
             return None
-        blocks = torch.cuda.get_device_properties(on).multi_processor_count
-        kept = torch.empty(blocks, room(network.widths), device=on)
-        return Fused(clients, partial(compiled, *shape, on.index or 0), kept)
+        blocks = torch.cuda.get_device_properties(device).multi_processor_count
+        scratch = torch.empty(blocks, count_scratch_values(network.widths), device=device)
+        return DenseKernel(clients, partial(compile_kernel, *shape, device.index or 0), scratch)
 
     def __call__(
-        self, w: Stack, cohort: Cohort, plan: BatchPlan, lr: Number = 0.0, times: int = 1, way: Way = None
+        self,
+        w: Stack,
+        cohort: Cohort,
+        plan: BatchPlan,
+        lr: Number = 0.0,
+        times: int = 1,
+        variant: StepVariant = None,
     ) -> bool:
-        """All steps of the plan, each batch `times` times, in place, if there is a kernel for them."""
-        ascent = LOSSES.get(type(way.loss)) if isinstance(way, Ascent) else 0
+        """Take all steps of the plan in place, each batch `times` times; return False if no kernel can."""
+        ascent = DUAL_LOSS_CODES.get(type(variant.loss)) if isinstance(variant, DualAscent) else 0
         if ascent is None or not w.is_contiguous() or plan.rows.shape[2] != self.clients.batch:
             return False
-        if isinstance(way, Ascent) and not way.alpha.is_contiguous():
+        if isinstance(variant, DualAscent) and not variant.alpha.is_contiguous():
             return False
-        made = self.make(ascent)
-        if made is None:
+        compiled = self.compile(ascent)
+        if compiled is None:
             return False
         train, scale, l2 = self.clients.train, self.clients.scale, self.clients.model.l2
-        rate = _each(lr, w)
-        shift, factor = (_constants(scale.kind, each, cohort.ids, w) for each in (scale.shift, scale.factor))
-        pull, drag, anchor, kind, alphas = rate, rate, w, FREE, 0
-        if isinstance(way, Pulled):
-            pull, anchor, kind = _each(way.by, w), way.to, DRAWN
-            if way.drag is not None:
-                drag, kind = _each(way.drag, w), FOLLOWED
-        elif isinstance(way, Ahead):
-            pull, kind = _each(way.lr, w), AHEAD
-            drag = 1 - l2 * pull
-        elif isinstance(way, Ascent):
-            pull, drag = way.scale.flatten().contiguous(), way.share.flatten().contiguous()
-            anchor, alphas = way.alpha, way.alpha.shape[1]
-        kernel, shared = made
-        apart = *plan.rows.stride()[:2], *plan.weight.stride()[:2]
+        rate = _expand_setting(lr, w)
+        shift, factor = (_gather_scale(scale.kind, t, cohort.ids, w) for t in (scale.shift, scale.factor))
+        # Variants share argument slots: `follow` is also a lookahead's decay and an ascent's share.
+        pull, follow, anchor, kind, alphas = rate, rate, w, PLAIN, 0
+        if isinstance(variant, ProximalPull):
+            pull, anchor, kind = _expand_setting(variant.pull, w), variant.anchor, ANCHORED
+            if variant.follow is not None:
+                follow, kind = _expand_setting(variant.follow, w), MOVING_ANCHOR
+        elif isinstance(variant, MamlLookahead):
+            pull, kind = _expand_setting(variant.lr, w), LOOKAHEAD
+            follow = 1 - l2 * pull
+        elif isinstance(variant, DualAscent):
+            pull, follow = variant.scale.flatten().contiguous(), variant.share.flatten().contiguous()
+            anchor, alphas = variant.alpha, variant.alpha.shape[1]
+        kernel, shared = compiled
+        strides = *plan.rows.stride()[:2], *plan.weight.stride()[:2]
         kernel(
-            min(w.shape[0], len(self.room)),
+            min(w.shape[0], len(self.scratch)),
             THREADS,
             [
-                *(w, self.room, anchor, train.store, train.row, train.y, plan.rows, plan.weight),
-                *(rate, 1 - l2 * rate, pull, drag, shift, factor, cohort.first.contiguous()),
+                *(w, self.scratch, anchor, train.store, train.row, train.y, plan.rows, plan.weight),
+                *(rate, 1 - l2 * rate, pull, follow, shift, factor, cohort.first.contiguous()),
                 torch.zeros(1, dtype=torch.int32, device=w.device),
-                *(w.shape[0], plan.rows.shape[0], times, *apart, kind, alphas),
+                *(w.shape[0], plan.rows.shape[0], times, *strides, kind, alphas),
             ],
             shared,
         )
         return True
 
-    def tallied(self, W: Stack, part: ClientRows) -> Tally | None:
-        """Sums of loss and right answers over all rows of every client, on a CPU that has a compiler."""
+    def tally(self, W: Stack, part: ClientRows) -> Tally | None:
+        """Sums of loss and correct predictions over each client's rows; None without the CPU kernel."""
         network, train, scale = self.clients.model.network, self.clients.train, self.clients.scale
         assert isinstance(network, DenseNetwork)
         alike = part.store.dtype == train.store.dtype and part.store.is_contiguous()
         if self.clients.device.type != "cpu" or not alike:
             return None
         everyone = torch.arange(len(W))
-        shift, factor = (_constants(scale.kind, each, everyone, W) for each in (scale.shift, scale.factor))
-        return cpp_library.tallied(W, part, network.widths, shift, factor)
+        shift, factor = (_gather_scale(scale.kind, t, everyone, W) for t in (scale.shift, scale.factor))
+        return cpp_library.tally_rows(W, part, network.widths, shift, factor)
 
 
-def room(widths: tuple[int, ...]) -> int:
-    """Numbers that a block keeps: the first layer, and all that models are drawn to, filled up and turned."""
-    filled = [widths[0] + -widths[0] % 8, *(width + -width % 4 for width in widths[1:])]
-    layers = [i * o for i, o in pairwise(filled)]
+def count_scratch_values(widths: tuple[int, ...]) -> int:
+    """Values per block in global memory: the first layer and the whole anchor, padded and transposed."""
+    padded = [widths[0] + -widths[0] % 8, *(width + -width % 4 for width in widths[1:])]
+    layers = [i * o for i, o in pairwise(padded)]
     return layers[0] + sum(layers)
 
 
-def _read_as_stored(clients: "PlacedClients") -> bool:
-    """Whether rows lie as the kernel reads them: what models see, or bytes with two constants a client."""
+def _can_read_rows(clients: "PlacedClients") -> bool:
+    """Return whether the kernel can read rows as stored: unscaled floats, or bytes with scalar scaling."""
     store, scale = clients.train.store, clients.scale
     features = store[0].numel() if len(store) else 0
     if clients.train.y.dtype != torch.int64 or not store.is_contiguous() or not features:
         return False
     if store.dtype == torch.uint8:
-        whole = features % 16 == 0 or clients.device.type == "cpu"  # a GPU reads sixteen at once
-        return whole and scale.kind != "none" and scale.shift[0].numel() == 1
+        aligned = features % 16 == 0 or clients.device.type == "cpu"  # a GPU reads sixteen bytes at once
+        return aligned and scale.kind != "none" and scale.shift[0].numel() == 1
     return store.dtype == clients.dtype and scale.kind == "none"
 
 
-def _each(number: Number, w: Stack) -> Float[Tensor, "client"]:
-    """A setting of every client."""
+def _expand_setting(number: Number, w: Stack) -> Float[Tensor, "client"]:
+    """A setting as one value per client."""
     if isinstance(number, PerRun):
-        return at_rows(number, w.shape[0]).flatten().to(w).contiguous()
+        return take_first_rows(number, w.shape[0]).flatten().to(w).contiguous()
     try:
         return torch.full((w.shape[0],), number, dtype=w.dtype, device=w.device)
     except TypeError as error:
-        raise InputError(f"task: a setting of steps is {number!r}; pass a number") from error
+        raise InputError(f"task: a step setting is {number!r}; pass a number") from error
 
 
-def _constants(kind: str, constants: Tensor, ids: Int64[Tensor, "_"], w: Stack) -> Float[Tensor, "client"]:
-    """Of the scale, for every client; any where features are read as they are."""
+def _gather_scale(kind: str, constants: Tensor, ids: Int64[Tensor, "_"], w: Stack) -> Float[Tensor, "client"]:
+    """One scaling constant per client; zeros if features are not scaled, since the kernel ignores them."""
     if kind == "none":
         return torch.zeros(w.shape[0], dtype=w.dtype, device=w.device)
-    at = ids[: w.shape[0]] if kind == "client" else torch.zeros_like(ids[: w.shape[0]])
-    return constants.to(w).flatten()[at]  # they stay on the host where rows do
+    places = ids[: w.shape[0]] if kind == "client" else torch.zeros_like(ids[: w.shape[0]])
+    return constants.to(w).flatten()[places]  # constants of rows in host memory are on the host, too
 
 
-def source(
+def assemble_source(
     widths: tuple[int, ...], batch: int, as_bytes: bool, ascent: int, shared: int, threads: int
 ) -> str:
-    """The kernel's text, with its constants."""
-    given = {
+    """The source of the kernel, preceded by its constants."""
+    constants = {
         "WIDTHS": ",".join(map(str, widths)),
         "BATCH": batch,
         "BYTES": int(as_bytes),
@@ -203,19 +224,21 @@ def source(
         "SHARED": shared,
         "THREADS": threads,
     }
-    return nvrtc.text(given, Path(__file__).parent, *FILES)
+    return nvrtc.join_sources(constants, Path(__file__).parent, *CUDA_SOURCES)
 
 
 @cache
-def compiled(
+def compile_kernel(
     widths: tuple[int, ...], batch: int, as_bytes: bool, device: int, ascent: int
-) -> tuple[Kernel, int] | None:
-    """The kernel and its shared memory; None where it cannot be made, or the network is too large for it."""
-    shared = nvrtc.shared_memory(torch.device("cuda", device))
+) -> tuple[KernelCall, int] | None:
+    """The kernel and its shared memory in bytes; None if it does not compile or the network is too large."""
+    shared = nvrtc.query_shared_memory(torch.device("cuda", device))
     if not shared:
         return None
-    made = nvrtc.compiled(source(widths, batch, as_bytes, ascent, shared, THREADS), ["steps"])
-    if made is None:
+    kernels = nvrtc.compile_kernels(
+        assemble_source(widths, batch, as_bytes, ascent, shared, THREADS), ["steps"]
+    )
+    if kernels is None:
         return None
-    made["steps"].shares(shared)
-    return made["steps"], shared
+    kernels["steps"].set_shared_memory(shared)
+    return kernels["steps"], shared

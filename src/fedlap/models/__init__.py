@@ -1,4 +1,4 @@
-"""Networks as functions of a stack of flat vectors, one row a client."""
+"""Networks as functions of a stack of flat parameter vectors, one row per client."""
 
 from collections.abc import Callable
 from typing import Final
@@ -6,8 +6,16 @@ from typing import Final
 from fedlap.models.convolutional import cnn
 from fedlap.models.dense import DenseNetwork, linear, mlp
 from fedlap.models.losses import CrossEntropy, Loss, SquaredError
-from fedlap.models.model import Architecture, Batch, Goal, Memory, Model, Network, widened
-from fedlap.models.module import module
+from fedlap.models.model import (
+    Architecture,
+    Batch,
+    BufferFactory,
+    Model,
+    Network,
+    WeightedTargets,
+    compute_padded_width,
+)
+from fedlap.models.torch_module import module
 
 MODELS: Final[dict[str, Callable[..., Architecture]]] = {"linear": linear, "mlp": mlp, "cnn": cnn}
 
@@ -15,17 +23,17 @@ __all__ = [
     "MODELS",
     "Architecture",
     "Batch",
+    "BufferFactory",
     "CrossEntropy",
     "DenseNetwork",
-    "Goal",
     "Loss",
-    "Memory",
     "Model",
     "Network",
     "SquaredError",
+    "WeightedTargets",
     "cnn",
+    "compute_padded_width",
     "linear",
     "mlp",
     "module",
-    "widened",
 ]

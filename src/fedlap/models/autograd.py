@@ -5,11 +5,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedlap.models.model import Keep, Slope, Stack
+from fedlap.models.model import DecayFactor, ScoreGradient, Stack
 
 
-def gradient(scores: Callable[[Tensor, Tensor], Tensor], W: Stack, x: Tensor, slope: Slope) -> Stack:
-    """The derivative by W: rows do not meet, so one backward pass over the stack serves every client."""
+def gradient(scores: Callable[[Tensor, Tensor], Tensor], W: Stack, x: Tensor, slope: ScoreGradient) -> Stack:
+    """Derivative by W, in one backward pass over the stack, since no operation mixes clients."""
     with torch.enable_grad():
         leaf = W.detach().requires_grad_()
         out = scores(leaf, x)
@@ -20,10 +20,10 @@ def descend(
     scores: Callable[[Tensor, Tensor], Tensor],
     W: Stack,
     x: Tensor,
-    slope: Slope,
+    slope: ScoreGradient,
     lr: float = 1.0,
-    keep: Keep = 1.0,
+    decay: DecayFactor = 1.0,
 ) -> None:
-    """W ← keep·W − lr·gradient, in place."""
+    """W ← decay·W − lr·gradient, in place."""
     step = gradient(scores, W, x, slope)
-    W.mul_(keep).sub_(step, alpha=lr)
+    W.mul_(decay).sub_(step, alpha=lr)

@@ -1,4 +1,4 @@
-"""The layers of a convolutional network below its last, by PyTorch's operations, some clients at a time."""
+"""All layers of a convolutional network but the last, by PyTorch operations, a chunk of clients at a time."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,10 +8,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.models.convolution import KERNEL, Images, Layer, Way, convolved, derivatives
-from fedlap.models.dense import subtraction
-from fedlap.models.model import Keep, Stack
-from fedlap.models.parameters import Shapes, views
+from fedlap.models.convolution import (
+    KERNEL_SIZE,
+    ConvolutionBackend,
+    Images,
+    PooledLayer,
+    backpropagate,
+    convolve_and_pool,
+)
+from fedlap.models.dense import choose_subtraction
+from fedlap.models.model import DecayFactor, Stack
+from fedlap.models.parameters import Shapes, view_parameters
 
 Batches = Float[Tensor, "client batch *feature"]
 Features = Float[Tensor, "client batch flat"]  # channel by channel
@@ -19,130 +26,143 @@ Hidden = Float[Tensor, "client hidden batch"]
 
 
 @runtime_checkable
-class Body(Protocol):
-    """Two convolutions with 2×2 maxima and ReLU and a full layer with ReLU, and what is learned of them."""
+class HiddenLayers(Protocol):
+    """Two convolutions with 2×2 max-pooling and ReLU, and a full layer with ReLU, with their gradients."""
 
-    def hidden(self, W: Stack, x: Batches) -> Hidden:
-        """What leaves them."""
+    def compute_hidden(self, W: Stack, x: Batches) -> Hidden:
+        """Outputs of the full layer."""
         ...
 
     def forward(self, W: Stack, x: Batches) -> tuple[Hidden, Any]:
-        """The same, and what the derivative will need."""
+        """Outputs of the full layer, and the values that `subtract` needs."""
         ...
 
-    def subtract(self, into: Stack, W: Stack, seen: Any, delta: Hidden, lr: float, keep: Keep) -> None:
-        """into ← keep·into − lr·gradient at W, of these layers, from the derivative by what leaves them.
+    def subtract(
+        self, into: Stack, W: Stack, saved: Any, delta: Hidden, lr: float, decay: DecayFactor
+    ) -> None:
+        """Take the step into ← decay·into − lr·gradient at W; `into` may be W itself.
 
-        It is zero where ReLU is. The two may be one: W is read before it is changed.
+        delta: the derivative by the outputs, zero where their ReLU is zero.
         """
         ...
 
 
-Piece = tuple[list[Tensor], tuple[Layer, Layer]]
+LayerChunk = tuple[list[Tensor], tuple[PooledLayer, PooledLayer]]
 
 
 @dataclass(frozen=True, eq=False)
-class InPieces:
-    """So many clients and samples at a time that what is held inside stays within the way's piece."""
+class ChunkedLayers:
+    """Layers that process clients and samples in chunks, within the convolution's `values_at_once`."""
 
-    way: Way
+    convolution: ConvolutionBackend
     image: tuple[int, int, int]
     shapes: Shapes
 
-    def hidden(self, W: Stack, x: Batches) -> Hidden:
-        """What leaves them, by operations that autograd knows."""
-        tensors = views(W, self.shapes)
-        rows = max(1, self.way.piece // (self._together(x) * self._inside))
+    def compute_hidden(self, W: Stack, x: Batches) -> Hidden:
+        """Outputs of the full layer, by operations that autograd supports."""
+        tensors = view_parameters(W, self.shapes)
+        rows = max(
+            1, self.convolution.values_at_once // (self._count_clients_at_once(x) * self._values_per_sample)
+        )
         out = [
-            torch.cat([self._layers(some, part)[-1].out for part in images.split(rows, 1)], 1)
-            for some, images in self._pieces(tensors, x)
+            torch.cat([self._apply_convolutions(chunk, part)[-1].out for part in images.split(rows, 1)], 1)
+            for chunk, images in self._split_clients(tensors, x)
         ]
-        return full(tensors[4], tensors[5], _flat(torch.cat(out)))
+        return apply_full_layer(tensors[4], tensors[5], _flatten_channels(torch.cat(out)))
 
-    def forward(self, W: Stack, x: Batches) -> tuple[Hidden, tuple[Features, list[Piece]]]:
-        """All samples of a client at once."""
-        tensors = views(W, self.shapes)
-        made = [(some, self._layers(some, images)) for some, images in self._pieces(tensors, x)]
-        features = _flat(torch.cat([second.out for _, (_, second) in made]))
-        return full(tensors[4], tensors[5], features), (features, made)
+    def forward(self, W: Stack, x: Batches) -> tuple[Hidden, tuple[Features, list[LayerChunk]]]:
+        """Outputs and saved values, with all samples of a client at once."""
+        tensors = view_parameters(W, self.shapes)
+        chunks = [
+            (chunk, self._apply_convolutions(chunk, images))
+            for chunk, images in self._split_clients(tensors, x)
+        ]
+        features = _flatten_channels(torch.cat([second.out for _, (_, second) in chunks]))
+        return apply_full_layer(tensors[4], tensors[5], features), (features, chunks)
 
     def subtract(
         self,
         into: Stack,
         W: Stack,
-        seen: tuple[Features, list[Piece]],
+        saved: tuple[Features, list[LayerChunk]],
         delta: Hidden,
         lr: float,
-        keep: Keep,
+        decay: DecayFactor,
     ) -> None:
-        """Piece by piece."""
-        places, weights, (features, made) = views(into, self.shapes), views(W, self.shapes)[4], seen
+        """Take the step, chunk by chunk for the convolutions."""
+        targets, weights = view_parameters(into, self.shapes), view_parameters(W, self.shapes)[4]
+        features, chunks = saved
         below = torch.bmm(delta.mT, weights).unflatten(2, (*self.shapes[3], -1))
-        parts = list(self._by_filters(made, below))
-        for place, part in zip(places, zip(*parts, strict=True), strict=False):
-            kept(place, keep).sub_(torch.cat(part), alpha=lr)
-        full_subtract(places[4], places[5], features, delta, lr, keep)
+        parts = list(self._differentiate_filters(chunks, below))
+        for target, part in zip(targets, zip(*parts, strict=True), strict=False):
+            decay_in_place(target, decay).sub_(torch.cat(part), alpha=lr)
+        descend_full_layer(targets[4], targets[5], features, delta, lr, decay)
 
-    def _by_filters(
-        self, made: list[Piece], below: Float[Tensor, "client batch channel place"]
+    def _differentiate_filters(
+        self, chunks: list[LayerChunk], below: Float[Tensor, "client batch channel place"]
     ) -> Iterator[tuple[Tensor, ...]]:
-        """The derivatives of some clients by filters and biases, in their order."""
+        """Derivatives by filters and biases, in the order of parameters, chunk by chunk."""
         height, width = self.image[1] // 4, self.image[2] // 4
         deltas = below.unflatten(3, (height, width)).permute(0, 1, 3, 4, 2).contiguous()
         place = 0
-        for some, (first, second) in made:
-            own = deltas[place : place + len(some[0])]
-            place += len(own)
-            w2, b2, between = derivatives(self.way, second, own, some[2])
-            w1, b1, _ = derivatives(self.way, first, between, some[0], images=False)
+        for chunk, (first, second) in chunks:
+            delta = deltas[place : place + len(chunk[0])]
+            place += len(delta)
+            w2, b2, between = backpropagate(self.convolution, second, delta, chunk[2])
+            w1, b1, _ = backpropagate(self.convolution, first, between, chunk[0], images=False)
             yield w1, b1, w2, b2
 
     @property
-    def _inside(self) -> int:
-        """The most values of one sample inside a convolution: its raised windows or products."""
+    def _values_per_sample(self) -> int:
+        """Largest number of values per sample inside a convolution: its transformed windows or products."""
         (_, height, width), first, second = self.image, self.shapes[0], self.shapes[2]
         return 2 * max(
-            height * width * max(KERNEL * first[1], first[0]),
-            (height // 2) * (width // 2) * max(KERNEL * second[1], second[0]),
+            height * width * max(KERNEL_SIZE * first[1], first[0]),
+            (height // 2) * (width // 2) * max(KERNEL_SIZE * second[1], second[0]),
         )
 
-    def _together(self, x: Tensor) -> int:
-        """How many clients are convolved at once."""
-        return min(self.way.clients, max(1, self.way.piece // (max(1, x.shape[1]) * self._inside)))
+    def _count_clients_at_once(self, x: Tensor) -> int:
+        """Number of clients per chunk."""
+        values_per_client = max(1, x.shape[1]) * self._values_per_sample
+        return min(
+            self.convolution.clients_at_once, max(1, self.convolution.values_at_once // values_per_client)
+        )
 
-    def _pieces(self, tensors: Sequence[Tensor], x: Tensor) -> Iterator[tuple[list[Tensor], Images]]:
-        """Filters and biases of some clients at a time, and their images, channels last."""
+    def _split_clients(self, tensors: Sequence[Tensor], x: Tensor) -> Iterator[tuple[list[Tensor], Images]]:
+        """Iterate over chunks of clients: their filters and biases, and their images, channels last."""
         images = x.reshape(*x.shape[:2], *self.image).permute(0, 1, 3, 4, 2)
-        # Not `contiguous`, which leaves a single channel a stride by which PyTorch takes it to lie first.
+        # `contiguous` would give a single channel a stride that PyTorch takes for channels first.
         images = images.flatten().view(images.shape)
-        clients = self._together(x)
+        clients = self._count_clients_at_once(x)
         for place in range(0, len(x), clients):
-            some = slice(place, place + clients)
-            yield [tensor[some] for tensor in tensors[:4]], images[some]
+            chunk = slice(place, place + clients)
+            yield [tensor[chunk] for tensor in tensors[:4]], images[chunk]
 
-    def _layers(self, tensors: list[Tensor], images: Images) -> tuple[Layer, Layer]:
+    def _apply_convolutions(self, tensors: list[Tensor], images: Images) -> tuple[PooledLayer, PooledLayer]:
         w1, b1, w2, b2 = tensors
-        first = convolved(self.way, images, w1, b1)
-        return first, convolved(self.way, first.out, w2, b2)
+        first = convolve_and_pool(self.convolution, images, w1, b1)
+        return first, convolve_and_pool(self.convolution, first.out, w2, b2)
 
 
-def full(w: Float[Tensor, "client hidden flat"], b: Float[Tensor, "client hidden"], x: Features) -> Hidden:
-    """A full layer with ReLU."""
+def apply_full_layer(
+    w: Float[Tensor, "client hidden flat"], b: Float[Tensor, "client hidden"], x: Features
+) -> Hidden:
+    """Outputs of a full layer with ReLU."""
     return torch.bmm(w, x.mT).add_(b.unsqueeze(-1)).relu_()
 
 
-def full_subtract(w: Tensor, b: Tensor, x: Tensor, delta: Tensor, lr: float, keep: Keep) -> None:
-    """w, b ← keep·w, b − lr·gradient, of a full layer that was given x and has this derivative."""
-    subtraction(kept(w, keep))(delta, x, lr)
-    kept(b, keep).sub_(delta.sum(-1), alpha=lr)
+def descend_full_layer(w: Tensor, b: Tensor, x: Tensor, delta: Tensor, lr: float, decay: DecayFactor) -> None:
+    """Take the step w, b ← decay·w, b − lr·gradient of a full layer with inputs x and derivative delta."""
+    choose_subtraction(decay_in_place(w, decay))(delta, x, lr)
+    decay_in_place(b, decay).sub_(delta.sum(-1), alpha=lr)
 
 
-def kept(place: Tensor, keep: Keep) -> Tensor:
-    """So much of it, in place."""
-    if isinstance(keep, float):
-        return place if keep == 1.0 else place.mul_(keep)
-    return place.mul_(keep.view(-1, *[1] * (place.dim() - 1)))
+def decay_in_place(tensor: Tensor, decay: DecayFactor) -> Tensor:
+    """Multiply a tensor by the decay factor in place, one factor for all clients or one per client."""
+    if isinstance(decay, float):
+        return tensor if decay == 1.0 else tensor.mul_(decay)
+    return tensor.mul_(decay.view(-1, *[1] * (tensor.dim() - 1)))
 
 
-def _flat(out: Images) -> Features:
+def _flatten_channels(out: Images) -> Features:
     return out.permute(0, 1, 4, 2, 3).flatten(2)

@@ -9,36 +9,36 @@ from torch import Tensor
 
 @runtime_checkable
 class Loss(Protocol):
-    """How far scores are from the truth, a number a sample."""
+    """A loss: one number per sample from its scores and its label or target."""
 
     def values(
         self, scores: Float[Tensor, "client batch output"], y: Num[Tensor, "client batch ..."]
     ) -> Float[Tensor, "client batch"]:
-        """The loss of each sample."""
+        """Loss of each sample."""
         ...
 
-    def slope(
+    def score_gradient(
         self, scores: Float[Tensor, "client batch output"], y: Num[Tensor, "client batch ..."]
     ) -> Float[Tensor, "client batch output"]:
-        """The derivative of each sample's loss by its scores."""
+        """Derivative of each sample's loss by its scores."""
         ...
 
-    def goal(
+    def weighted_targets(
         self,
         y: Num[Tensor, "step client batch ..."],
         weight: Float[Tensor, "step client batch"],
         outputs: int,
     ) -> Float[Tensor, "step client output batch"]:
-        """What `slope_to` wants, for many steps at once."""
+        """Targets for `weighted_score_gradient`, for many steps at once."""
         ...
 
-    def slope_to(
+    def weighted_score_gradient(
         self,
         scores: Float[Tensor, "client output batch"],
-        goal: Float[Tensor, "client output batch"],
+        targets: Float[Tensor, "client output batch"],
         weight: Float[Tensor, "client 1 batch"],
     ) -> Float[Tensor, "client output batch"]:
-        """The weighted slope, in fewer operations, of scores with samples along the last axis."""
+        """Score gradient times weight, in fewer operations, with samples along the last axis."""
         ...
 
 
@@ -48,32 +48,32 @@ class CrossEntropy:
     def values(
         self, scores: Float[Tensor, "client batch output"], y: Int64[Tensor, "client batch"]
     ) -> Float[Tensor, "client batch"]:
-        """The loss of each sample."""
-        by_label = scores.mT  # as dense networks leave scores in memory: much faster than along rows of a few
+        """Loss of each sample."""
+        by_label = scores.mT  # the memory order of dense networks; reducing along short rows is much slower
         return by_label.logsumexp(-2) - by_label.gather(-2, y.unsqueeze(-2)).squeeze(-2)
 
-    def slope(
+    def score_gradient(
         self, scores: Float[Tensor, "client batch output"], y: Int64[Tensor, "client batch"]
     ) -> Float[Tensor, "client batch output"]:
         """softmax(scores) − the one-hot vector of y."""
         p = torch.softmax(scores.mT, -2)
         return p.scatter_(-2, y.unsqueeze(-2), -1.0, reduce="add").mT
 
-    def goal(
+    def weighted_targets(
         self, y: Int64[Tensor, "step client batch"], weight: Float[Tensor, "step client batch"], outputs: int
     ) -> Float[Tensor, "step client output batch"]:
-        """The one-hot vector of y times −weight."""
+        """One-hot vector of y times −weight."""
         empty = weight.new_zeros(*y.shape[:2], outputs, y.shape[2])
         return empty.scatter_(-2, y.unsqueeze(-2), -weight.unsqueeze(-2))
 
-    def slope_to(
+    def weighted_score_gradient(
         self,
         scores: Float[Tensor, "client output batch"],
-        goal: Float[Tensor, "client output batch"],
+        targets: Float[Tensor, "client output batch"],
         weight: Float[Tensor, "client 1 batch"],
     ) -> Float[Tensor, "client output batch"]:
-        """softmax(scores) · weight + goal."""
-        return torch.addcmul(goal, torch.softmax(scores, -2), weight)
+        """softmax(scores) · weight + targets."""
+        return torch.addcmul(targets, torch.softmax(scores, -2), weight)
 
 
 class SquaredError:
@@ -82,16 +82,16 @@ class SquaredError:
     def values(
         self, scores: Float[Tensor, "client batch output"], y: Float[Tensor, "client batch output"]
     ) -> Float[Tensor, "client batch"]:
-        """The loss of each sample."""
+        """Loss of each sample."""
         return (scores - y).square().sum(-1) / 2
 
-    def slope(
+    def score_gradient(
         self, scores: Float[Tensor, "client batch output"], y: Float[Tensor, "client batch output"]
     ) -> Float[Tensor, "client batch output"]:
         """Scores − y."""
         return scores - y
 
-    def goal(
+    def weighted_targets(
         self,
         y: Float[Tensor, "step client batch output"],
         weight: Float[Tensor, "step client batch"],
@@ -100,11 +100,11 @@ class SquaredError:
         """y times −weight."""
         return (y * -weight.unsqueeze(-1)).mT
 
-    def slope_to(
+    def weighted_score_gradient(
         self,
         scores: Float[Tensor, "client output batch"],
-        goal: Float[Tensor, "client output batch"],
+        targets: Float[Tensor, "client output batch"],
         weight: Float[Tensor, "client 1 batch"],
     ) -> Float[Tensor, "client output batch"]:
-        """Scores · weight + goal."""
-        return torch.addcmul(goal, scores, weight)
+        """Scores · weight + targets."""
+        return torch.addcmul(targets, scores, weight)

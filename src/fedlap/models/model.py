@@ -1,4 +1,4 @@
-"""The Model: what a client minimises, for a whole stack of clients at once."""
+"""The Model: the objective that each client minimises, computed for a stack of clients at once."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,69 +13,69 @@ from fedlap.models.losses import Loss
 
 Stack = Float[Tensor, "client param"]
 Scores = Float[Tensor, "client batch output"]
-# From scores to the derivative of the mean loss by them, both with samples along the last axis.
-Slope = Callable[[Tensor], Tensor]
-Rate = float | Float[Tensor, "client 1"]  # a step length, one for all or one for each
-Descent = Callable[..., None]  # a step from (x, slope, lr = 1, keep = 1)
-Memory = Callable[[str, tuple[int, ...], torch.dtype], Tensor]  # lent under a name, for the next as well
-# What a loss makes of labels for many steps at once, and weights, for each output the same.
-Goal = tuple[Float[Tensor, "client output batch"], Float[Tensor, "client 1 batch"]]
-Keep = float | Float[Tensor, "client 1"]  # what is left of parameters before a step
+# Maps scores to the derivative of the mean loss by the scores, both with samples along the last axis.
+ScoreGradient = Callable[[Tensor], Tensor]
+LearningRate = float | Float[Tensor, "client 1"]  # one for all clients, or one per client
+GradientStep = Callable[..., None]  # a step in place, called with (x, slope, lr = 1, decay = 1)
+BufferFactory = Callable[[str, tuple[int, ...], torch.dtype], Tensor]  # one buffer per name, reused
+# Targets of a loss times −weight, computed for many steps at once, and the weights, equal for each output.
+WeightedTargets = tuple[Float[Tensor, "client output batch"], Float[Tensor, "client 1 batch"]]
+DecayFactor = float | Float[Tensor, "client 1"]  # multiplies parameters before a step
 
 
 @dataclass(eq=False)
 class Batch:
     """One mini-batch of every client of a stack.
 
-    Each client's `weight` sums to one; a place past the end of a short batch has weight zero. `goal` is what
-    the loss makes of both for many steps at once, where each operation has its price.
+    Each client's `weight` sums to one; a place past the end of a short batch has weight zero. `targets` may
+    hold the weighted targets, computed for many steps at once to save operations.
     """
 
     x: Float[Tensor, "client batch *feature"]
     y: Num[Tensor, "client batch *output"]
     weight: Float[Tensor, "client batch"]
-    goal: Goal | None = None
+    targets: WeightedTargets | None = None
 
 
-WIDTH = 16  # numbers: rows of memory that begin a block of the cache are read faster
+FEATURE_ALIGNMENT = 16  # values: rows that begin at a cache line are read faster
 
 
-def widened(features: int) -> int:
-    """How wide features are with a one behind them, in whole blocks."""
-    return -(-(features + 1) // WIDTH) * WIDTH
+def compute_padded_width(features: int) -> int:
+    """Number of features and a one after them, rounded up to a multiple of `FEATURE_ALIGNMENT`."""
+    return -(-(features + 1) // FEATURE_ALIGNMENT) * FEATURE_ALIGNMENT
 
 
 @runtime_checkable
-class Held(Protocol):
-    """The models of a stack, held in whatever way steps on them are fastest."""
+class WorkingWeights(Protocol):
+    """The parameters of a stack in the memory layout in which steps are fastest."""
 
-    def first(self, clients: int) -> Descent:
-        """Steps on the first so many: w ← keep·w − lr·gradient."""
+    def step_for(self, clients: int) -> GradientStep:
+        """The step w ← decay·w − lr·gradient on the first `clients` rows."""
         ...
 
-    def give(self) -> None:
-        """Write what the steps have made into the stack."""
+    def write_back(self) -> None:
+        """Copy the updated parameters into the stack."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
-class InPlace:
-    """A stack whose rows steps change where they are."""
+class InPlaceWeights:
+    """A stack that steps update in place."""
 
     step: Callable[..., None]
     W: Stack
 
-    def first(self, clients: int) -> Descent:
-        """Steps on the first so many."""
+    def step_for(self, clients: int) -> GradientStep:
+        """The step on the first `clients` rows."""
         return partial(self.step, self.W[:clients])
 
-    def give(self) -> None:
-        """Nothing to do."""
+    def write_back(self) -> None:
+        """Do nothing: the stack is up to date."""
 
 
 @runtime_checkable
 class Network(Protocol):
-    """A function of (flat parameters, features) whose every operation keeps clients apart.
+    """A function of (flat parameters, features) in which no operation mixes clients.
 
     A flat row holds the parameters in the order of `module(row).state_dict()`.
     """
@@ -87,55 +87,57 @@ class Network(Protocol):
 
     @property
     def outputs(self) -> int:
-        """How many scores it gives for a sample."""
+        """Number of scores per sample."""
         ...
 
     @property
     def widest(self) -> int:
-        """The most values that one sample takes inside the network, to size blocks of them by."""
+        """Largest number of values per sample inside the network, which sizes blocks of samples."""
         ...
 
     def start(self, seed: int) -> Float[Tensor, "param"]:
-        """Fresh parameters, in float64."""
+        """Initial parameters, in float64."""
         ...
 
     def scores(self, W: Stack, x: Float[Tensor, "client batch *feature"]) -> Scores:
-        """What the network says of each sample."""
+        """Scores of each sample."""
         ...
 
-    def gradient(self, W: Stack, x: Float[Tensor, "client batch *feature"], slope: Slope) -> Stack:
+    def gradient(self, W: Stack, x: Float[Tensor, "client batch *feature"], slope: ScoreGradient) -> Stack:
         """The derivative by W of a loss whose derivative by the scores is `slope(scores)`."""
         ...
 
-    def hold(self, W: Stack, steps: int = 1, memory: Memory | None = None, wide: bool = False) -> Held:
-        """The stack made ready for so many steps, in memory that is lent where that is worth while.
+    def prepare_weights(
+        self, W: Stack, steps: int = 1, buffers: BufferFactory | None = None, padded: bool = False
+    ) -> WorkingWeights:
+        """Prepare the stack for a number of steps, in buffers from the factory if copying pays off.
 
-        Features are `wide` where a one and zeros lie behind them, up to a multiple of `WIDTH`.
+        padded: features are followed by a one and zeros, up to a multiple of `FEATURE_ALIGNMENT`.
         """
         ...
 
     def module(self, row: Float[Tensor, "param"]) -> nn.Module:
-        """The same network as an ordinary module, holding these parameters."""
+        """The network as a `torch.nn.Module` with these parameters."""
         ...
 
 
 @runtime_checkable
-class MixingNetwork(Network, Protocol):
-    """A network that may let the rows of a batch meet, as a batch norm does."""
+class BatchDependentNetwork(Network, Protocol):
+    """A network in which rows of a batch may influence each other, as in batch normalisation."""
 
     @property
-    def mixes(self) -> bool:
-        """Whether the scores of a row depend on the other rows of its batch."""
+    def is_batch_dependent(self) -> bool:
+        """True if the scores of a row depend on the other rows of its batch."""
         ...
 
-    def within(self, inside: Bool[Tensor, "client batch"]) -> Network:
-        """The network on batches of which only these places hold rows, so that padding never meets rows."""
+    def mask_padding(self, inside: Bool[Tensor, "client batch"]) -> Network:
+        """The network on batches with rows at these places only, so that padding never influences rows."""
         ...
 
 
 @runtime_checkable
 class Architecture(Protocol):
-    """A network whose sizes are still open: what `fedlap.models.linear()` and its like return."""
+    """A network of open size, as returned by `fedlap.models.linear()` and the other constructors."""
 
     @property
     def l2(self) -> float:
@@ -143,7 +145,7 @@ class Architecture(Protocol):
         ...
 
     def build(self, inputs: tuple[int, ...], outputs: int) -> Network:
-        """The network for features of shape `inputs` and this many scores."""
+        """Build the network for features of shape `inputs` and this many scores."""
         ...
 
 
@@ -152,7 +154,7 @@ class Model:
     """F̃_k(w) = Σ weight · loss(scores(w, x), y) + (l2/2)‖w‖², for each client k of a stack."""
 
     network: Network
-    loss_of: Loss
+    loss_function: Loss
     l2: float = 0.0
 
     @property
@@ -161,18 +163,18 @@ class Model:
         return self.network.size
 
     def start(self, seed: int) -> Float[Tensor, "param"]:
-        """The common start of all clients, in float64."""
+        """Initial parameters, common to all clients, in float64."""
         return self.network.start(seed)
 
     @cached_property
-    def mixes(self) -> bool:
-        """Whether the scores of a row depend on the other rows of its batch."""
-        return isinstance(self.network, MixingNetwork) and self.network.mixes
+    def is_batch_dependent(self) -> bool:
+        """True if the scores of a row depend on the other rows of its batch."""
+        return isinstance(self.network, BatchDependentNetwork) and self.network.is_batch_dependent
 
-    def _on(self, inside: Tensor) -> Network:
-        """The network on batches of which only places that are not zero hold rows."""
-        if self.mixes and isinstance(self.network, MixingNetwork):
-            return self.network.within(inside > 0)
+    def _mask_padding(self, inside: Tensor) -> Network:
+        """The network on batches with rows only at the places that are not zero."""
+        if self.is_batch_dependent and isinstance(self.network, BatchDependentNetwork):
+            return self.network.mask_padding(inside > 0)
         return self.network
 
     def scores(
@@ -181,48 +183,56 @@ class Model:
         x: Float[Tensor, "client batch *feature"],
         inside: Bool[Tensor, "client batch"] | None = None,
     ) -> Scores:
-        """What each client's model says of its samples, `inside` telling which are rows and not padding."""
-        return (self.network if inside is None else self._on(inside)).scores(W, x)
+        """Scores of each client's model on its samples; `inside` marks rows, the others are padding."""
+        return (self.network if inside is None else self._mask_padding(inside)).scores(W, x)
 
     def ridge(self, W: Stack) -> Float[Tensor, "client"]:
-        """The L2 term of each client's loss, bias included."""
+        """L2 term of each client's loss, bias included."""
         return self.l2 / 2 * W.square().sum(-1)
 
     def loss(self, W: Stack, batch: Batch) -> Float[Tensor, "client"]:
         """F̃_k of each client on its batch."""
-        values = self.loss_of.values(self._on(batch.weight).scores(W, batch.x), batch.y)
+        values = self.loss_function.values(self._mask_padding(batch.weight).scores(W, batch.x), batch.y)
         return (values * batch.weight).sum(-1) + self.ridge(W)
 
     def gradient(self, W: Stack, batch: Batch) -> Stack:
         """∇F̃_k of each client on its batch."""
-        gradient = self._on(batch.weight).gradient(W, batch.x, self._slope(batch))
+        gradient = self._mask_padding(batch.weight).gradient(W, batch.x, self._slope(batch))
         return gradient.add_(self.l2 * W) if self.l2 else gradient
 
-    def descend(self, W: Stack, batch: Batch, lr: Rate) -> None:
+    def descend(self, W: Stack, batch: Batch, lr: LearningRate) -> None:
         """W ← W − lr ∇F̃(W), in place."""
-        held = self._on(batch.weight).hold(W)
-        self.step(held.first(len(W)), batch, lr)
-        held.give()
+        weights = self._mask_padding(batch.weight).prepare_weights(W)
+        self.step(weights.step_for(len(W)), batch, lr)
+        weights.write_back()
 
-    def step(self, descend: Descent, batch: Batch, lr: Rate) -> None:
-        """The same by a network's own step on the stack, for many of them."""
-        keep = 1.0 if self.l2 == 0 else 1.0 - lr * self.l2
+    def step(self, descend: GradientStep, batch: Batch, lr: LearningRate) -> None:
+        """Take the step of `descend`, which was prepared for many steps."""
+        decay = 1.0 if self.l2 == 0 else 1.0 - lr * self.l2
         if isinstance(lr, Tensor):  # a gradient is linear in the slope
-            descend(batch.x, self._weighted(batch, batch.weight * lr), keep=keep)
+            descend(batch.x, self._weigh_slope(batch, batch.weight * lr), decay=decay)
         else:
-            descend(batch.x, self._slope(batch), lr, keep)
+            descend(batch.x, self._slope(batch), lr, decay)
 
-    def step_to(
-        self, descend: Descent, x: Float[Tensor, "client batch *feature"], goal: Goal, lr: float
+    def step_to_targets(
+        self,
+        descend: GradientStep,
+        x: Float[Tensor, "client batch *feature"],
+        targets: WeightedTargets,
+        lr: float,
     ) -> None:
-        """The same for a batch of which only features and goal are known."""
-        slope = partial(self.loss_of.slope_to, goal=goal[0], weight=goal[1])
+        """Take the step of `descend` on a batch with features and weighted targets only."""
+        slope = partial(self.loss_function.weighted_score_gradient, targets=targets[0], weight=targets[1])
         descend(x, slope, lr, 1.0 if self.l2 == 0 else 1.0 - lr * self.l2)
 
-    def _slope(self, batch: Batch) -> Slope:
-        if batch.goal is None:
-            return self._weighted(batch, batch.weight)
-        return partial(self.loss_of.slope_to, goal=batch.goal[0], weight=batch.goal[1])
+    def _slope(self, batch: Batch) -> ScoreGradient:
+        if batch.targets is None:
+            return self._weigh_slope(batch, batch.weight)
+        return partial(
+            self.loss_function.weighted_score_gradient, targets=batch.targets[0], weight=batch.targets[1]
+        )
 
-    def _weighted(self, batch: Batch, weight: Float[Tensor, "client batch"]) -> Slope:
-        return lambda scores: self.loss_of.slope(scores.mT, batch.y).mul_(weight.unsqueeze(-1)).mT
+    def _weigh_slope(self, batch: Batch, weight: Float[Tensor, "client batch"]) -> ScoreGradient:
+        return lambda scores: (
+            self.loss_function.score_gradient(scores.mT, batch.y).mul_(weight.unsqueeze(-1)).mT
+        )

@@ -1,7 +1,7 @@
-"""Clients' models in use: on raw values, kept in files, and for clients that join later."""
+"""Personal models in use: prediction on raw values, model files, and clients that join later."""
 
-from fedlap.personal.join import joined
-from fedlap.personal.metadata import About
+from fedlap.personal.join import join_client
+from fedlap.personal.metadata import ModelMetadata
 from fedlap.personal.models import Personal, Personals
 
-__all__ = ["About", "Personal", "Personals", "joined"]
+__all__ = ["ModelMetadata", "Personal", "Personals", "join_client"]

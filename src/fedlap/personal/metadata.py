@@ -1,4 +1,4 @@
-"""What the models of a run have in common, beside their parameters."""
+"""Metadata of trained models: network, labels, features and scaling."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -15,25 +15,25 @@ from fedlap.errors import InputError
 from fedlap.models import MODELS, CrossEntropy, Loss, Model, Network, SquaredError
 from fedlap.models.convolutional import ConvolutionalNetwork
 from fedlap.models.dense import DenseNetwork
-from fedlap.personal.model_files import damaged
-from fedlap.storage.files import reason
+from fedlap.personal.model_files import invalid_field_error
+from fedlap.storage.files import describe_error
 
-Architecture = dict[str, Any]  # a name of `fedlap.models.MODELS` and its settings
+ArchitectureSettings = dict[str, Any]  # a name in `fedlap.models.MODELS` and its settings
 
 
 @dataclass(frozen=True)
-class About:
-    """All that using a model needs to be told; plain values.
+class ModelMetadata:
+    """Everything that prediction needs apart from tensors, as plain values.
 
-    architecture: the network's name and settings; None for a module of the user's own.
-    inputs, outputs: the shape of one row's features, and how many scores the network gives.
-    labels: names of the classes; None where targets are real numbers.
-    features, target: names of the columns that it was trained on, where they had any.
-    pictures: whether features are bytes.
-    scale: how features are scaled.
+    architecture: the network's name and settings; None for a user-defined module.
+    inputs, outputs: the shape of one row's features, and the number of scores per row.
+    labels: names of the classes; None if targets are real numbers.
+    features, target: names of the training columns, if they had any.
+    pictures: True if features are bytes.
+    scale: the kind of feature scaling.
     """
 
-    architecture: Architecture | None
+    architecture: ArchitectureSettings | None
     inputs: tuple[int, ...]
     outputs: int
     labels: tuple[str, ...] | None
@@ -43,10 +43,10 @@ class About:
     scale: Scaling
 
     @staticmethod
-    def of(federation: Federation, objective: Model) -> "About":
-        """What a run knows."""
-        return About(
-            _architecture(objective),
+    def of(federation: Federation, objective: Model) -> "ModelMetadata":
+        """Return the metadata of models trained on a federation."""
+        return ModelMetadata(
+            _describe_architecture(objective),
             federation.inputs,
             federation.outputs,
             federation.labels,
@@ -57,65 +57,68 @@ class About:
         )
 
     @staticmethod
-    def read(values: dict[str, Any], where: Path) -> "About":
-        """From the values that the file `where` holds, each of the type that was written."""
-        for name, fits in FIELDS.items():
-            if name not in values or not fits(values[name]):
-                raise damaged(where, name)
-        given = {field.name: values[field.name] for field in fields(About)}
-        given["architecture"] = given["architecture"] and _tuples(given["architecture"])
-        made = About(**_tuples(given))
-        if made.labels is not None and len(made.labels) != made.outputs:
-            raise damaged(where, "labels")
-        if made.features is not None and len(made.features) != math.prod(made.inputs):
-            raise damaged(where, "features")
-        return made
+    def parse(values: dict[str, Any], path: Path) -> "ModelMetadata":
+        """Return the metadata that file `path` holds; raise InputError for a missing or invalid field."""
+        for name, is_valid in FIELD_CHECKS.items():
+            if name not in values or not is_valid(values[name]):
+                raise invalid_field_error(path, name)
+        arguments = {field.name: values[field.name] for field in fields(ModelMetadata)}
+        arguments["architecture"] = arguments["architecture"] and _lists_to_tuples(arguments["architecture"])
+        metadata = ModelMetadata(**_lists_to_tuples(arguments))
+        if metadata.labels is not None and len(metadata.labels) != metadata.outputs:
+            raise invalid_field_error(path, "labels")
+        if metadata.features is not None and len(metadata.features) != math.prod(metadata.inputs):
+            raise invalid_field_error(path, "features")
+        return metadata
 
-    def described(self) -> dict[str, Any]:
-        """Plain values that make it again."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, from which `parse` restores the metadata."""
         return asdict(self)
 
     @property
     def loss(self) -> Loss:
-        """What was minimised."""
+        """Training loss."""
         return CrossEntropy() if self.labels is not None else SquaredError()
 
-    def network(self) -> Network | None:
-        """The network, where it is one that has a name."""
+    def build_network(self) -> Network | None:
+        """Build the network; None for a user-defined module."""
         if self.architecture is None:
             return None
         settings = dict(self.architecture)
         name = settings.pop("name")
         if name not in MODELS:
-            raise InputError(f"model {name!r} is not known here; use the version of fedlap that trained it")
+            raise InputError(f"unknown model {name!r}; use the version of fedlap that trained it")
         return MODELS[name](**settings).build(self.inputs, self.outputs)
 
-    def loaded(
-        self, tensors: Mapping[str, Tensor], models: str, shape: tuple[int, ...], where: Path
+    def unpack_tensors(
+        self, tensors: Mapping[str, Tensor], models: str, shape: tuple[int, ...], path: Path
     ) -> tuple[Network | None, Tensor, Standardizer]:
-        """The network, its parameters and the scale, which must be of these sizes, from a pair of files."""
+        """Return the network, its parameters and the scaling; raise InputError for a wrong shape.
+
+        models: the name of the parameters' tensor. shape: its shape without the last axis.
+        """
         try:
-            network = self.network()
+            network = self.build_network()
         except (TypeError, ValueError, OverflowError) as error:
-            raise InputError(f"{where} is damaged: {reason(error)}; save the model again") from error
+            raise InputError(f"{path} is damaged: {describe_error(error)}; save the model again") from error
         constants = shape[0] if self.scale == "client" and len(shape) else 1
         for name in (models, "shift", "factor"):
-            held = tensors.get(name)
-            if held is None or not held.is_floating_point() or not held.dim():
-                raise _unfit(where, name)
-            if name != models and (len(held) != constants or not self._scales(held)):
-                raise _unfit(where, name)
+            tensor = tensors.get(name)
+            if tensor is None or not tensor.is_floating_point() or not tensor.dim():
+                raise _wrong_shape_error(path, name)
+            if name != models and (len(tensor) != constants or not self._can_scale(tensor)):
+                raise _wrong_shape_error(path, name)
         found, size = tensors[models], None if network is None else network.size
         if found.dim() != len(shape) + 1 or found.shape[:-1] != shape or size not in (None, found.shape[-1]):
-            raise _unfit(where, models)
+            raise _wrong_shape_error(path, models)
         return network, found, Standardizer(self.scale, tensors["shift"], tensors["factor"])
 
-    def _scales(self, constants: Tensor) -> bool:
-        """Whether these constants, a row for each client, go with rows of features."""
-        own = constants.shape[1:]
+    def _can_scale(self, constants: Tensor) -> bool:
+        """Return True if constants, one row per client, broadcast to the features of a row."""
+        sizes = constants.shape[1:]
         return self.scale == "none" or (
-            len(own) <= len(self.inputs)
-            and all(each in (1, wanted) for each, wanted in zip(own[::-1], self.inputs[::-1], strict=False))
+            len(sizes) <= len(self.inputs)
+            and all(size in (1, wanted) for size, wanted in zip(sizes[::-1], self.inputs[::-1], strict=False))
         )
 
 
@@ -123,27 +126,28 @@ def _is_size(value: Any) -> bool:
     return type(value) is int and 0 < value < 2**40
 
 
-def _is_names(value: Any) -> bool:
+def _is_name_list(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
-FIELDS: dict[str, Callable[[Any], bool]] = {
+# Checks of the fields of a metadata file.
+FIELD_CHECKS: dict[str, Callable[[Any], bool]] = {
     "architecture": lambda value: value is None or (isinstance(value, dict) and "name" in value),
     "inputs": lambda value: isinstance(value, list) and 0 < len(value) < 8 and all(map(_is_size, value)),
     "outputs": _is_size,
-    "labels": lambda value: value is None or _is_names(value),
-    "features": lambda value: value is None or _is_names(value),
+    "labels": lambda value: value is None or _is_name_list(value),
+    "features": lambda value: value is None or _is_name_list(value),
     "target": lambda value: value is None or isinstance(value, str),
     "pictures": lambda value: isinstance(value, bool),
     "scale": lambda value: value in get_args(Scaling),
-}  # what a file of facts holds
+}
 
 
-def _unfit(where: Path, name: str) -> InputError:
-    return InputError(f"{where}: the tensor {name!r} has not the shape that it says; save the model again")
+def _wrong_shape_error(path: Path, name: str) -> InputError:
+    return InputError(f"{path}: tensor {name!r} does not have the stated shape; save the model again")
 
 
-def _architecture(objective: Model) -> Architecture | None:
+def _describe_architecture(objective: Model) -> ArchitectureSettings | None:
     network = objective.network
     if isinstance(network, ConvolutionalNetwork):
         return {"name": "cnn", "l2": objective.l2}
@@ -157,6 +161,6 @@ def _architecture(objective: Model) -> Architecture | None:
     )
 
 
-def _tuples(values: dict[str, Any]) -> dict[str, Any]:
-    """What JSON has as lists."""
+def _lists_to_tuples(values: dict[str, Any]) -> dict[str, Any]:
+    """Convert lists, as JSON stores them, back to tuples."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}

@@ -1,4 +1,4 @@
-"""Tensors in one file and what they mean in another beside it: both whole, and made for each other."""
+"""Model files: tensors in one file and their metadata in another, tied together by a checksum."""
 
 from collections.abc import Mapping
 from hashlib import sha256
@@ -8,57 +8,78 @@ from typing import Any
 from torch import Tensor
 
 from fedlap.errors import InputError
-from fedlap.storage.files import read_file, reason, refuse_link, signed, unwritable, verified, writing
-from fedlap.storage.tensor_files import tensors_in, write_tensors
+from fedlap.storage.files import (
+    decode_with_checksum,
+    describe_error,
+    encode_with_checksum,
+    read_file,
+    refuse_link,
+    replace_file,
+    unwritable_error,
+)
+from fedlap.storage.tensor_files import parse_tensors, write_tensors
 
-FORMAT = 1
+MODEL_FILE_FORMAT = 2
 
 
-def write_pair(
-    tensors_at: Path, facts_at: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
+def write_model_files(
+    tensors_path: Path, metadata_path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]
 ) -> None:
-    """Write both to the disk before either is renamed; `read_pair` refuses one that a crash left alone."""
+    """Write both files to the disk, then rename both; `read_model_files` rejects a pair split by a crash."""
     try:
-        with writing(facts_at, durable=True) as second, writing(tensors_at, durable=True) as first:
+        with (
+            replace_file(metadata_path, durable=True) as second,
+            replace_file(tensors_path, durable=True) as first,
+        ):
             _, checksum = write_tensors(first, tensors)
-            second.write(signed({"format": FORMAT, **facts, "sha256": checksum}))
-            for file in (first, second):  # where the disk is full, neither is renamed
+            second.write(encode_with_checksum({"format": MODEL_FILE_FORMAT, **metadata, "sha256": checksum}))
+            for file in (first, second):  # if the disk is full, neither is renamed
                 file.flush()
     except OSError as error:
-        raise unwritable(tensors_at, error) from error
+        raise unwritable_error(tensors_path, error) from error
 
 
-def read_pair(tensors_at: Path, facts_at: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Both, if they are whole and belong together; tensors are those whose checksum was compared."""
+def read_model_files(tensors_path: Path, metadata_path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return tensors and metadata; raise InputError if a file is damaged or the two do not match.
+
+    The tensors come from the bytes whose checksum was compared.
+    """
     try:
-        for path in (tensors_at, facts_at):
+        for path in (tensors_path, metadata_path):
             refuse_link(path)
-        facts = verified(read_file(facts_at))
-        if facts is None:
+        metadata = decode_with_checksum(read_file(metadata_path))
+        if metadata is None:
             raise InputError(
-                f"{facts_at} is damaged or was changed by hand: its checksum differs; save the model again"
+                f"{metadata_path} is damaged or was edited: its checksum differs; save the model again"
             )
-        if type(facts.get("format")) is not int:
-            raise damaged(facts_at, "format")
-        if facts["format"] > FORMAT:
-            raise InputError(f"{facts_at} was written by a newer version of fedlap; use that one")
-        content = read_file(tensors_at)
-        if sha256(content).hexdigest() != facts.get("sha256"):
+        if type(metadata.get("format")) is not int:
+            raise invalid_field_error(metadata_path, "format")
+        if metadata["format"] > MODEL_FILE_FORMAT:
+            raise InputError(f"{metadata_path} was written by a newer version of fedlap; upgrade fedlap")
+        if metadata["format"] < MODEL_FILE_FORMAT:
             raise InputError(
-                f"{tensors_at} is damaged, or not the one that {facts_at.name} belongs to; save both again"
+                f"{metadata_path} was written by an older version of fedlap (format {metadata['format']}, "
+                f"expected {MODEL_FILE_FORMAT}); train and save the model again"
             )
-        return tensors_in(content), facts
+        content = read_file(tensors_path)
+        if sha256(content).hexdigest() != metadata.get("sha256"):
+            raise InputError(
+                f"{tensors_path} is damaged or does not match {metadata_path.name}; save the model again"
+            )
+        return parse_tensors(content), metadata
     except OSError as error:
         raise InputError(
-            f"{error.filename or tensors_at} cannot be read ({reason(error)}); a model is two files, "
-            f"{tensors_at.name} and {facts_at.name}"
+            f"{error.filename or tensors_path} cannot be read ({describe_error(error)}); a model "
+            f"consists of two files, {tensors_path.name} and {metadata_path.name}"
         ) from error
     except InputError:
         raise
     except ValueError as error:
-        raise InputError(f"{tensors_at} is no safetensors file ({error}); save the model again") from error
+        raise InputError(
+            f"{tensors_path} is not a safetensors file ({error}); save the model again"
+        ) from error
 
 
-def damaged(path: Path, field: str) -> InputError:
-    """For a file of facts one of whose fields is missing or of another type than was written."""
+def invalid_field_error(path: Path, field: str) -> InputError:
+    """Return the error for a metadata file with a missing or invalid field."""
     return InputError(f"{path} is damaged: it has no valid {field!r}; save the model again")

@@ -1,19 +1,18 @@
-"""Results and data as tables and pictures."""
+"""Tables and figures of results and data."""
 
-from fedlap.report.comparison import Comparison, Outcome, bytes_text
+from fedlap.report.comparison import Comparison, format_bytes
 from fedlap.report.curves import draw_curves
-from fedlap.report.data_summary import Description, draw_clients
+from fedlap.report.data_summary import DataSummary, draw_clients
 from fedlap.report.sweep_figure import draw_sweep
-from fedlap.report.sweep_table import Sweep, shown
+from fedlap.report.sweep_table import Sweep, format_value
 
 __all__ = [
     "Comparison",
-    "Description",
-    "Outcome",
+    "DataSummary",
     "Sweep",
-    "bytes_text",
     "draw_clients",
     "draw_curves",
     "draw_sweep",
-    "shown",
+    "format_bytes",
+    "format_value",
 ]

@@ -1,4 +1,4 @@
-"""Several algorithms over several seeds, in one table."""
+"""Table of several algorithms over several seeds."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -12,93 +12,93 @@ from rich.table import Table
 from rich.text import Text
 
 from fedlap.errors import DivergedError
-from fedlap.report.paired_tests import CONFIDENCE, LEVEL, Lead, leads
-from fedlap.report.verdict import verdict
+from fedlap.experiments.session import RunOutcome
+from fedlap.report.paired_tests import CONFIDENCE, LEVEL, LeaderComparison, compare_leader
+from fedlap.report.verdict import describe_lead
 from fedlap.training.scores import Score
 
-Outcome = list[Score] | DivergedError  # a run's scores, or why it has none
-Runs = Mapping[str, Sequence[Outcome]]  # for each label, for each seed
+OutcomesByRow = Mapping[str, Sequence[RunOutcome]]  # for each label, for each seed
 
-COSTS = ["up a round", "down a round", "ms a round"]
+COST_HEADERS = ["upload/round", "download/round", "ms/round"]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Last-round scores of each row's runs, mean ± std over seeds, who leads, and whether that is shown.
+    """Last-round scores per row, mean ± std over seeds, and a test of the leading row.
 
-    A row is an algorithm here; one in which a seed diverged is shown without scores, and not ranked.
+    A row is an algorithm. A row with a diverged run appears without scores and is not ranked.
     """
 
     data: str
     seeds: list[int]
-    runs: Runs
-    source: str = ""  # the name of the data set, where that is not what it is called here
+    runs: OutcomesByRow
+    source: str = ""  # name of the data set, if it differs from `data`
 
     @property
     def scored_rows(self) -> str:
-        """Rows that scores are taken on."""
+        """Data rows that the scores are computed on."""
         return "test rows"
 
     @property
     def repeats(self) -> str:
-        """Runs of a row, which differ in these."""
+        """Name of what the runs of a row differ in."""
         return "seeds"
 
-    def legend(self) -> str:
-        """The meaning of the columns."""
+    def describe_columns(self) -> str:
+        """Return the meaning of the columns."""
         return (
             f"Pooled: over all {self.scored_rows} together; client mean, client std: over clients; worst "
-            "tenth: mean over the tenth of clients that does worst; up, down: sent by and to all clients "
-            "together; ms: training without evaluation."
+            "tenth: mean over the worst tenth of clients; upload, download: bytes sent by and to all clients "
+            "together; ms: training time without evaluation."
         )
 
-    def fields(self) -> list[str]:
-        """What tells rows apart: headers of the columns before the scores."""
+    def row_headers(self) -> list[str]:
+        """Return the headers of the columns before the scores, which identify a row."""
         return ["algorithm"]
 
-    def cells(self, name: str) -> list[str]:
-        """What a row has in those columns."""
+    def row_cells(self, name: str) -> list[str]:
+        """Return the cells of a row in these columns."""
         return [name]
 
-    def subject(self) -> str:
-        """What the rows have in common."""
+    def describe_subject(self) -> str:
+        """Return a name for what all rows share."""
         return self.data
 
-    def against(self, best: str, other: str) -> str:
-        """What a difference is the difference of."""
+    def describe_difference(self, best: str, other: str) -> str:
+        """Return the text before a difference: the two rows that it compares."""
         return f"{best} − {other} = "
 
-    def finished(self, name: str) -> list[list[Score]]:
-        """The scores of those runs of a row that did not diverge."""
+    def finished_runs(self, name: str) -> list[list[Score]]:
+        """Return the scores of the runs of a row that did not diverge."""
         return [outcome for outcome in self.runs[name] if not isinstance(outcome, DivergedError)]
 
-    def diverged(self, name: str) -> int:
-        """How many runs of a row did."""
-        return len(self.runs[name]) - len(self.finished(name))
+    def count_diverged(self, name: str) -> int:
+        """Count the diverged runs of a row."""
+        return len(self.runs[name]) - len(self.finished_runs(name))
 
     @property
-    def ranked(self) -> list[str]:
-        """The rows of which every run finished."""
-        return [name for name in self.runs if not self.diverged(name)]
+    def ranked_rows(self) -> list[str]:
+        """Rows of which every run finished."""
+        return [name for name in self.runs if not self.count_diverged(name)]
 
     @property
-    def classifies(self) -> bool:
-        """Whether accuracy is what counts; else it is the test loss."""
-        scores = [scores[-1] for name in self.runs for scores in self.finished(name)]
+    def is_classification(self) -> bool:
+        """True if rows are ranked by accuracy, False if by test loss."""
+        scores = [scores[-1] for name in self.runs for scores in self.finished_runs(name)]
         return not scores or scores[0].accuracy is not None
 
     @property
     def headline(self) -> str:
-        """The score that rows are ranked by."""
-        return "accuracy" if self.classifies else "loss"
+        """Name of the score that rows are ranked by."""
+        return "accuracy" if self.is_classification else "loss"
 
-    def last(self, name: str, field: str) -> np.ndarray:
-        """A score at the last round, one value a seed."""
-        return np.array([getattr(scores[-1], field) for scores in self.finished(name)], dtype=float)
+    def final_scores(self, name: str, field: str) -> np.ndarray:
+        """Return a score at the last round, one value per seed."""
+        return np.array([getattr(scores[-1], field) for scores in self.finished_runs(name)], dtype=float)
 
-    def columns(self) -> list[tuple[str, str, float]]:
-        """Header, field of the score, and factor of each column."""
-        if self.classifies:
+    def score_columns(self) -> list[tuple[str, str, float]]:
+        """Return header, field of the score, and factor of each score column."""
+        if self.is_classification:
             return [
                 ("pooled accuracy %", "accuracy", 100.0),
                 ("client mean %", "accuracy_mean", 100.0),
@@ -112,22 +112,26 @@ class Comparison:
             ("client std", "loss_std", 1.0),
         ]
 
-    def rows(self) -> list[list[str]]:
-        """The table's cells."""
-        return [[*self.cells(name), *self._scores(name), *self._costs(name)] for name in self.runs]
-
-    def _scores(self, name: str) -> list[str]:
-        failed, all_ = self.diverged(name), len(self.runs[name])
-        if failed:
-            text = "diverged" if failed == all_ else f"{failed} of {all_} diverged"
-            return [text, *["–"] * (len(self.columns()) - 1)]
+    def table_rows(self) -> list[list[str]]:
+        """Return the cells of the table, row by row."""
         return [
-            _cell(self.last(name, field) * factor, self.classifies) for _, field, factor in self.columns()
+            [*self.row_cells(name), *self._format_scores(name), *self._format_costs(name)]
+            for name in self.runs
         ]
 
-    def costs(self, name: str) -> tuple[float, float, float] | None:
-        """Bytes sent by and to all clients and seconds per round, mean over finished runs, if any."""
-        last = [scores[-1] for scores in self.finished(name)]
+    def _format_scores(self, name: str) -> list[str]:
+        failed, all_ = self.count_diverged(name), len(self.runs[name])
+        if failed:
+            text = "diverged" if failed == all_ else f"{failed} of {all_} diverged"
+            return [text, *["–"] * (len(self.score_columns()) - 1)]
+        return [
+            _format_mean_std(self.final_scores(name, field) * factor, self.is_classification)
+            for _, field, factor in self.score_columns()
+        ]
+
+    def mean_costs(self, name: str) -> tuple[float, float, float] | None:
+        """Return mean upload bytes, download bytes and seconds per round; None if no run finished."""
+        last = [scores[-1] for scores in self.finished_runs(name)]
         if not last:
             return None
         up, down, seconds = np.mean(
@@ -136,35 +140,38 @@ class Comparison:
         )  # fmt: skip
         return float(up), float(down), float(seconds)
 
-    def _costs(self, name: str) -> list[str]:
-        costs = self.costs(name)
+    def _format_costs(self, name: str) -> list[str]:
+        costs = self.mean_costs(name)
         if costs is None:
-            return ["–"] * len(COSTS)
+            return ["–"] * len(COST_HEADERS)
         up, down, seconds = costs
-        return [bytes_text(up), bytes_text(down), f"{1000 * seconds:.1f}"]
+        return [format_bytes(up), format_bytes(down), f"{1000 * seconds:.1f}"]
 
     def headers(self) -> list[str]:
-        """One for each cell of a row."""
-        return [*self.fields(), *(header for header, _, _ in self.columns()), *COSTS]
+        """Return the headers of all columns."""
+        return [*self.row_headers(), *(header for header, _, _ in self.score_columns()), *COST_HEADERS]
 
-    def over(self) -> str:
-        """What numbers are taken over."""
+    def describe_repeats(self) -> str:
+        """Return what the means are taken over."""
         return f"mean ± std over {len(self.seeds)} seeds" if len(self.seeds) > 1 else f"seed {self.seeds[0]}"
 
-    def title(self) -> str:
-        """What the table shows."""
-        rounds = {scores[-1].round for name in self.runs for scores in self.finished(name)}
+    def describe_table(self) -> str:
+        """Return the title of the table."""
+        rounds = {scores[-1].round for name in self.runs for scores in self.finished_runs(name)}
         when = f"round {rounds.pop()}" if len(rounds) == 1 else "the last round"
-        return f"{self.subject()}: {self.scored_rows} after {when}, {self.over()}"
+        return f"{self.describe_subject()}: {self.scored_rows} after {when}, {self.describe_repeats()}"
 
-    def table(self, width: int = 80) -> Table:
-        """For a terminal, below the title; a narrow one gets fewer columns."""
-        # Headers on two lines: the table fits into eighty columns.
-        headers, rows = [header.replace(" ", "\n", 1) for header in self.headers()], self.rows()
+    def build_table(self, width: int = 80) -> Table:
+        """Build the table for a terminal; a narrow terminal gets fewer columns."""
+        # Headers take two lines so that the table fits into 80 columns.
+        headers = [header.replace(" ", "\n", 1).replace("/", "\n/") for header in self.headers()]
+        rows = self.table_rows()
         columns = [[*header.split("\n"), *cells] for header, *cells in zip(headers, *rows, strict=True)]
         widths = [max(map(len, column)) + 1 for column in columns]
-        first = len(self.fields())
-        places = self._places(first, lambda places: sum(widths[place] for place in places) + 1 <= width)
+        first = len(self.row_headers())
+        places = self._choose_columns(
+            first, lambda places: sum(widths[place] for place in places) + 1 <= width
+        )
         table = Table(box=SIMPLE_HEAVY, padding=0, pad_edge=False)
         for place in places:
             if place < first:
@@ -175,88 +182,102 @@ class Comparison:
             table.add_row(*(Text(row[place]) for place in places))
         return table
 
-    def _places(self, first: int, fits: Callable[[list[int]], bool]) -> list[int]:
-        """The most columns that fit: all, without bytes down, without std over clients, the scores alone."""
+    def _choose_columns(self, first: int, fits: Callable[[list[int]], bool]) -> list[int]:
+        """Choose the most columns that fit.
+
+        All of them; else without download; else also without std over clients; else the scores alone.
+        """
         whole, (std, down) = list(range(len(self.headers()))), (first + 3, first + 5)
         fewer = [[place for place in whole if place not in out] for out in ((), (down,), (down, std))]
         return next(filter(fits, fewer), whole[:std])
 
-    def markdown(self) -> str:
-        """For a page or a paper."""
-        first = len(self.fields())
-        lines = [self.headers(), ["---"] * first + ["---:"] * (len(self.headers()) - first), *self.rows()]
+    def render_markdown(self) -> str:
+        """Render title, table, legend and verdict as Markdown."""
+        first = len(self.row_headers())
+        lines = [
+            self.headers(),
+            ["---"] * first + ["---:"] * (len(self.headers()) - first),
+            *self.table_rows(),
+        ]
         table = "\n".join(
             "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
         )
-        return f"{self.title()}\n\n{table}\n\n{self.legend()}\n\n" + "\n".join(self.verdict()) + "\n"
+        return (
+            f"{self.describe_table()}\n\n{table}\n\n{self.describe_columns()}\n\n"
+            + "\n".join(self.describe_verdict())
+            + "\n"
+        )
 
     @property
     def best(self) -> str | None:
-        """The row that leads, among two or more that can be ranked."""
-        means = {name: self.mean(name) for name in self.ranked}
+        """The row with the best mean, if two or more are ranked."""
+        means = {name: self.ranking_score(name) for name in self.ranked_rows}
         if len(means) < 2 or any(math.isnan(mean) for mean in means.values()):
             return None
         return max(means, key=lambda name: means[name])
 
-    def mean(self, name: str) -> float:
-        """The score that a row is ranked by, over seeds; more is better."""
-        return (1 if self.classifies else -1) * float(self.last(name, self.headline).mean())
+    def ranking_score(self, name: str) -> float:
+        """Return the mean over seeds of the headline score, negated for a loss: higher is better."""
+        return (1 if self.is_classification else -1) * float(self.final_scores(name, self.headline).mean())
 
-    def leads(self) -> list[Lead]:
-        """The leader against every other ranked row, over seeds."""
-        scores = {name: self.last(name, self.headline) for name in self.ranked}
-        return [] if self.best is None else leads(scores, self.best)
+    def compare_leader(self) -> list[LeaderComparison]:
+        """Compare the leader with every other ranked row, over seeds."""
+        scores = {name: self.final_scores(name, self.headline) for name in self.ranked_rows}
+        return [] if self.best is None else compare_leader(scores, self.best)
 
-    def verdict(self) -> list[str]:
-        """Who leads, whether a test supports it, the differences seed by seed, and what diverged."""
+    def describe_verdict(self) -> list[str]:
+        """Return the leader, the significance of its lead, all differences, and the diverged rows."""
         best, lines = self.best, []
         if best is not None:
-            against = partial(self.against, best)
-            lines = verdict(best, self.leads(), len(self.seeds), self.classifies, against)
+            against = partial(self.describe_difference, best)
+            lines = describe_lead(
+                best, self.compare_leader(), len(self.seeds), self.is_classification, against
+            )
         for name in self.runs:
-            if failed := self.diverged(name):
+            if failed := self.count_diverged(name):
                 seeds = f" in {failed} of {len(self.seeds)} seeds" if len(self.seeds) > 1 else ""
                 lines.append(f"{name} diverged{seeds} and is not ranked")
         return lines
 
-    def tested(self, named: Callable[[str], Any]) -> dict[str, Any] | None:
-        """For a machine: the leader against every other; differences are in the score's own unit."""
+    def tests_as_dict(self, name_row: Callable[[str], Any]) -> dict[str, Any] | None:
+        """Return the tests of the leader as plain values; differences have the unit of the score."""
         if self.best is None:
             return None
         return {
             "score": self.headline,
             "test": "paired t-test over seeds, two-sided",
             "adjusted": "Holm, over all pairs",
-            "pairs": math.comb(len(self.ranked), 2),
+            "pairs": math.comb(len(self.ranked_rows), 2),
             "confidence": CONFIDENCE,
             "level": LEVEL,
-            "leader": named(self.best),
-            "against": [{"other": named(lead.other), **lead.as_dict()} for lead in self.leads()],
+            "leader": name_row(self.best),
+            "against": [{"other": name_row(lead.other), **lead.as_dict()} for lead in self.compare_leader()],
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """For a machine: every last-round score of every seed, none for one that diverged, and why."""
+        """Return last-round scores of every seed (None if diverged), failures and verdict as plain values."""
         return {
             "data": self.data,
             "source": self.source or self.data,
             "seeds": self.seeds,
-            "algorithms": {name: self.last_scores(name) for name in self.runs},
+            "algorithms": {name: self.final_score_dicts(name) for name in self.runs},
             "diverged": [
-                {"algorithm": name, "seed": seed, "reason": reason} for name, seed, reason in self.failures()
+                {"algorithm": name, "seed": seed, "reason": reason}
+                for name, seed, reason in self.list_failures()
             ],
-            "comparisons": self.tested(str),
-            "verdict": self.verdict(),
+            "comparisons": self.tests_as_dict(str),
+            "verdict": self.describe_verdict(),
         }
 
-    def last_scores(self, name: str) -> list[dict[str, Any] | None]:
-        """A row's last-round scores, seed by seed."""
+    def final_score_dicts(self, name: str) -> list[dict[str, Any] | None]:
+        """Return the last-round scores of a row, seed by seed; None for diverged runs."""
         return [
             None if isinstance(outcome, DivergedError) else outcome[-1].as_dict()
             for outcome in self.runs[name]
         ]
 
-    def failures(self) -> list[tuple[str, int, str]]:
-        """Row, seed and reason of each run that diverged."""
+    def list_failures(self) -> list[tuple[str, int, str]]:
+        """Return row, seed and reason of each diverged run."""
         return [
             (name, seed, str(outcome))
             for name, outcomes in self.runs.items()
@@ -265,8 +286,8 @@ class Comparison:
         ]
 
 
-def _cell(values: np.ndarray, percent: bool) -> str:
-    """Mean ± sample standard deviation, or the one value."""
+def _format_mean_std(values: np.ndarray, percent: bool) -> str:
+    """Format mean ± sample standard deviation, or a single value."""
     if np.isnan(values).any():
         return "–"
     mean = float(values.mean())
@@ -276,8 +297,8 @@ def _cell(values: np.ndarray, percent: bool) -> str:
     return f"{mean:.{digits}f} ± {values.std(ddof=1):.{digits}f}"
 
 
-def bytes_text(number: float) -> str:
-    """A number of bytes, short."""
+def format_bytes(number: float) -> str:
+    """Format a number of bytes with its unit."""
     for unit in ("B", "kB", "MB", "GB"):
         if number < 999.5 or unit == "GB":
             return f"{number:.3g} {unit}" if number else "0"

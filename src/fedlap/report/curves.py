@@ -1,26 +1,26 @@
-"""Accuracy or loss over rounds, as a picture."""
+"""Figure of accuracy or loss over rounds."""
 
 import numpy as np
 
 from fedlap.report.comparison import Comparison
-from fedlap.report.png import blank, png
+from fedlap.report.png import create_figure, render_png
 
 
 def draw_curves(comparison: Comparison) -> bytes:
-    """A PNG: test accuracy and training loss over rounds; bands are one standard deviation over seeds.
+    """Draw test accuracy and training loss over rounds as PNG; bands are one standard deviation over seeds.
 
-    What diverged is not drawn.
+    Diverged rows have a legend entry but no curve.
     """
-    panels = [(comparison.headline, 100.0 if comparison.classifies else 1.0), ("train_loss", 1.0)]
+    panels = [(comparison.headline, 100.0 if comparison.is_classification else 1.0), ("train_loss", 1.0)]
     titles = [
-        "test accuracy %, pooled" if comparison.classifies else "test loss, pooled",
-        "training loss, pooled",
+        "pooled test accuracy %" if comparison.is_classification else "pooled test loss",
+        "pooled training loss",
     ]
-    figure, axes = blank(1, 2, figsize=(10, 4), layout="constrained")
+    figure, axes = create_figure(1, 2, figsize=(10, 4), layout="constrained")
     for axis, (field, factor), title in zip(axes, panels, titles, strict=True):
         for place, name in enumerate(comparison.runs):
-            runs = comparison.finished(name)
-            if name not in comparison.ranked:
+            runs = comparison.finished_runs(name)
+            if name not in comparison.ranked_rows:
                 axis.plot([], [], label=f"{name} (diverged)", color="none")
                 continue
             rounds = [score.round for score in runs[0]]
@@ -28,7 +28,7 @@ def draw_curves(comparison: Comparison) -> bytes:
                 [[getattr(score, field) for score in scores] for scores in runs], dtype=float
             )
             mean, std = values.mean(0), values.std(0, ddof=1) if len(runs) > 1 else 0.0
-            # Curves that coincide stay visible: each later one has wider gaps.
+            # Curves that coincide stay visible because each later one has wider gaps.
             dash = (0, (5, 2 * place)) if place else "-"
             axis.plot(rounds, mean, label=name, linestyle=dash, linewidth=1.8, color=f"C{place}")
             axis.fill_between(rounds, mean - std, mean + std, alpha=0.15, color=f"C{place}")
@@ -37,5 +37,5 @@ def draw_curves(comparison: Comparison) -> bytes:
         axis.grid(alpha=0.3)
     axes[1].set_yscale("log")
     axes[0].legend()
-    figure.suptitle(f"{comparison.data}, {comparison.over()}")
-    return png(figure, powers=True)
+    figure.suptitle(f"{comparison.data}, {comparison.describe_repeats()}")
+    return render_png(figure, powers=True)

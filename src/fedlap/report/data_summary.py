@@ -1,4 +1,4 @@
-"""Who has how much of what: in words and as a picture."""
+"""Rows and labels per client, as text and as a figure."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,14 +9,14 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from fedlap.data.federation import Federation
-from fedlap.report.png import blank, png
+from fedlap.report.png import create_figure, render_png
 
-MOST_COLUMNS = 2_000  # of the picture, which is 1,000 pixels wide
+MAX_COLUMNS = 2_000  # of the figure, which is 1,000 pixels wide
 
 
 @dataclass(frozen=True, eq=False)
-class Description:
-    """The size and make-up of a federation."""
+class DataSummary:
+    """Sizes and labels of a federation."""
 
     title: str
     clients: tuple[str, ...]
@@ -24,26 +24,28 @@ class Description:
     labels: tuple[str, ...] | None
     train: Int64[Tensor, "client"]
     test: Int64[Tensor, "client"]
-    held: Int64[Tensor, "client label"] | None  # rows of each label; None where targets are real numbers
+    label_counts: Int64[Tensor, "client label"] | None  # None where targets are real numbers
     remarks: list[str]
 
     @staticmethod
-    def of(title: str, federation: Federation) -> "Description":
-        """Counted once."""
-        held = None
+    def of(title: str, federation: Federation) -> "DataSummary":
+        """Count the rows of a federation."""
+        label_counts = None
         if federation.labels is not None:
-            held = torch.zeros(len(federation.clients), len(federation.labels), dtype=torch.int64)
+            label_counts = torch.zeros(len(federation.clients), len(federation.labels), dtype=torch.int64)
             for part in (federation.train, federation.test):
-                held.index_put_((part.owner(), part.y), torch.ones_like(part.y), accumulate=True)
-        return Description(
+                label_counts.index_put_(
+                    (part.find_owners(), part.y), torch.ones_like(part.y), accumulate=True
+                )
+        return DataSummary(
             title,
             federation.clients,
             federation.inputs,
             federation.labels,
             federation.train.count,
             federation.test.count,
-            held,
-            federation.remarks(),
+            label_counts,
+            federation.list_warnings(),
         )
 
     @property
@@ -52,7 +54,7 @@ class Description:
         return self.train + self.test
 
     def as_dict(self) -> dict[str, Any]:
-        """For machines; the standard deviation is that of these clients as a whole population."""
+        """Return the summary as plain values; the standard deviation is that of a population (divisor N)."""
         rows = self.rows.double()
         return {
             "data": self.title,
@@ -66,39 +68,39 @@ class Description:
             "rows_max": int(rows.max()),
             "features": list(self.features),
             "labels": None
-            if self.labels is None or self.held is None
-            else dict(zip(self.labels, self.held.sum(0).tolist(), strict=True)),
+            if self.labels is None or self.label_counts is None
+            else dict(zip(self.labels, self.label_counts.sum(0).tolist(), strict=True)),
             "remarks": self.remarks,
         }
 
-    def lines(self) -> list[str]:
-        """For people."""
+    def format_lines(self) -> list[str]:
+        """Return the summary as lines of text."""
         about = self.as_dict()
         shape = "×".join(map(str, self.features))
         lines = [
-            f"data      {self.title}",
-            f"clients   {about['clients']:,}",
-            f"rows      {about['rows']:,}: {about['train_rows']:,} for training, "
+            f"data        {self.title}",
+            f"clients     {about['clients']:,}",
+            f"rows        {about['rows']:,}: {about['train_rows']:,} for training, "
             f"{about['test_rows']:,} for testing",
-            f"a client  {about['rows_mean']:,.1f} rows on average, standard deviation "
+            f"per client  {about['rows_mean']:,.1f} rows on average, standard deviation "
             f"{about['rows_std']:,.2f}, from {about['rows_min']:,} to {about['rows_max']:,}",
-            f"features  {shape}",
+            f"features    {shape}",
         ]
         if about["labels"] is None:
-            lines.append("targets   real numbers")
+            lines.append("targets     real numbers")
         else:
             shown = [f"{name}: {count:,}" for name, count in list(about["labels"].items())[:20]]
             more = len(about["labels"]) - len(shown)
-            lines.append(f"labels    {', '.join(shown)}{f' and {more} more' if more else ''}")
-        return lines + [f"note      {remark}" for remark in self.remarks]
+            lines.append(f"labels      {', '.join(shown)}{f' and {more} more' if more else ''}")
+        return lines + [f"note        {remark}" for remark in self.remarks]
 
 
-def draw_clients(description: Description) -> bytes:
-    """A PNG: rows of each client, and below, where there are labels, how many it has of each."""
-    held, labels = description.held, description.labels
-    panels = 1 if held is None or labels is None else 2
+def draw_clients(description: DataSummary) -> bytes:
+    """Draw the rows of each client as PNG and, where there are labels, the rows per label below."""
+    label_counts, labels = description.label_counts, description.labels
+    panels = 1 if label_counts is None or labels is None else 2
     height = 2.2 if panels == 1 else 2.2 + min(6.0, 0.8 + 0.25 * len(labels or ()))
-    figure, axes = blank(
+    figure, axes = create_figure(
         panels,
         1,
         figsize=(10, height),
@@ -107,8 +109,8 @@ def draw_clients(description: Description) -> bytes:
         squeeze=False,
         height_ratios=[2.2, height - 2.2][:panels],
     )
-    # More columns than pixels take long to draw and cannot be seen: neighbours are drawn as their mean.
-    together = -(-len(description.clients) // MOST_COLUMNS)
+    # More columns than pixels are slow to draw and invisible, so neighbouring clients are averaged.
+    together = -(-len(description.clients) // MAX_COLUMNS)
     begin = np.arange(0, len(description.clients), together)
     per_column = np.diff([*begin, len(description.clients)])
     top = axes[0, 0]
@@ -121,9 +123,9 @@ def draw_clients(description: Description) -> bytes:
     top.set_ylabel("rows")
     top.margins(x=0)
     figure.legend(fontsize="small", ncols=2, loc="outside upper right")
-    if held is not None and labels is not None:
+    if label_counts is not None and labels is not None:
         below = axes[1, 0]
-        shown = np.add.reduceat(held.numpy(), begin).T / per_column
+        shown = np.add.reduceat(label_counts.numpy(), begin).T / per_column
         shown[shown == 0] = np.nan
         image = below.imshow(shown, aspect="auto", interpolation="nearest", cmap="viridis_r", vmin=0)
         step = max(1, -(-len(labels) // 30))
@@ -132,6 +134,8 @@ def draw_clients(description: Description) -> bytes:
     step = max(1, -(-len(begin) // 30))
     names = [description.clients[place] for place in begin[::step]]
     axes[-1, 0].set_xticks(range(0, len(begin), step), names, rotation=90, fontsize="small")
-    axes[-1, 0].set_xlabel("client" if together == 1 else f"client (each column: the mean of {together})")
+    axes[-1, 0].set_xlabel(
+        "client" if together == 1 else f"client (columns are means over {together} clients)"
+    )
     figure.suptitle(f"{description.title}: {len(description.clients)} clients")
-    return png(figure)
+    return render_png(figure)

@@ -1,4 +1,4 @@
-"""Where the vertices of a graph are drawn."""
+"""Layout of a graph: positions of its vertices in a figure."""
 
 import numpy as np
 from jaxtyping import Float64
@@ -7,29 +7,31 @@ from scipy.sparse import csr_array, diags_array, eye_array
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
-from fedlap.graph.description import RESTARTS
+from fedlap.graph.description import EIGEN_RESTARTS
 from fedlap.graph.weights import DENSE_UP_TO
 
-SPRINGS_UP_TO = 500  # vertices of a component; above it two eigenvectors are the positions
-ITERATIONS = 200  # of the springs
+SPRINGS_UP_TO = 500  # vertices of a component; larger ones use two eigenvectors as positions
+ITERATIONS = 200  # of the spring layout
 
-Places = Float64[np.ndarray, "vertex 2"]
-
-
-def layout(matrix: csr_array) -> Places:
-    """Neighbours near each other; components side by side, each on ground that goes with its size."""
-    part = connected_components(matrix, directed=False)[1]
-    own = np.split(np.argsort(part, kind="stable"), np.cumsum(np.bincount(part))[:-1])
-    own.sort(key=len, reverse=True)
-    at = np.empty((matrix.shape[0], 2))
-    radii = np.sqrt([len(some) for some in own])
-    for some, radius, centre in zip(own, radii, _packed(radii), strict=True):
-        at[some] = centre + 0.85 * radius * _connected(csr_array(matrix[some][:, some]))
-    return at
+Positions = Float64[np.ndarray, "vertex 2"]
 
 
-def _packed(radii: Float64[np.ndarray, "_"]) -> Places:
-    """Centres of circles of these radii, the largest first, in lines of about the same length."""
+def compute_layout(matrix: csr_array) -> Positions:
+    """Compute positions: neighbours close together, components side by side with area by size."""
+    component = connected_components(matrix, directed=False)[1]
+    components = np.split(np.argsort(component, kind="stable"), np.cumsum(np.bincount(component))[:-1])
+    components.sort(key=len, reverse=True)
+    positions = np.empty((matrix.shape[0], 2))
+    radii = np.sqrt([len(members) for members in components])
+    for members, radius, centre in zip(components, radii, _pack_circles(radii), strict=True):
+        positions[members] = centre + 0.85 * radius * _layout_component(
+            csr_array(matrix[members][:, members])
+        )
+    return positions
+
+
+def _pack_circles(radii: Float64[np.ndarray, "_"]) -> Positions:
+    """Return centres of circles of the given radii, largest first, in lines of similar length."""
     width = max(2 * radii[0], 1.25 * np.sqrt(np.square(2 * radii).sum()))
     centres, x, y, height = [], 0.0, 0.0, 2 * radii[0]
     for radius in radii:
@@ -40,46 +42,46 @@ def _packed(radii: Float64[np.ndarray, "_"]) -> Places:
     return np.array(centres)
 
 
-def _connected(matrix: csr_array) -> Places:
-    """Of a connected graph, within the unit circle."""
-    if matrix.shape[0] <= 2:  # which have no two eigenvectors beside the constant one
+def _layout_component(matrix: csr_array) -> Positions:
+    """Compute positions of a connected graph within the unit circle."""
+    if matrix.shape[0] <= 2:  # too few for two eigenvectors after the constant one
         return np.array([[[0.0, 0.0]], [[-0.5, 0.0], [0.5, 0.0]]][matrix.shape[0] - 1])
-    at = _spectral(matrix)
+    positions = _spectral_layout(matrix)
     if matrix.shape[0] <= SPRINGS_UP_TO:
-        at = _springs(matrix, at)
-    at = at - at.mean(0)
-    return np.asarray(at / np.sqrt(np.square(at).sum(1)).max())
+        positions = _spring_layout(matrix, positions)
+    positions = positions - positions.mean(0)
+    return np.asarray(positions / np.sqrt(np.square(positions).sum(1)).max())
 
 
-def _spectral(matrix: csr_array) -> Places:
-    """Two slow eigenvectors of the random walk on the graph; the slowest one is constant."""
+def _spectral_layout(matrix: csr_array) -> Positions:
+    """Return the two slowest non-constant eigenvectors of the random walk on the graph."""
     root = 1 / np.sqrt(np.asarray(matrix.sum(axis=1)).ravel())
     left = csr_array(eye_array(len(root)) - diags_array(root) @ matrix @ diags_array(root))
     if matrix.shape[0] <= DENSE_UP_TO:
         vectors = eigh(left.toarray(), subset_by_index=(1, 2))[1]
     else:
-        vectors = _iterated(left, 1 / root)
+        vectors = _iterate_eigenvectors(left, 1 / root)
     return np.asarray(vectors * root[:, None])
 
 
-def _iterated(left: csr_array, first: Float64[np.ndarray, "vertex"]) -> Places:
-    """The two eigenvectors of a large graph beside the first; nearly, which is enough for a picture."""
+def _iterate_eigenvectors(left: csr_array, first: Float64[np.ndarray, "vertex"]) -> Positions:
+    """Return eigenvectors two and three of a large graph, to a tolerance that suffices for a figure."""
     first = first / np.linalg.norm(first)
     moved = LinearOperator(left.shape, lambda v: left @ v + 2 * first * (first @ v), dtype=float)
-    start = np.cos(np.arange(left.shape[0]))  # fixed, so that the same graph always gives the same picture
+    start = np.cos(np.arange(left.shape[0]))  # fixed, so that equal graphs give equal figures
     try:
-        found = eigsh(moved, k=2, which="SA", v0=start, ncv=40, tol=1e-2, maxiter=RESTARTS)
+        found = eigsh(moved, k=2, which="SA", v0=start, ncv=40, tol=1e-2, maxiter=EIGEN_RESTARTS)
         return np.asarray(found[1])
-    except ArpackNoConvergence:  # a graph that is nearly cut in two, which is cheap to factor
+    except ArpackNoConvergence:  # a nearly disconnected graph is cheap to factor
         return np.asarray(eigsh(left.tocsc(), k=3, sigma=-1e-9, v0=start)[1][:, 1:])
 
 
-def _springs(matrix: csr_array, start: Places) -> Places:
-    """Edges as springs, from these positions on."""
+def _spring_layout(matrix: csr_array, start: Positions) -> Positions:
+    """Move vertices by springs along edges, starting from the given positions."""
     import networkx  # type: ignore[import-untyped]
 
     graph = networkx.from_scipy_sparse_array(matrix)
-    # Those that eigenvectors do not tell apart are told apart by a circle.
+    # A circle separates vertices that have equal eigenvector entries.
     angle = 2 * np.pi * np.arange(len(start)) / len(start)
     spread = start / np.abs(start).max() + 0.3 * np.stack([np.cos(angle), np.sin(angle)], 1)
     found = networkx.spring_layout(graph, pos=dict(enumerate(spread)), iterations=ITERATIONS, seed=0)

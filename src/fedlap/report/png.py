@@ -1,24 +1,24 @@
-"""Figures, drawn without a screen, as bytes. Matplotlib is loaded with the first: few commands draw any."""
+"""Figures as PNG bytes, drawn without a screen. Matplotlib loads with the first figure: few commands draw."""
 
 import io
 import warnings
 from typing import Any
 
 
-def blank(*size: int, **how: Any) -> tuple[Any, Any]:
-    """A figure and its axes, as `pyplot.subplots` makes them."""
+def create_figure(*size: int, **options: Any) -> tuple[Any, Any]:
+    """Create a figure and its axes with the arguments of `pyplot.subplots`."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    return pyplot.subplots(*size, **how)
+    return pyplot.subplots(*size, **options)
 
 
-def png(figure: Any, powers: bool = False) -> bytes:
-    """A figure as a PNG; names in it may hold letters that the font has not.
+def render_png(figure: Any, powers: bool = False) -> bytes:
+    """Render a figure as PNG and close it; letters that the font lacks raise no warning.
 
-    They may hold dollar signs, too, unless an axis writes powers of ten, which need them for themselves.
+    Dollar signs in names are plain text, unless `powers`: powers of ten on an axis need math mode.
     """
     from matplotlib import pyplot
     from matplotlib.text import Text

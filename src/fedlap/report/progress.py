@@ -1,4 +1,4 @@
-"""How far a stack of runs is: a moving bar on a terminal, a few plain lines elsewhere."""
+"""Progress of stacks of runs: a progress bar on a terminal, a few plain lines elsewhere."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,35 +10,35 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fedlap.training.scores import Score
 
-Told = tuple[Callable[[int, Score], None], Callable[[Sequence[int], int], None]]
+RunCallbacks = tuple[Callable[[int, Score], None], Callable[[Sequence[int], int], None]]
 
 
-class Pace:
-    """What is known so far of the runs that are trained together."""
+class StackProgress:
+    """Rounds and latest scores of the stack of runs in training."""
 
     def __init__(self) -> None:
         self.places: list[int] = []
         self.scores: dict[int, Score] = {}
-        self.began = self.told = time.perf_counter()
-        self.before = 0  # rounds that were done before
+        self.started_at = self.last_round_at = time.perf_counter()
+        self.rounds_before = 0  # rounds that a resumed stack had done
 
     def on_score(self, place: int, score: Score) -> None:
-        """Take note of a run's score."""
+        """Store a run's score."""
         self.scores[place] = score
 
     def on_round(self, places: Sequence[int], done: int) -> None:
-        """Take note of a round; the first of a stack began when the stack before it ended."""
+        """Count a round; the first round of a stack started when the stack before it ended."""
         if list(places) != self.places:
-            self.places, self.began, self.before = list(places), self.told, done - 1
-        self.told = time.perf_counter()
+            self.places, self.started_at, self.rounds_before = list(places), self.last_round_at, done - 1
+        self.last_round_at = time.perf_counter()
 
-    def state(self, done: int) -> str:
-        """What is reached, and the pace."""
-        pace = (done - self.before) / max(1e-9, time.perf_counter() - self.began)
-        return f"{self._reached()}{pace:.3g} rounds/s"
+    def describe(self, done: int) -> str:
+        """Return the median score and the rounds per second."""
+        rate = (done - self.rounds_before) / max(1e-9, time.perf_counter() - self.started_at)
+        return f"{self._describe_scores()}{rate:.3g} rounds/s"
 
-    def _reached(self) -> str:
-        """The middle one of the last scores; runs that diverged have none of this round."""
+    def _describe_scores(self) -> str:
+        """Return the median of the latest scores; diverged runs have none for this round."""
         last = [self.scores[place] for place in self.places if place in self.scores]
         last = [score for score in last if score.round == max(other.round for other in last)]
         accuracy = [score.accuracy for score in last if score.accuracy is not None]
@@ -51,26 +51,29 @@ class Pace:
 
 
 @contextmanager
-def progress(
+def show_progress(
     console: Console,
     stacks: Sequence[Sequence[int]],
     name: Callable[[Sequence[int]], str],
     rounds: Callable[[Sequence[int]], int],
-) -> Iterator[Told]:
-    """Functions for each score and each round of stacks of runs; about five lines where nothing can move."""
-    pace = Pace()
+) -> Iterator[RunCallbacks]:
+    """Yield callbacks for each score and each round of stacks of runs.
+
+    They move a progress bar on a terminal and print about five lines elsewhere.
+    """
+    state = StackProgress()
     if not console.is_terminal or console.is_dumb_terminal:
 
-        def line(places: Sequence[int], done: int) -> None:
-            pace.on_round(places, done)
+        def print_line(places: Sequence[int], done: int) -> None:
+            state.on_round(places, done)
             all_ = rounds(places)
             if done % max(1, all_ // max(1, 5 // len(stacks))) == 0 or done == all_:
                 console.print(
-                    f"{name(places)}  round {done}/{all_}  {pace.state(done)}",
+                    f"{name(places)}  round {done}/{all_}  {state.describe(done)}",
                     highlight=False, markup=False, soft_wrap=True,
                 )  # fmt: skip
 
-        yield pace.on_score, line
+        yield state.on_score, print_line
         return
     columns = (
         TextColumn("{task.fields[name]}", markup=False),
@@ -82,10 +85,10 @@ def progress(
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=rounds(stacks[0]), name=name(stacks[0]), state="")
 
-        def move(places: Sequence[int], done: int) -> None:
-            if pace.places and list(places) != pace.places:
+        def move_bar(places: Sequence[int], done: int) -> None:
+            if state.places and list(places) != state.places:
                 bar.reset(task, total=rounds(places), name=name(places), state="")
-            pace.on_round(places, done)
-            bar.update(task, completed=done, state=pace.state(done))
+            state.on_round(places, done)
+            bar.update(task, completed=done, state=state.describe(done))
 
-        yield pace.on_score, move
+        yield state.on_score, move_bar

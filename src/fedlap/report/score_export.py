@@ -1,4 +1,4 @@
-"""Scores as a table for other programs: CSV or Parquet."""
+"""Export of scores as CSV or Parquet."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -11,15 +11,15 @@ from fedlap.training.scores import Score
 
 
 def write_scores(scores: Sequence[Score], to: Path) -> None:
-    """One row a score, one column for each of its fields, to the last digit; what there is none of is empty.
+    """Write one row per score and one column per field, at full precision; missing values are empty.
 
-    The name says the format: .csv or .parquet.
+    The extension of `to` selects the format: .csv or .parquet.
     """
     write_file(to, _content(scores, to))
 
 
 def _content(scores: Sequence[Score], to: Path) -> bytes:
-    import pandas  # here, since nothing else of a report needs it
+    import pandas  # imported here because no other part of a report needs it
 
     kinds = {field.name: "int64" if field.type is int else "float64" for field in fields(Score)}
     frame = pandas.DataFrame([score.as_dict() for score in scores], columns=list(kinds)).astype(kinds)
@@ -32,8 +32,8 @@ def _content(scores: Sequence[Score], to: Path) -> bytes:
                 frame.to_parquet(file, index=False)
             except ImportError as error:
                 raise InputError(
-                    f"{str(to)!r}: writing Parquet needs pyarrow: pip install 'fedlap[parquet]', or .csv"
+                    f"{str(to)!r}: Parquet needs pyarrow; run pip install 'fedlap[parquet]', or use .csv"
                 ) from error
             return file.getvalue()
         case _:
-            raise InputError(f"{str(to)!r}: scores are written as .csv or .parquet; let the name end so")
+            raise InputError(f"{str(to)!r}: unsupported extension {to.suffix!r}; use .csv or .parquet")

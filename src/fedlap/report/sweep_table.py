@@ -1,4 +1,4 @@
-"""Values of settings over several seeds, in one table."""
+"""Table of values of settings over several seeds."""
 
 import json
 from collections.abc import Mapping
@@ -7,90 +7,99 @@ from typing import Any
 
 from fedlap.report.comparison import Comparison
 
-LARGEST = {"sample": 1.0}  # beyond which there is nothing to try; below zero there never is
+UPPER_LIMITS = {"sample": 1.0}  # largest valid values; no field has values below zero
 
 
 @dataclass(frozen=True)
 class Sweep(Comparison):
     """A comparison whose rows are values of varied fields."""
 
-    names: tuple[str, ...] = ()  # of the fields
-    values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # of them, for each row
+    field_names: tuple[str, ...] = ()  # of the varied settings
+    values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # of the varied settings, per row
     algorithms: tuple[str, ...] = ()
 
-    def fields(self) -> list[str]:
-        """The varied fields, a column each."""
-        return list(self.names)
+    def row_headers(self) -> list[str]:
+        """Return the varied settings, one column each."""
+        return list(self.field_names)
 
-    def cells(self, name: str) -> list[str]:
-        """Their values."""
-        return [shown(value) for value in self.values[name]]
+    def row_cells(self, name: str) -> list[str]:
+        """Return the values of a row."""
+        return [format_value(value) for value in self.values[name]]
 
-    def subject(self) -> str:
-        """The algorithm and the data; an algorithm that is varied is in the rows."""
+    def describe_subject(self) -> str:
+        """Return the algorithm and the data; a varied algorithm is in the rows instead."""
         return f"{self.algorithms[0]} on {self.data}" if len(self.algorithms) == 1 else self.data
 
-    def against(self, best: str, other: str) -> str:
-        """Values are not written with a minus between: it would look like arithmetic."""
+    def describe_difference(self, best: str, other: str) -> str:
+        """Return the other row alone: `lr = 0.1 − lr = 0.2` would look like arithmetic."""
         return f"against {other}: "
 
-    def tried(self, place: int) -> list[Any]:
-        """The values of one field, in the order given."""
-        return list({shown(values[place]): values[place] for values in self.values.values()}.values())
+    def list_values(self, place: int) -> list[Any]:
+        """Return the distinct values of one setting, in the order of the rows."""
+        return list({format_value(values[place]): values[place] for values in self.values.values()}.values())
 
-    def numeric(self, place: int) -> bool:
-        """Whether all values of one field are numbers."""
-        return all(isinstance(v, int | float) and not isinstance(v, bool) for v in self.tried(place))
+    def is_numeric(self, place: int) -> bool:
+        """Return True if all values of one setting are numbers."""
+        return all(isinstance(v, int | float) and not isinstance(v, bool) for v in self.list_values(place))
 
-    def verdict(self) -> list[str]:
-        """What leads, by how much, and where it may be worth to look further."""
-        return super().verdict() + self._at_edges()
+    def describe_verdict(self) -> list[str]:
+        """Return the verdict of a comparison, and the best values that lie at an edge of the grid."""
+        return super().describe_verdict() + self._describe_edges()
 
-    def _at_edges(self) -> list[str]:
-        """A line for each field whose best value is the smallest or the largest of three or more numbers."""
+    def _describe_edges(self) -> list[str]:
+        """Return a line per setting whose best value is the smallest or largest of three or more numbers."""
         best, lines = self.best, []
-        for place, name in enumerate(self.names):
-            tried = self.tried(place)
-            if best is None or len(tried) < 3 or not self.numeric(place):
+        for place, name in enumerate(self.field_names):
+            tried = self.list_values(place)
+            if best is None or len(tried) < 3 or not self.is_numeric(place):
                 continue
             value, edges = self.values[best][place], (min(tried), max(tried))
-            inner = [self.mean(row) for row in self.ranked if self.values[row][place] not in edges]
-            if value not in edges or value == 0 or value == LARGEST.get(name) or self.mean(best) in inner:
+            inner = [
+                self.ranking_score(row) for row in self.ranked_rows if self.values[row][place] not in edges
+            ]
+            if (
+                value not in edges
+                or value == 0
+                or value == UPPER_LIMITS.get(name)
+                or self.ranking_score(best) in inner
+            ):
                 continue
             size, more = ("largest", "larger") if value == edges[1] else ("smallest", "smaller")
-            lines.append(f"the best {name} is the {size} tried; try {more} ones")
+            lines.append(f"the best {name} is the {size} value tried; try {more} values")
         return lines
 
     def as_dict(self) -> dict[str, Any]:
-        """For a machine: every last-round score of every seed, none for one that diverged, and why."""
+        """Return last-round scores of every seed (None if diverged), failures and verdict as plain values."""
 
-        def named(row: str) -> dict[str, Any]:
+        def name_values(row: str) -> dict[str, Any]:
             plain: dict[str, Any] = json.loads(json.dumps(self.values[row], default=str))
-            return dict(zip(self.names, plain, strict=True))
+            return dict(zip(self.field_names, plain, strict=True))
 
         return {
             "data": self.data,
             "source": self.source or self.data,
             "algorithms": list(self.algorithms),
-            "fields": list(self.names),
+            "fields": list(self.field_names),
             "seeds": self.seeds,
-            "runs": [{"values": named(row), "scores": self.last_scores(row)} for row in self.runs],
-            "diverged": [
-                {"values": named(row), "seed": seed, "reason": reason}
-                for row, seed, reason in self.failures()
+            "runs": [
+                {"values": name_values(row), "scores": self.final_score_dicts(row)} for row in self.runs
             ],
-            "best": None if self.best is None else named(self.best),
-            "comparisons": self.tested(named),
-            "verdict": self.verdict(),
+            "diverged": [
+                {"values": name_values(row), "seed": seed, "reason": reason}
+                for row, seed, reason in self.list_failures()
+            ],
+            "best": None if self.best is None else name_values(self.best),
+            "comparisons": self.tests_as_dict(name_values),
+            "verdict": self.describe_verdict(),
         }
 
 
-def shown(value: Any) -> str:
-    """A value as it is written in a table; different numbers are never written alike."""
+def format_value(value: Any) -> str:
+    """Format a value for a table; different numbers have different texts."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
         return f"{value:g}" if float(f"{value:g}") == value else repr(value)
     if isinstance(value, dict):
-        return ", ".join(f"{key} = {shown(each)}" for key, each in value.items())
+        return ", ".join(f"{key} = {format_value(item)}" for key, item in value.items())
     return str(value)

@@ -1,93 +1,109 @@
-"""What the theorems say of a run, in words."""
+"""Results of the theorems for a run, in words."""
 
 from typing import Any
 
-from fedlap.theory import Study
+from fedlap.theory import RunAnalysis
 
-ABOUT = {
+CURVATURE_ORIGINS = {
     "exact": "exact: the loss is quadratic",
-    "bound": "bounds over all W: α is l2, β half of the largest eigenvalue of a client's rows, and l2",
-    "at a point": "eigenvalues of the Hessians there, but for directions that change no answer",
-    "estimate": "by power iteration at a few points: no bound",
+    "bound": "bounds over all W: α is l2; β is l2 plus half of the largest eigenvalue of a client's rows",
+    "at a point": "eigenvalues of the Hessians there, except directions that change no prediction",
+    "estimate": "power iteration at a few points; not a bound",
 }
 
 
-def in_words(made: Study, said: dict[str, Any]) -> list[str]:
-    """Constants, both theorems, and what was measured, line by line."""
-    problem, c = made.problem, made.constants
-    rows = "all rows" if problem.full else f"{problem.clients.batch} rows"
-    work = f"R = {problem.work.repeats} {'passes' if problem.work.epochs else 'steps'} on {rows}"
+def describe_study(study: RunAnalysis, facts: dict[str, Any]) -> list[str]:
+    """Return the constants, both theorems and the measured values as lines."""
+    problem, c = study.problem, study.constants
+    rows = "all rows" if problem.is_full_batch else f"{problem.clients.batch} rows"
+    work = f"R = {problem.local_work.repeats} {'passes' if problem.local_work.epochs else 'steps'} on {rows}"
     names = {"optimum": "W*", "start": "W⁰", "last": "the last W"}
-    sigma1 = ", ".join(f"{number(value)} at {names[at]}" for at, value in made.sigma1.items())
-    sigma2 = "" if made.theorem1 is None else f"{number(made.theorem1.constants.sigma2)} = ‖∇F(W*)‖, "
-    lemma = "none, since ηρ ≤ 2β" if made.lemma is None else number(made.lemma)
-    bent, local = made.curvature, made.local
-    shown = [
-        f"{said['run']}: N = {problem.size}, S = {problem.sampled}, {work}, μ = {problem.algorithm.lr:g}, "
+    sigma1 = ", ".join(f"{format_number(value)} at {names[at]}" for at, value in study.sigma1.items())
+    sigma2 = (
+        "" if study.theorem1 is None else f"{format_number(study.theorem1.constants.sigma2)} = ‖∇F(W*)‖, "
+    )
+    lemma = "none, since ηρ ≤ 2β" if study.lemma1_sigma2 is None else format_number(study.lemma1_sigma2)
+    curvature, local = study.curvature, study.curvature_at_optimum
+    lines = [
+        f"{facts['run']}: N = {problem.size}, S = {problem.sampled}, {work}, μ = {problem.algorithm.lr:g}, "
         f"μ̃ = μR = {problem.step:g}, η = {problem.strength:g}",
-        f"  α {number(bent.alpha)}, β {number(bent.beta)} ({ABOUT[bent.origin]})",
+        f"  α {format_number(curvature.alpha)}, β {format_number(curvature.beta)} "
+        f"({CURVATURE_ORIGINS[curvature.origin]})",
     ]
-    if local is not None and bent.origin != "exact":
-        shown.append(f"  at W*: {number(local.alpha)} to {number(local.beta)} ({ABOUT[local.origin]})")
-    shown += [
-        f"  ρ {number(problem.graph.rho)}, λ₂ {number(problem.graph.lambda2)}, ηρ {number(c.coupling)}, "
-        f"β_J = β + ηρ {number(c.beta_j)}, κ = β_J/α {number(c.condition)}",
+    if local is not None and curvature.origin != "exact":
+        lines.append(
+            f"  at W*: {format_number(local.alpha)} to {format_number(local.beta)} "
+            f"({CURVATURE_ORIGINS[local.origin]})"
+        )
+    lines += [
+        f"  ρ {format_number(problem.graph.rho)}, λ₂ {format_number(problem.graph.lambda2)}, "
+        f"ηρ {format_number(c.coupling)}, β_J = β + ηρ {format_number(c.beta_j)}, "
+        f"κ = β_J/α {format_number(c.condition)}",
         f"  σ₁ {sigma1}; the largest is used",
-        f"  σ₂ {sigma2}{number(c.sigma2)} along the run (of Lemma 1, which is false: {lemma})",
-        *_first(made, said),
-        *_second(made, said),
+        f"  σ₂ {sigma2}{format_number(c.sigma2)} along the run (of Lemma 1, which is false: {lemma})",
+        *_describe_theorem1(study, facts),
+        *_describe_theorem2(study, facts),
     ]
-    reasons = made.outside()
-    return [*shown, *(["Outside both theorems in any case: " + "; ".join(reasons) + "."] if reasons else [])]
+    reasons = study.list_violations()
+    return [*lines, *(["Outside both theorems in any case: " + "; ".join(reasons) + "."] if reasons else [])]
 
 
-def _first(made: Study, said: dict[str, Any]) -> list[str]:
-    theorem, best, problem = made.theorem1, made.optimum, made.problem
+def _describe_theorem1(study: RunAnalysis, facts: dict[str, Any]) -> list[str]:
+    theorem, best, problem = study.theorem1, study.optimum, study.problem
     if theorem is None or best is None:
-        why = "the losses are not convex" if not problem.linear else "α = 0; give the model an l2 above zero"
+        why = (
+            "the losses are not convex"
+            if not problem.is_linear
+            else "α = 0; set an l2 above zero for the model"
+        )
         return [f"Theorem 1 does not hold here: {why}."]
-    (_, begun), (_, ended) = said["gaps"][0], said["gaps"][-1]
+    (_, begun), (_, ended) = facts["gaps"][0], facts["gaps"][-1]
     largest = theorem.largest_step
     parts = {"p": theorem.p, "q": theorem.q, "C₁": theorem.c1, "C₂": theorem.c2}
     return [
-        f"Theorem 1: μ̃ ≤ μ̃₁ = {number(largest)} ({_listed(parts)}); {_place(problem.step, largest)}",
-        f"  stated from T = {number(theorem.least_rounds)} rounds on; J(W̃) − J* ≤ {number(said['accuracy'])} "
-        f"after {number(said['rounds_for_accuracy'])} rounds of step {number(said['step_for_accuracy'])}",
-        f"  bound on J(W̃) − J* after {said['rounds']} rounds of step {number(min(problem.step, largest))}: "
-        f"{number(said['bound'])}",
+        f"Theorem 1: μ̃ ≤ μ̃₁ = {format_number(largest)} ({_format_values(parts)}); "
+        f"{_compare_step(problem.step, largest)}",
+        f"  valid from T = {format_number(theorem.least_rounds)} rounds; "
+        f"J(W̃) − J* ≤ {format_number(facts['accuracy'])} after "
+        f"{format_number(facts['rounds_for_accuracy'])} rounds of step "
+        f"{format_number(facts['step_for_accuracy'])}",
+        f"  bound on J(W̃) − J* after {facts['rounds']} rounds of step "
+        f"{format_number(min(problem.step, largest))}: {format_number(facts['bound'])}",
         f"  measured: J* = {best.value:.8g} (‖∇J‖ there {best.residual:.1e} of that at zero), J(W) − J* from "
-        f"{number(begun)} to {number(ended)}",
-        f"  rate a round: {number(said['rate'])} measured, {number(said['rate_of_theorem1'])} = μ̃τα/4 in the "
-        "theorem's weights",
-        *([f"  picture: {said['picture']}"] if "picture" in said else []),
+        f"{format_number(begun)} to {format_number(ended)}",
+        f"  rate per round: {format_number(facts['rate'])} measured, "
+        f"{format_number(facts['rate_of_theorem1'])} = μ̃τα/4 in the theorem's weights",
+        *([f"  figure: {facts['picture']}"] if "picture" in facts else []),
     ]
 
 
-def _second(made: Study, said: dict[str, Any]) -> list[str]:
-    theorem = made.theorem2
+def _describe_theorem2(study: RunAnalysis, facts: dict[str, Any]) -> list[str]:
+    theorem = study.theorem2
     largest = theorem.largest_step
     parts = {"u": theorem.u, "v": theorem.v, "C₃": theorem.c3, "C₄": theorem.c4}
-    seen = "" if said["mean_slope"] is None else f"; that of this run {number(said['mean_slope'])}"
-    place = _place(made.problem.step, largest)
+    seen = "" if facts["mean_slope"] is None else f"; that of this run {format_number(facts['mean_slope'])}"
+    place = _compare_step(study.problem.step, largest)
     return [
-        f"Theorem 2, given σ₂ along the run: μ̃ ≤ μ̃₂ = {number(largest)} ({_listed(parts)}); {place}",
-        f"  bound on the mean of ‖∇J‖² over {said['rounds']} rounds of step "
-        f"{number(min(made.problem.step, largest))}: {number(said['mean_slope_bound'])}{seen}",
+        f"Theorem 2, given σ₂ along the run: μ̃ ≤ μ̃₂ = {format_number(largest)} ({_format_values(parts)}); "
+        f"{place}",
+        f"  bound on the mean of ‖∇J‖² over {facts['rounds']} rounds of step "
+        f"{format_number(min(study.problem.step, largest))}: "
+        f"{format_number(facts['mean_slope_bound'])}{seen}",
     ]
 
 
-def _place(step: float, largest: float) -> str:
+def _compare_step(step: float, largest: float) -> str:
     if largest == 0:
         return "no step is small enough"
     if step <= largest:
-        return f"this run's is within it, {number(largest / step)} times smaller"
-    return f"this run's is {number(step / largest)} times too large"
+        return f"this run's step is {format_number(largest / step)} times smaller, so it holds"
+    return f"this run's step is {format_number(step / largest)} times too large"
 
 
-def _listed(parts: dict[str, float]) -> str:
-    return ", ".join(f"{name} {number(value)}" for name, value in parts.items())
+def _format_values(parts: dict[str, float]) -> str:
+    return ", ".join(f"{name} {format_number(value)}" for name, value in parts.items())
 
 
-def number(value: float | None) -> str:
-    """Four digits, or a dash."""
+def format_number(value: float | None) -> str:
+    """Format a number with four digits, or None as a dash."""
     return "–" if value is None else f"{value:.4g}"

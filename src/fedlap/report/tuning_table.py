@@ -1,36 +1,38 @@
-"""Candidates over the folds of training rows, in one table, and what is chosen."""
+"""Table of candidates over folds of the training rows, and the selected one."""
 
 import json
 from dataclasses import dataclass
 from typing import Any
 
-from fedlap.report.paired_tests import LEVEL, Paired, paired
-from fedlap.report.sweep_table import LARGEST, Sweep
+from fedlap.report.paired_tests import LEVEL, PairedComparison, compare_paired
+from fedlap.report.sweep_table import UPPER_LIMITS, Sweep
 
-RULE = "highest mean, the first in order among equals"
-ROUGH = "folds share training rows, so that intervals are rough"
+SELECTION_RULE = "highest mean {score} on held-out training rows; ties go to the first"
+INTERVAL_CAVEAT = "folds share training rows, so intervals are approximate"
 
 
 @dataclass(frozen=True)
 class Tuning(Sweep):
-    """A sweep whose rows are candidates, scored on folds that were held out, of one seed or of several.
+    """A sweep whose rows are candidates, scored on held-out folds of one or more seeds.
 
-    Every seed stands in `seeds` once for each fold.
+    `seeds` contains every seed once per fold.
     """
 
     folds: int = 5
-    refused: tuple[tuple[tuple[Any, ...], str], ...] = ()  # values of those not tried, and why
+    invalid_candidates: tuple[
+        tuple[tuple[Any, ...], str], ...
+    ] = ()  # values, and why the method rejects them
 
-    def fields(self) -> list[str]:
-        """A mark at the best, and the varied fields."""
-        return ["", *self.names]
+    def row_headers(self) -> list[str]:
+        """Return a column that marks the best row, then the varied settings."""
+        return ["", *self.field_names]
 
-    def cells(self, name: str) -> list[str]:
-        """The same of a row."""
-        return ["best" if name == self.best else "", *super().cells(name)]
+    def row_cells(self, name: str) -> list[str]:
+        """Return the mark and the values of a row."""
+        return ["best" if name == self.best else "", *super().row_cells(name)]
 
-    def over(self) -> str:
-        """What numbers are taken over."""
+    def describe_repeats(self) -> str:
+        """Return what the means are taken over."""
         seeds = list(dict.fromkeys(self.seeds))
         return f"mean ± std over {self.folds} folds of " + (
             f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds each"
@@ -38,121 +40,140 @@ class Tuning(Sweep):
 
     @property
     def scored_rows(self) -> str:
-        """Rows that scores are taken on."""
+        """Data rows that the scores are computed on."""
         return "held-out training rows"
 
     @property
     def repeats(self) -> str:
-        """Runs of a row, which differ in these."""
+        """Name of what the runs of a row differ in."""
         return "folds"
 
     @property
     def best(self) -> str | None:
-        """What is chosen, if any finished."""
-        return max(self.ranked, key=self.mean, default=None)
+        """The selected candidate, if any finished."""
+        return max(self.ranked_rows, key=self.ranking_score, default=None)
 
     @property
     def runner_up(self) -> str | None:
-        """What would be chosen if the best were not there."""
-        return max((name for name in self.ranked if name != self.best), key=self.mean, default=None)
+        """The second-best candidate, if any."""
+        return max(
+            (name for name in self.ranked_rows if name != self.best), key=self.ranking_score, default=None
+        )
 
-    def against_best(self, name: str) -> Paired:
-        """The best minus another, fold by fold."""
-        return paired(self.last(str(self.best), self.headline), self.last(name, self.headline))
+    def compare_best(self, name: str) -> PairedComparison:
+        """Compare the best with another candidate, fold by fold."""
+        return compare_paired(
+            self.final_scores(str(self.best), self.headline), self.final_scores(name, self.headline)
+        )
 
-    def within_noise(self, name: str) -> bool:
-        """Whether the best is not shown to be better than another, by a paired t-test over folds."""
-        pair = self.against_best(name)
-        return pair.same or (pair.p_value is not None and pair.p_value >= LEVEL)
+    def is_within_noise(self, name: str) -> bool:
+        """Return True if the best is not significantly better, by a paired t-test over folds."""
+        pair = self.compare_best(name)
+        return pair.identical or (pair.p_value is not None and pair.p_value >= LEVEL)
 
-    def verdict(self) -> list[str]:
-        """What is chosen and why, how sure that is, and where it may be worth to look further."""
-        what = "accuracy" if self.classifies else "loss"
-        diverged = [f"{name} diverged and is not chosen" for name in self.runs if self.diverged(name)]
+    def describe_verdict(self) -> list[str]:
+        """Return the selected candidate, its lead, best values at an edge of the grid, and failures."""
+        diverged = [f"{name} diverged and is not selected" for name in self.runs if self.count_diverged(name)]
         if self.best is None:
-            return ["every candidate diverged, so none is chosen; try smaller rates"]
-        rule = RULE if self.classifies else RULE.replace("highest", "lowest")
-        chosen = f"best: {self.best} ({rule}), by {what} on held-out training rows"
-        return [chosen, *self._noise(), *self._at_edges(), *diverged]
+            return ["every candidate diverged, so none is selected; try smaller learning rates"]
+        rule = SELECTION_RULE if self.is_classification else SELECTION_RULE.replace("highest", "lowest")
+        selected = f"best: {self.best} ({rule.format(score=self.headline)})"
+        return [selected, *self._describe_noise(), *self._describe_edges(), *diverged]
 
-    def _noise(self) -> list[str]:
-        """How the best stands against the next, and against all."""
+    def _describe_noise(self) -> list[str]:
+        """Return the lead over the runner-up, and how many candidates do not differ significantly."""
         if self.runner_up is None:
             return []
-        pair, unit = self.against_best(self.runner_up), " points" if self.classifies else ""
-        factor, digits = (100.0, 2) if self.classifies else (1.0, 4)
+        pair, unit = self.compare_best(self.runner_up), " points" if self.is_classification else ""
+        factor, digits = (100.0, 2) if self.is_classification else (1.0, 4)
         ends = [f"{factor * end:+z.{digits}f}" for end in pair.interval or ()]
         inside = f" [{', '.join(ends)}]" if ends else ""
-        said = "the same" if pair.same else f"{factor * pair.mean:+z.{digits}f}{inside}{unit}"
-        near = [name for name in self.ranked if name != self.best and self.within_noise(name)]
-        noise = " — within noise" if self.runner_up in near and not pair.same else ""
+        difference = "identical" if pair.identical else f"{factor * pair.mean:+z.{digits}f}{inside}{unit}"
+        close = [name for name in self.ranked_rows if name != self.best and self.is_within_noise(name)]
+        outcome = " — not significant" if self.runner_up in close and not pair.identical else ""
         return [
-            f"  against the next, {self.runner_up}: {said}{noise}",
-            f"  {len(near)} of {len(self.ranked) - 1} others are within noise of the best (95 % intervals, "
-            f"paired over {len(self.seeds)} folds, each by itself; {ROUGH})",
+            f"  against the runner-up, {self.runner_up}: {difference}{outcome}",
+            f"  {len(close)} of {len(self.ranked_rows) - 1} others do not differ significantly from the best "
+            f"(95 % intervals, paired over {len(self.seeds)} folds, not corrected; {INTERVAL_CAVEAT})",
         ]
 
-    def _at_edges(self) -> list[str]:
-        """A line for each field whose best value is the last of those tried with the others as they are."""
+    def _describe_edges(self) -> list[str]:
+        """Return a line per setting whose best value is the last one tried, other settings being equal."""
         lines = []
-        chosen = self.values[str(self.best)]
-        every = [(values, name) for name, values in self.values.items()]
-        every += [(values, "") for values, _ in self.refused]
-        for place, name in enumerate(self.names):
-            value = chosen[place]
-            # By their texts, since a value may be a list or a table.
-            beside = [
+        selected = self.values[str(self.best)]
+        candidates = [(values, name) for name, values in self.values.items()]
+        candidates += [(values, "") for values, _ in self.invalid_candidates]
+        for place, name in enumerate(self.field_names):
+            value = selected[place]
+            # Values are compared by their texts, since a value may be a list or a table.
+            neighbours = [
                 (values[place], row)
-                for values, row in every
-                if _others(values, place) == _others(chosen, place)
+                for values, row in candidates
+                if _others(values, place) == _others(selected, place)
             ]
-            tried = [other for other, row in beside if row]
-            if not self.numeric(place) or len(beside) < 3 or value == 0 or value == LARGEST.get(name):
+            tried = [other for other, row in neighbours if row]
+            if (
+                not self.is_numeric(place)
+                or len(neighbours) < 3
+                or value == 0
+                or value == UPPER_LIMITS.get(name)
+            ):
                 continue
-            inner = [row for other, row in beside if row in self.ranked and min(tried) < other < max(tried)]
-            if value not in (min(tried), max(tried)) or self.mean(str(self.best)) in map(self.mean, inner):
+            inner = [
+                row
+                for other, row in neighbours
+                if row in self.ranked_rows and min(tried) < other < max(tried)
+            ]
+            if value not in (min(tried), max(tried)) or self.ranking_score(str(self.best)) in map(
+                self.ranking_score, inner
+            ):
                 continue
             size, more = ("largest", "larger") if value == max(tried) else ("smallest", "smaller")
-            beyond = [v for v, row in beside if not row and (v > value if more == "larger" else v < value)]
+            beyond = [
+                v for v, row in neighbours if not row and (v > value if more == "larger" else v < value)
+            ]
             lines.append(
-                f"the best {name} is the {size} that was not refused; {more} ones may need other settings"
+                f"the best {name} is the {size} valid value tried; {more} values may need other settings"
                 if beyond
-                else f"the best {name} is the {size} tried, so the best may lie beyond; try {more} ones"
+                else f"the best {name} is the {size} value tried; try {more} values"
             )
         return lines
 
     def as_dict(self) -> dict[str, Any]:
-        """For a machine: every score of every fold, none for one that diverged, and what is chosen."""
-        sign = 1 if self.classifies else -1
+        """Return scores of every fold (None if diverged), failures and the selection as plain values."""
+        sign = 1 if self.is_classification else -1
         return {
             "data": self.data,
             "source": self.source or self.data,
             "algorithms": list(self.algorithms),
-            "fields": list(self.names),
+            "fields": list(self.field_names),
             "seeds": list(dict.fromkeys(self.seeds)),
             "folds": self.folds,
             "score": self.headline,
             "candidates": [
                 {
-                    "values": self._named(self.values[row]),
-                    "mean": sign * self.mean(row) if row in self.ranked else None,
-                    "scores": self.last_scores(row),
+                    "values": self._name_values(self.values[row]),
+                    "mean": sign * self.ranking_score(row) if row in self.ranked_rows else None,
+                    "scores": self.final_score_dicts(row),
                 }
                 for row in self.runs
             ],
             "diverged": [
-                {"values": self._named(self.values[row]), "seed": seed, "reason": reason}
-                for row, seed, reason in self.failures()
+                {"values": self._name_values(self.values[row]), "seed": seed, "reason": reason}
+                for row, seed, reason in self.list_failures()
             ],
-            "refused": [{"values": self._named(values), "reason": reason} for values, reason in self.refused],
-            "best": None if self.best is None else self._named(self.values[self.best]),
-            "verdict": self.verdict(),
+            "refused": [
+                {"values": self._name_values(values), "reason": reason}
+                for values, reason in self.invalid_candidates
+            ],
+            "best": None if self.best is None else self._name_values(self.values[self.best]),
+            "verdict": self.describe_verdict(),
         }
 
-    def _named(self, values: tuple[Any, ...]) -> dict[str, Any]:
+    def _name_values(self, values: tuple[Any, ...]) -> dict[str, Any]:
         plain: dict[str, Any] = json.loads(json.dumps(values, default=str))
-        return dict(zip(self.names, plain, strict=True))
+        return dict(zip(self.field_names, plain, strict=True))
 
 
 def _others(values: tuple[Any, ...], place: int) -> str:
-    return repr([value for at, value in enumerate(values) if at != place])
+    return repr([value for position, value in enumerate(values) if position != place])

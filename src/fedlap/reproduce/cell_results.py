@@ -1,4 +1,4 @@
-"""Findings: what reproductions came to, in small files that tables, figures and claims are made from."""
+"""Results of reproductions: one small file per cell, the source of tables, figures and claims."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,14 +13,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedlap.data.federation import Federation
 from fedlap.errors import InputError
-from fedlap.experiments.settings import one_line
-from fedlap.reproduce.recipe import FOLDER, Recipe, Unit
-from fedlap.storage.files import parse_json, read_file, reason, refuse_link, write_file
+from fedlap.experiments.settings import to_input_error
+from fedlap.reproduce.recipe import RECIPE_FOLDER, Recipe, Unit
+from fedlap.storage.files import describe_error, parse_json, read_file, refuse_link, write_file
 
-TUNED = FOLDER / "tuned"
+TUNED_FOLDER = RECIPE_FOLDER / "tuned"
 
 
-Numbers = dict[str, list[float | None]]
+Curves = dict[str, list[float | None]]
 
 
 class RowFile(BaseModel):
@@ -36,7 +36,7 @@ class RowFile(BaseModel):
     refused_seeds: list[int] = []
     product: float | None = None
     choices: dict[str, dict[str, Any]] = {}
-    curves: Numbers = {}
+    curves: Curves = {}
     clients: dict[str, float] = {}
     graph: list[Annotated[list[float], Field(min_length=3, max_length=3)]] = []
     grid: dict[str, list[Any]] = {}
@@ -45,7 +45,7 @@ class RowFile(BaseModel):
 
 
 class ClientCounts(BaseModel):
-    """Whose rows of which labels a cell has."""
+    """Rows per client and label of a cell."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -56,7 +56,7 @@ class ClientCounts(BaseModel):
 
 
 class CellFile(BaseModel):
-    """A file of findings."""
+    """The file of one cell."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -65,24 +65,24 @@ class CellFile(BaseModel):
 
 
 @dataclass(frozen=True)
-class Finding:
+class RowResult:
     """One row of a cell: a method's scores over seeds, or why there are none."""
 
     values: Mapping[str, Any]
 
     @property
     def seeds(self) -> list[int]:
-        """Those that were run."""
+        """Seeds of the runs."""
         return [int(seed) for seed in self.values["seeds"]]
 
     @property
     def refused(self) -> str | None:
-        """Why it was not run."""
+        """The reason why the row was not run, if it was refused."""
         return self.values.get("refused")
 
     @property
     def diverged(self) -> dict[str, str]:
-        """Seeds at which training diverged, and what was said."""
+        """Seeds at which training diverged, with the error message."""
         return dict(self.values.get("diverged", {}))
 
     @property
@@ -92,17 +92,17 @@ class Finding:
 
     @property
     def unstable(self) -> bool:
-        """Whether it was refused since mixing does not settle."""
+        """True if the row was refused because mixing is unstable."""
         return self.refused is not None and self.product is not None
 
     @property
     def finished(self) -> bool:
-        """Whether every seed has a score."""
+        """True if every seed has a score."""
         return self.refused is None and not self.diverged and bool(self.values.get("last"))
 
     def last(self, field: str = "accuracy") -> np.ndarray:
         """A score after the last round, a value for each seed."""
-        return np.array([each[field] for each in self.values["last"]], dtype=float)
+        return np.array([score[field] for score in self.values["last"]], dtype=float)
 
     @property
     def accuracy(self) -> np.ndarray:
@@ -113,7 +113,7 @@ class Finding:
     def by_seed(self) -> dict[int, float]:
         """Pooled test accuracy in percent at the seeds at which training came to its end."""
         last = zip(self.seeds, self.values.get("last", []), strict=False)
-        return {seed: 100.0 * each["accuracy"] for seed, each in last if each is not None}
+        return {seed: 100.0 * score["accuracy"] for seed, score in last if score is not None}
 
     @property
     def choices(self) -> dict[str, dict[str, Any]]:
@@ -121,100 +121,106 @@ class Finding:
         return dict(self.values.get("choices", {}))
 
 
-class Findings:
-    """A folder of findings, one file for each cell of a recipe in each reading."""
+class ResultFolder:
+    """A folder of results: one file per cell and reading of a recipe."""
 
     def __init__(self, folder: Path) -> None:
-        """Nothing is read yet."""
+        """Store the folder; files are read when they are asked for."""
         self.folder = folder
 
     def path(self, recipe: str, cell: str, reading: str) -> Path:
-        """Where a cell's rows are."""
+        """Path of the file of a cell."""
         return self.folder / recipe / f"{cell}-{reading}.json"
 
     def read(self, recipe: str, cell: str, reading: str) -> dict[str, Any]:
-        """A cell as it was written; empty where nothing was."""
+        """Read and check the file of a cell; return an empty dictionary if there is none."""
         path = self.path(recipe, cell, reading)
         try:
-            made = dict(parse_json(read_file(path)))
-            CellFile.model_validate(made)
+            cell_file = dict(parse_json(read_file(path)))
+            CellFile.model_validate(cell_file)
         except FileNotFoundError:
             return {}
         except ValidationError as error:
-            raise one_line(
+            raise to_input_error(
                 error, CellFile.model_fields, "a file", prefix=f"{str(path)!r} is damaged: "
             ) from None
         except (OSError, ValueError, TypeError) as error:
             raise InputError(
-                f"{str(path)!r} is damaged ({reason(error)}); remove it and reproduce it again"
+                f"{str(path)!r} is damaged ({describe_error(error)}); remove it and reproduce it again"
             ) from error
-        return made
+        return cell_file
 
-    def rows(self, recipe: Recipe, cell: str, reading: str) -> dict[str, Finding]:
-        """The rows of a cell that are there, in the recipe's order; not those of a changed one."""
+    def rows(self, recipe: Recipe, cell: str, reading: str) -> dict[str, RowResult]:
+        """Rows of a cell that were run, in the recipe's order, without rows whose signature has changed."""
         known = self.read(recipe.name, cell, reading).get("rows", {})
         return {
-            name: Finding(known[name])
+            name: RowResult(known[name])
             for name in recipe.rows
             if name in known and known[name]["signature"] == Unit(recipe, cell, reading, name).signature
         }
 
-    def cells(self, recipe: Recipe, reading: str) -> dict[str, dict[str, Finding]]:
-        """The rows of all cells that have any."""
+    def cells(self, recipe: Recipe, reading: str) -> dict[str, dict[str, RowResult]]:
+        """Rows per cell, for the cells that have any."""
         every = {cell: self.rows(recipe, cell, reading) for cell in recipe.cells}
         return {cell: rows for cell, rows in every.items() if rows}
 
     def has(self, unit: Unit, seeds: Sequence[int]) -> bool:
-        """Whether a row is there, for these seeds or more."""
+        """Return whether a row has results for at least these seeds."""
         known = self.rows(unit.recipe, unit.cell, unit.reading).get(unit.row)
         return known is not None and set(seeds) <= set(known.seeds)
 
     def write(self, unit: Unit, row: Mapping[str, Any], federation: Federation) -> None:
-        """Keep a row beside the others of its cell, which another process may be writing."""
+        """Add a row to the file of its cell, under a lock, since other processes write to it too."""
         path = self.path(unit.recipe.name, unit.cell, unit.reading)
         self.folder.mkdir(parents=True, exist_ok=True)
         refuse_link(self.folder / "findings.lock")
         with FileLock(self.folder / "findings.lock"):
-            made = self.read(unit.recipe.name, unit.cell, unit.reading)
-            made |= {"recipe": unit.recipe.name, "cell": unit.cell, "reading": unit.reading}
-            made["clients"] = label_counts(federation)
-            made["rows"] = {**made.get("rows", {}), unit.row: dict(row)}  # of a narrowed recipe not all
-            write_file(path, _lines(made).encode())
+            cell_file = self.read(unit.recipe.name, unit.cell, unit.reading)
+            cell_file |= {"recipe": unit.recipe.name, "cell": unit.cell, "reading": unit.reading}
+            cell_file["clients"] = count_labels(federation)
+            cell_file["rows"] = {
+                **cell_file.get("rows", {}),
+                unit.row: dict(row),
+            }  # of a narrowed recipe not all
+            write_file(path, format_cell(cell_file).encode())
 
-    def tuned(self, recipe: Recipe) -> dict[str, Any]:
-        """The values that methods were tuned to, to be stored with a recipe."""
-        made: dict[str, Any] = {}
+    def tuned_values(self, recipe: Recipe) -> dict[str, Any]:
+        """Tuned values of every row, in the form that is stored with a recipe."""
+        values_by_unit: dict[str, Any] = {}
         for reading in recipe.readings:
             for cell in recipe.cells:
                 for name, row in self.rows(recipe, cell, reading).items():
                     unit = Unit(recipe, cell, reading, name)
                     if row.choices:
                         values = {seed: choice["values"] for seed, choice in row.choices.items()}
-                        made[f"{unit.place}/{name}"] = {"signature": unit.signature, "values": values}
-        return made
+                        values_by_unit[f"{unit.place}/{name}"] = {
+                            "signature": unit.signature,
+                            "values": values,
+                        }
+        return values_by_unit
 
 
-def stored(recipe: str) -> dict[str, Any]:
-    """The values that come with a recipe, if any do."""
-    path = TUNED / f"{recipe}.json"
+def read_tuned_values(recipe: str) -> dict[str, Any]:
+    """Read the tuned values that are stored with a recipe; empty if there are none."""
+    path = TUNED_FOLDER / f"{recipe}.json"
     return dict(parse_json(read_file(path))) if path.is_file() else {}
 
 
-def stored_for(unit: Unit, kept: Mapping[str, Any]) -> dict[str, Any]:
-    """A unit's values by seed, of those that come with its recipe; none where it has changed since."""
-    own = kept.get(f"{unit.place}/{unit.row}", {})
-    return dict(own["values"]) if own.get("signature") == unit.signature else {}
+def tuned_values_of(unit: Unit, stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Tuned values of a unit by seed; empty if the unit has changed since they were stored."""
+    entry = stored.get(f"{unit.place}/{unit.row}", {})
+    return dict(entry["values"]) if entry.get("signature") == unit.signature else {}
 
 
-def cells_of(recipe: Recipe, findings: Findings) -> Iterator[tuple[str, str, dict[str, Finding]]]:
-    """Reading, cell and rows of everything of a recipe that is there."""
+def iterate_cells(recipe: Recipe, findings: ResultFolder) -> Iterator[tuple[str, str, dict[str, RowResult]]]:
+    """Yield reading, cell and rows of every cell of a recipe that has results."""
     for reading in recipe.readings:
         for cell, rows in findings.cells(recipe, reading).items():
             yield reading, cell, rows
 
 
-def _lines(cell: Mapping[str, Any]) -> str:
-    """JSON with a line for each row, so that a changed row is one changed line."""
+def format_cell(cell: Mapping[str, Any]) -> str:
+    """Format a cell as JSON with one line per row, so that a changed row is one changed line."""
     rows = ",\n".join(
         f"  {json.dumps(n)}: {json.dumps(r, ensure_ascii=False)}" for n, r in cell["rows"].items()
     )
@@ -224,11 +230,11 @@ def _lines(cell: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join([*rest, f' "rows": {{\n{rows}\n }}']) + "\n}\n"
 
 
-def label_counts(federation: Federation) -> dict[str, Any]:
-    """Who has how many training rows of each label."""
+def count_labels(federation: Federation) -> dict[str, Any]:
+    """Count the training rows per client and label, and the test rows per client."""
     assert federation.labels is not None  # recipes are of classes
     counts = torch.zeros(len(federation.clients), len(federation.labels), dtype=torch.int64)
-    places = (federation.train.owner(), federation.train.y)
+    places = (federation.train.find_owners(), federation.train.y)
     counts.index_put_(places, torch.ones_like(places[0]), accumulate=True)
     return {
         "names": list(federation.clients),

@@ -1,29 +1,29 @@
-"""Figures of a recipe: curves over rounds, the effect of η, who gains, who has what, and learned graphs."""
+"""Figures of a recipe: curves over rounds, the effect of η, gains per client, labels, learned graphs."""
 
 from collections.abc import Mapping
 
 import numpy as np
 from scipy import sparse
 
-from fedlap.report.graph_layout import layout
+from fedlap.report.graph_layout import compute_layout
 from fedlap.report.page.sections import (
     BarsSection,
-    DrawingSection,
+    GraphSection,
     FigureSection,
-    HeatSection,
+    HeatmapSection,
     Panel,
     Records,
-    Series,
+    CurveSeries,
 )
-from fedlap.reproduce.cell_results import Finding, Findings
+from fedlap.reproduce.cell_results import ResultFolder, RowResult
 from fedlap.reproduce.recipe import Recipe
 
-BASELINE = "local"  # who gains and who loses is said against this row
+BASELINE_ROW = "local"  # gains and losses per client are measured against this row
 
 
-def curves(recipe: Recipe, findings: Findings, reading: str) -> list[FigureSection]:
-    """Test accuracy and training loss over rounds, a panel for each cell, bands of a standard deviation."""
-    made = []
+def curve_figures(recipe: Recipe, findings: ResultFolder, reading: str) -> list[FigureSection]:
+    """Test accuracy and training loss over rounds: one panel per cell, bands of one standard deviation."""
+    figures = []
     for field, title, factor in (("accuracy", "Test accuracy", 100.0), ("train_loss", "Training loss", 1.0)):
         panels = []
         for cell in recipe.cells:
@@ -33,7 +33,7 @@ def curves(recipe: Recipe, findings: Findings, reading: str) -> list[FigureSecti
                 unit = "test accuracy %" if factor > 1 else "training loss"
                 panels.append(Panel(recipe.cells[cell].title, "round", unit, series, log_y=factor == 1.0))
         if panels:
-            made.append(
+            figures.append(
                 FigureSection(
                     title=f"{title} over rounds: {recipe.readings[reading].title}",
                     about="Pooled over clients; mean over seeds, bands of one standard deviation.",
@@ -41,24 +41,24 @@ def curves(recipe: Recipe, findings: Findings, reading: str) -> list[FigureSecti
                     panels=panels,
                 )
             )
-    return made
+    return figures
 
 
-def _curve(recipe: Recipe, name: str, row: Finding, field: str, factor: float) -> Series:
-    kept = row.values["curves"]
-    mean, std = factor * np.array(kept[field]), factor * np.array(kept[f"{field}_std"])
+def _curve(recipe: Recipe, name: str, row: RowResult, field: str, factor: float) -> CurveSeries:
+    stored = row.values["curves"]
+    mean, std = factor * np.array(stored[field]), factor * np.array(stored[f"{field}_std"])
     low = mean - std if factor > 1 else np.maximum(mean - std, mean / 10)  # a logarithm has no zero
-    x = [float(value) for value in kept["round"]]
-    return Series(recipe.rows[name].title, x, mean.tolist(), low.tolist(), (mean + std).tolist())
+    x = [float(value) for value in stored["round"]]
+    return CurveSeries(recipe.rows[name].title, x, mean.tolist(), low.tolist(), (mean + std).tolist())
 
 
-def strengths(recipe: Recipe, findings: Findings, reading: str) -> FigureSection | None:
-    """Accuracy against η, by both mixings, with the methods that have none as level lines."""
+def strength_figure(recipe: Recipe, findings: ResultFolder, reading: str) -> FigureSection | None:
+    """Accuracy against η for explicit and implicit mixing; methods without η are level lines."""
     panels = []
     for cell in recipe.cells:
         rows = findings.rows(recipe, cell, reading)
-        mixed: dict[str, list[tuple[float, Finding]]] = {}
-        level: dict[str, Finding] = {}
+        mixed: dict[str, list[tuple[float, RowResult]]] = {}
+        level: dict[str, RowResult] = {}
         for name, row in rows.items():
             algorithm = recipe.rows[name].algorithm
             if "strength" not in algorithm:
@@ -66,19 +66,21 @@ def strengths(recipe: Recipe, findings: Findings, reading: str) -> FigureSection
                 continue
             kind = "FedU, implicit mixing" if algorithm.get("mixing") == "implicit" else "FedU"
             mixed.setdefault(kind, []).append((float(algorithm["strength"]), row))
-        every = sorted({eta for some in mixed.values() for eta, _ in some})
+        every = sorted({eta for rows_by_eta in mixed.values() for eta, _ in rows_by_eta})
         series = [
             _series(
-                kind, [eta for eta, row in some if row.finished], [row for _, row in some if row.finished]
+                kind,
+                [eta for eta, row in rows_by_eta if row.finished],
+                [row for _, row in rows_by_eta if row.finished],
             )
-            for kind, some in mixed.items()
+            for kind, rows_by_eta in mixed.items()
         ]
         series += [
             _series(recipe.rows[name].title, every, [row] * len(every), dashed=True)
             for name, row in level.items()
             if row.finished
         ]
-        if any(each.x for each in series):
+        if any(curve.x for curve in series):
             panels.append(Panel(recipe.cells[cell].title, "η", "test accuracy %", series, log_x=True))
     if not panels:
         return None
@@ -91,33 +93,33 @@ def strengths(recipe: Recipe, findings: Findings, reading: str) -> FigureSection
     )
 
 
-def _series(name: str, x: list[float], rows: list[Finding], dashed: bool = False) -> Series:
+def _series(name: str, x: list[float], rows: list[RowResult], dashed: bool = False) -> CurveSeries:
     mean = [float(row.accuracy.mean()) for row in rows]
     std = [float(row.accuracy.std(ddof=1)) if len(row.seeds) > 1 else 0.0 for row in rows]
     low, high = ([m + sign * s for m, s in zip(mean, std, strict=True)] for sign in (-1, 1))
-    return Series(name, x, mean, None if dashed else low, None if dashed else high, dashed)
+    return CurveSeries(name, x, mean, None if dashed else low, None if dashed else high, dashed)
 
 
-def gains(recipe: Recipe, findings: Findings, reading: str) -> list[BarsSection]:
-    """Each client's accuracy less what it has alone: who gains, who loses."""
-    made = []
+def gain_figures(recipe: Recipe, findings: ResultFolder, reading: str) -> list[BarsSection]:
+    """Accuracy per client minus its accuracy under Local."""
+    figures = []
     for cell in recipe.cells:
         rows = findings.rows(recipe, cell, reading)
-        alone = rows.get(BASELINE)
+        alone = rows.get(BASELINE_ROW)
         if alone is None or "clients" not in alone.values:
             continue
         labels = list(alone.values["clients"])
         series = [
-            (recipe.rows[name].title, _gain(row, alone, labels))
+            (recipe.rows[name].title, _compute_gains(row, alone, labels))
             for name, row in rows.items()
-            if name != BASELINE and row.finished and set(labels) <= set(row.values["clients"])
+            if name != BASELINE_ROW and row.finished and set(labels) <= set(row.values["clients"])
         ]
         if series:
-            made.append(
+            figures.append(
                 BarsSection(
-                    title=f"Who gains: {recipe.cells[cell].title}, {recipe.readings[reading].title}",
-                    about="Accuracy of each client on its own test rows, less Local's; mean over seeds, each "
-                    "of which has other rows and other scarce clients.",
+                    title=f"Gain per client: {recipe.cells[cell].title}, {recipe.readings[reading].title}",
+                    about="Accuracy of each client on its test rows minus Local's; mean over seeds. Every "
+                    "seed has its own split and its own scarce clients.",
                     name=f"{recipe.name}-{cell}-{reading}-clients",
                     labels=labels,
                     series=series,
@@ -132,57 +134,57 @@ def gains(recipe: Recipe, findings: Findings, reading: str) -> list[BarsSection]
                     ),
                 )
             )
-    return made
+    return figures
 
 
-def _gain(row: Finding, alone: Finding, labels: list[str]) -> list[float]:
-    own, without = row.values["clients"], alone.values["clients"]
-    return [100 * (own[label] - without[label]) for label in labels]
+def _compute_gains(row: RowResult, alone: RowResult, labels: list[str]) -> list[float]:
+    accuracy, accuracy_alone = row.values["clients"], alone.values["clients"]
+    return [100 * (accuracy[label] - accuracy_alone[label]) for label in labels]
 
 
-def label_pictures(recipe: Recipe, findings: Findings) -> list[HeatSection]:
-    """Who has which labels, once for each way that data are dealt out."""
-    made: dict[str, HeatSection] = {}
+def label_heatmaps(recipe: Recipe, findings: ResultFolder) -> list[HeatmapSection]:
+    """Training rows per client and label, once per partition of the data."""
+    heatmaps: dict[str, HeatmapSection] = {}
     for cell, described in recipe.cells.items():
         key = f"{described.data} {described.partition} {described.scarce}"
         for reading in recipe.readings:
             known = findings.read(recipe.name, cell, reading).get("clients")
-            if known and key not in made:
-                made[key] = HeatSection(
+            if known and key not in heatmaps:
+                heatmaps[key] = HeatmapSection(
                     title=f"Training rows by client and label: {described.title.rpartition(', ')[0]}",
-                    about="A line a label, a column a client, at the first seed: the stronger the more.",
+                    about="One line per label, one column per client, at the first seed; darker: more rows.",
                     name=f"{recipe.name}-{cell}-labels",
                     rows=known["labels"],
                     columns=known["names"],
                     values=np.transpose(known["train"]).tolist(),
                 )
-    return list(made.values())
+    return list(heatmaps.values())
 
 
-def learned_graphs(recipe: Recipe, findings: Findings, reading: str) -> list[DrawingSection]:
-    """Graphs that were learned, at the first seed."""
-    made = []
+def learned_graph_figures(recipe: Recipe, findings: ResultFolder, reading: str) -> list[GraphSection]:
+    """Draw the learned graphs at the first seed."""
+    figures = []
     for cell in recipe.cells:
         for name, row in findings.rows(recipe, cell, reading).items():
             if "graph" in row.values:
                 clients = findings.read(recipe.name, cell, reading)["clients"]
-                made.append(_drawing(recipe, cell, reading, name, row, clients))
-    return made
+                figures.append(_draw_learned_graph(recipe, cell, reading, name, row, clients))
+    return figures
 
 
-def _drawing(
-    recipe: Recipe, cell: str, reading: str, name: str, row: Finding, clients: Mapping[str, list[list[int]]]
-) -> DrawingSection:
-    names = [str(each) for each in clients["names"]]
+def _draw_learned_graph(
+    recipe: Recipe, cell: str, reading: str, name: str, row: RowResult, clients: Mapping[str, list[list[int]]]
+) -> GraphSection:
+    names = [str(name) for name in clients["names"]]
     edges = [(int(i), int(j), float(w)) for i, j, w in row.values["graph"]]
     begin, end, weights = zip(*edges, strict=True)
     matrix = sparse.coo_array((weights, (begin, end)), shape=(len(names), len(names))).tocsr()
-    at = layout(sparse.csr_array(matrix + matrix.T))
+    at = compute_layout(sparse.csr_array(matrix + matrix.T))
     colours = [int(np.argmax(counts)) for counts in clients["train"]]
-    return DrawingSection(
+    return GraphSection(
         title=f"Learned graph: {recipe.cells[cell].title}, {recipe.readings[reading].title}",
-        about="Whose models the models themselves say are alike, at the first seed; colours are the label "
-        "that a client has most of.",
+        about="Edges join clients whose models are similar, at the first seed; the colour is a client's most "
+        "frequent label.",
         name=f"{recipe.name}-{cell}-{reading}-{name}-graph",
         nodes=[(n, float(x), float(y), c) for n, (x, y), c in zip(names, at, colours, strict=True)],
         edges=edges,

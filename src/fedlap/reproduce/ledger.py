@@ -1,4 +1,4 @@
-"""A ledger: what came out of runs that are done, a line for each, so that none is made twice."""
+"""The ledger: one line per finished run, so that no run is repeated."""
 
 import json
 import os
@@ -10,14 +10,21 @@ from filelock import FileLock
 
 from fedlap.errors import InputError
 from fedlap.experiments.experiment import Experiment
-from fedlap.storage.files import appending, parse_json, read_file, reason, refuse_link, unwritable
+from fedlap.storage.files import (
+    describe_error,
+    open_append,
+    parse_json,
+    read_file,
+    refuse_link,
+    unwritable_error,
+)
 
 
 class Ledger:
-    """A file of lines; one that was not written to its end does not count."""
+    """A file with one line per run; an incomplete last line is ignored."""
 
     def __init__(self, path: Path) -> None:
-        """Read what is there."""
+        """Read the entries of an existing file."""
         self.path = path
         self._known: dict[str, dict[str, Any]] = {}
         try:
@@ -25,7 +32,7 @@ class Ledger:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise InputError(f"{str(path)!r} cannot be read: {reason(error)}") from error
+            raise InputError(f"{str(path)!r} cannot be read: {describe_error(error)}") from error
         for number, line in enumerate(lines, 1):
             try:
                 entry = parse_json(line)
@@ -34,13 +41,13 @@ class Ledger:
                 raise InputError(f"{str(path)!r}, line {number} is damaged; remove that line") from error
 
     def entry(self, experiment: Experiment) -> dict[str, Any] | None:
-        """What came out of a run, if it was made."""
+        """The recorded outcome of a run, or None."""
         return self._known.get(_key(experiment))
 
-    def add(self, made: Sequence[tuple[Experiment, Mapping[str, Any]]]) -> None:
-        """Write down what came out of runs, all lines or none."""
+    def add(self, outcomes: Sequence[tuple[Experiment, Mapping[str, Any]]]) -> None:
+        """Append the outcomes of runs: all lines or none."""
         lines = b""
-        for experiment, entry in made:
+        for experiment, entry in outcomes:
             self._known[_key(experiment)] = dict(entry)
             lines += json.dumps({"run": _key(experiment), **entry}).encode() + b"\n"
         try:
@@ -50,12 +57,12 @@ class Ledger:
             with FileLock(lock):
                 self._append(lines)
         except OSError as error:
-            raise unwritable(self.path, error) from error
+            raise unwritable_error(self.path, error) from error
 
     def _append(self, lines: bytes) -> None:
-        """While nobody else does."""
-        with appending(self.path) as file:
-            file.truncate(file.readall().rfind(b"\n") + 1)  # what an interrupted write left
+        """Append lines; the caller holds the lock."""
+        with open_append(self.path) as file:
+            file.truncate(file.readall().rfind(b"\n") + 1)  # the remains of an interrupted write
             left = memoryview(lines)
             while left:
                 left = left[file.write(left) :]
@@ -63,5 +70,5 @@ class Ledger:
 
 
 def _key(experiment: Experiment) -> str:
-    """What a run is called; where it is made says nothing of what comes out but last digits."""
+    """Key of a run; the device is left out, since it changes the last digits only."""
     return f"{experiment.model_copy(update={'device': 'cpu'}).digest}-{experiment.rounds}"

@@ -1,23 +1,22 @@
-"""The page of a recipe: everything that was found, and how to find it again."""
+"""The HTML page of a recipe: all results, and the command that reproduces them."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedlap.report.comparison import bytes_text
-from fedlap.report.page import Cell, FactsSection, Page, Records, Section, TableSection
-from fedlap.report.page import write as write_page
+from fedlap.report.comparison import format_bytes
+from fedlap.report.page import FactsSection, Page, PageSection, Records, TableCell, TableSection, write_page
 from fedlap.reproduce import claims, figures, score_table
-from fedlap.reproduce.cell_results import Finding, Findings, cells_of
+from fedlap.reproduce.cell_results import ResultFolder, RowResult, iterate_cells
 from fedlap.reproduce.recipe import Recipe
 
 
-def write(recipe: Recipe, findings: Findings, command: str) -> Path:
-    """Write the page and the other forms of its tables and figures beside the findings."""
-    return write_page(made(recipe, findings, command), findings.folder / recipe.name)
+def write_recipe_page(recipe: Recipe, findings: ResultFolder, command: str) -> Path:
+    """Write the page, with its tables and figures as files, into the folder of results."""
+    return write_page(build_recipe_page(recipe, findings, command), findings.folder / recipe.name)
 
 
-def made(recipe: Recipe, findings: Findings, command: str) -> Page:
-    """The page."""
+def build_recipe_page(recipe: Recipe, findings: ResultFolder, command: str) -> Page:
+    """Build the page of a recipe."""
     return Page(
         title=recipe.title,
         lead=f"{recipe.place}. {' '.join(recipe.about.split())}",
@@ -26,52 +25,55 @@ def made(recipe: Recipe, findings: Findings, command: str) -> Page:
     )
 
 
-def _sections(recipe: Recipe, findings: Findings) -> Iterator[Section]:
+def _sections(recipe: Recipe, findings: ResultFolder) -> Iterator[PageSection]:
     for reading in recipe.readings:
-        table = score_table.table(recipe, findings, reading)
+        table = score_table.build_score_table(recipe, findings, reading)
         if table is not None:
             yield table
-    yield from claims.tables(recipe, findings)
+    yield from claims.claim_tables(recipe, findings)
     for reading in recipe.readings:
         if recipe.shown == "strengths":
-            figure = figures.strengths(recipe, findings, reading)
+            figure = figures.strength_figure(recipe, findings, reading)
             if figure is not None:
                 yield figure
-        yield from figures.curves(recipe, findings, reading)
+        yield from figures.curve_figures(recipe, findings, reading)
     for reading in recipe.readings:
-        yield from figures.gains(recipe, findings, reading)
-    yield from figures.label_pictures(recipe, findings)
+        yield from figures.gain_figures(recipe, findings, reading)
+    yield from figures.label_heatmaps(recipe, findings)
     for reading in recipe.readings:
-        yield from figures.learned_graphs(recipe, findings, reading)
+        yield from figures.learned_graph_figures(recipe, findings, reading)
     for reading in recipe.readings:
-        for table in (score_table.choices(recipe, findings, reading), sent(recipe, findings, reading)):
+        for table in (
+            score_table.build_choices_table(recipe, findings, reading),
+            traffic_table(recipe, findings, reading),
+        ):
             if table is not None:
                 yield table
-    yield environment(recipe, findings)
+    yield environment_facts(recipe, findings)
 
 
-def sent(recipe: Recipe, findings: Findings, reading: str) -> TableSection | None:
-    """Bytes a round."""
+def traffic_table(recipe: Recipe, findings: ResultFolder, reading: str) -> TableSection | None:
+    """Bytes per round."""
     cells = findings.cells(recipe, reading)
     if not cells:
         return None
 
-    def bytes_of(row: Finding) -> tuple[float, float]:
+    def bytes_of(row: RowResult) -> tuple[float, float]:
         rounds = row.last("round").mean()
         return row.last("bytes_up").mean() / rounds, row.last("bytes_down").mean() / rounds
 
-    def cell_of(row: Finding | None) -> Cell:
+    def cell_of(row: RowResult | None) -> TableCell:
         if row is None or not row.finished:
-            return Cell("–", muted=True)
-        return Cell(" / ".join(map(bytes_text, bytes_of(row))))
+            return TableCell("–", muted=True)
+        return TableCell(" / ".join(map(format_bytes, bytes_of(row))))
 
     return TableSection(
-        title=f"Bytes a round: {recipe.readings[reading].title}",
-        about="Sent by / to all clients of a round together, mean over rounds and seeds.",
+        title=f"Bytes per round: {recipe.readings[reading].title}",
+        about="Upload / download of all clients per round together, mean over rounds and seeds.",
         name=f"{recipe.name}-{reading}-bytes",
         columns=["method", *(recipe.cells[cell].title for cell in cells)],
         rows=[
-            [Cell(row.title), *(cell_of(rows.get(name)) for rows in cells.values())]
+            [TableCell(row.title), *(cell_of(rows.get(name)) for rows in cells.values())]
             for name, row in recipe.rows.items()
             if any(name in rows for rows in cells.values())
         ],
@@ -87,21 +89,21 @@ def sent(recipe: Recipe, findings: Findings, reading: str) -> TableSection | Non
     )
 
 
-def environment(recipe: Recipe, findings: Findings) -> FactsSection:
-    """Where and when it was run."""
+def environment_facts(recipe: Recipe, findings: ResultFolder) -> FactsSection:
+    """Machine, versions and dates of the runs."""
     known: dict[str, set[str]] = {}
-    for _, _, rows in cells_of(recipe, findings):
+    for _, _, rows in iterate_cells(recipe, findings):
         for row in rows.values():
             for key, value in {**row.values.get("environment", {}), "date": row.values.get("made")}.items():
                 if value is not None:
                     known.setdefault(key, set()).add(str(value))
             for choice in row.choices.values():
-                known.setdefault("values", set()).add(BY[choice["by"]])
-    return FactsSection("Where and when", [(key, "; ".join(sorted(values))) for key, values in known.items()])
+                known.setdefault("values", set()).add(CHOICE_ORIGINS[choice["by"]])
+    return FactsSection("Environment", [(key, "; ".join(sorted(values))) for key, values in known.items()])
 
 
-BY = {
+CHOICE_ORIGINS = {
     "tuned": "chosen by cross-validation on training rows",
-    "stored": "chosen so before and stored with the recipe",
+    "stored": "chosen by an earlier cross-validation and stored with the recipe",
     "fixed": "fixed by the recipe",
 }

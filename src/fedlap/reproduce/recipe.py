@@ -1,4 +1,4 @@
-"""Recipes: a table or figure of a paper as data, models, methods, what is tuned, and the paper's numbers."""
+"""Recipes: a table or figure of a paper as data, models, methods, tuning grids and the paper's numbers."""
 
 import hashlib
 import itertools
@@ -11,16 +11,25 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from fedlap.errors import InputError, unknown
+from fedlap.errors import InputError, unknown_name_error
 from fedlap.experiments.experiment import Experiment
-from fedlap.experiments.settings import Section, one_line
-from fedlap.reproduce.recipe_schema import SETTING, Cell, Claim, Part, Quick, Reading, Reason, Row
-from fedlap.storage.files import read_text, reason
+from fedlap.experiments.settings import Section, to_input_error
+from fedlap.reproduce.recipe_schema import (
+    SETTING,
+    Claim,
+    Quick,
+    Reading,
+    Reason,
+    RecipeCell,
+    RecipeRow,
+    RecipeSection,
+)
+from fedlap.storage.files import describe_error, read_text
 
-FOLDER = Path(__file__).parent / "recipes"
+RECIPE_FOLDER = Path(__file__).parent / "recipes"
 
 
-class Recipe(Part):
+class Recipe(RecipeSection):
     """A table or a figure: cells times rows, each read in one or several ways, over seeds."""
 
     name: str
@@ -34,8 +43,8 @@ class Recipe(Part):
     folds: int = 5
     common: Section
     readings: dict[str, Reading]
-    cells: dict[str, Cell]
-    rows: dict[str, Row]
+    cells: dict[str, RecipeCell]
+    rows: dict[str, RecipeRow]
     ladders: dict[str, list[Any]] = Field(default_factory=dict)  # rising values, beyond the grids
     claims: list[Claim] = Field(default_factory=list)
     remarks: list[str] = Field(default_factory=list)  # what came out, in words
@@ -44,83 +53,88 @@ class Recipe(Part):
 
     @staticmethod
     def read(path: Path) -> "Recipe":
-        """From a file; a mistake is one line that names the field."""
+        """Read a recipe from a TOML file; an error names the field."""
         try:
             described = tomllib.loads(read_text(path))
         except OSError as error:
-            raise InputError(f"{str(path)!r} cannot be read: {reason(error)}") from error
+            raise InputError(f"{str(path)!r} cannot be read: {describe_error(error)}") from error
         except (ValueError, RecursionError) as error:
             raise InputError(f"{str(path)!r} is not a TOML file: {error}") from error
         try:
-            made = Recipe.model_validate({"name": path.stem, **described, "source": str(path)})
+            recipe = Recipe.model_validate({"name": path.stem, **described, "source": str(path)})
         except ValidationError as error:
-            raise one_line(error, Recipe.model_fields, "a recipe", prefix=f"recipe {path.stem}: ") from None
-        made._check()
-        return made
+            raise to_input_error(error, Recipe.model_fields, "a recipe", prefix=f"recipe {path.stem}: ") from None
+        recipe._check()
+        return recipe
 
     def _check(self) -> None:
-        """Names that a recipe uses of its own."""
+        """Raise InputError if a recipe refers to rows, cells or readings that it does not define."""
         for name, row in self.rows.items():
             for other in row.follows.values():
                 if other not in self.rows or self.rows[other].follows:
                     where = f"recipe {self.name}: rows.{name}.follows"
                     raise InputError(
-                        f"{where}: {other!r} is no row that is tuned by itself; name one that is"
+                        f"{where}: {other!r} does not name a row with its own tuning; use such a row"
                     )
         for name, cell in self.cells.items():
-            self._known(f"cells.{name}", "row", (*cell.without, *cell.paper), self.rows)
-            self._known(f"cells.{name}.tuning_rounds", "reading", cell.tuning_rounds, self.readings)
-            self._known(f"cells.{name}.within", "reading", cell.within, self.readings)
+            self._check_names(f"cells.{name}", "row", (*cell.without, *cell.paper), self.rows)
+            self._check_names(f"cells.{name}.tuning_rounds", "reading", cell.tuning_rounds, self.readings)
+            self._check_names(f"cells.{name}.within", "reading", cell.within, self.readings)
         for name, ladder in self.ladders.items():
             if ladder != sorted(set(ladder)):
                 raise InputError(
-                    f"recipe {self.name}: ladders.{name} = {ladder}; give rising values",
+                    f"recipe {self.name}: ladders.{name} = {ladder}; expected rising values",
                     field=f"ladders.{name}",
                 )
         for claim in self.claims:
-            self._known("claims", "row", (claim.row, *claim.against), self.rows)
-            self._known("claims", "cell", claim.cells, self.cells)
+            self._check_names("claims", "row", (claim.row, *claim.against), self.rows)
+            self._check_names("claims", "cell", claim.cells, self.cells)
 
-    def _known(self, where: str, what: str, names: Iterable[str], known: Mapping[str, Any]) -> None:
+    def _check_names(self, where: str, what: str, names: Iterable[str], known: Mapping[str, Any]) -> None:
         for name in names:
             if name not in known:
-                raise InputError(f"recipe {self.name}: {where}: {unknown(what, name, known)}")
+                raise InputError(f"recipe {self.name}: {where}: {unknown_name_error(what, name, known)}")
 
     def units(self) -> Iterator["Unit"]:
-        """Everything that is asked for, one method in one cell at a time; a row after those it follows."""
+        """Yield every method in every cell and reading; a row comes after the rows it follows."""
         for reading, cell in itertools.product(self.readings, self.cells):
             names = [name for name in self.rows if name not in self.cells[cell].without]
             for name in sorted(names, key=lambda name: bool(self.rows[name].follows)):
                 yield Unit(self, cell, reading, name)
 
-    def narrowed(
+    def narrow(
         self, data: Sequence[str], cells: Sequence[str], readings: Sequence[str], rows: Sequence[str]
     ) -> "Recipe":
-        """Some data sets, cells, readings, rows (and those that these follow); all where none are named."""
+        """Return a recipe with some data sets, cells, readings and rows; an empty selection means all.
+
+        Rows that a selected row follows are included.
+        """
         left = {
             name: cell
             for name, cell in self.cells.items()
             if (not data or cell.data["name"] in data) and (not cells or name in cells)
         }
-        kept = [name for name in readings if name in self.readings] or list(self.readings)
-        own = [name for name in rows if name in self.rows] or list(self.rows)
-        own += [other for name in own for other in self.rows[name].follows.values()]
+        selected_readings = [name for name in readings if name in self.readings] or list(self.readings)
+        selected = [name for name in rows if name in self.rows] or list(self.rows)
+        selected += [other for name in selected for other in self.rows[name].follows.values()]
         return self.model_copy(
             update={
                 "cells": left,
-                "readings": {name: self.readings[name] for name in self.readings if name in kept},
-                "rows": {name: row for name, row in self.rows.items() if name in own},
+                "readings": {
+                    name: self.readings[name] for name in self.readings if name in selected_readings
+                },
+                "rows": {name: row for name, row in self.rows.items() if name in selected},
             }
         )
 
-    def led(self, row: str) -> str:
-        """The row that it follows, or else itself."""
+    def leader_of(self, row: str) -> str:
+        """Return the row that this row follows, or the row itself."""
         return next(iter(self.rows[row].follows.values()), row)
 
-    def smaller(self) -> "Recipe":
-        """Its quick form, which exercises everything and shows nothing."""
+    def quick_form(self) -> "Recipe":
+        """Return a small recipe that exercises every step; its numbers mean nothing."""
         quick = self.quick
-        self._known("quick", "cell", quick.cells, self.cells)
+        self._check_names("quick", "cell", quick.cells, self.cells)
 
         def fewer(grid: Mapping[str, list[Any] | Literal["reading"]]) -> dict[str, Any]:
             return {k: v if isinstance(v, str) else v[: quick.values] for k, v in grid.items()}
@@ -146,7 +160,7 @@ class Recipe(Part):
 
 @dataclass(frozen=True)
 class Unit:
-    """One method in one cell, read in one way: what is tuned, trained and written as one row."""
+    """One method in one cell and reading: tuned, trained and stored as one row."""
 
     recipe: Recipe
     cell: str
@@ -155,44 +169,44 @@ class Unit:
 
     @property
     def place(self) -> str:
-        """Where it belongs."""
+        """Recipe, cell and reading, as a path."""
         return f"{self.recipe.name}/{self.cell}-{self.reading}"
 
     def description(self) -> dict[str, Any]:
-        """The experiment, but for the seed and what is tuned."""
+        """The experiment without its seed and its tuned values."""
         cell, row = self.recipe.cells[self.cell], self.recipe.rows[self.row]
-        made: dict[str, Any] = {**self.recipe.common, "data": cell.data, "model": cell.model}
-        made |= {"partition": cell.partition} if cell.partition else {}
-        made |= {"scarce": cell.scarce} if cell.scarce is not None else {}
-        made |= {"graph": row.graph} if row.graph else {}
+        description: dict[str, Any] = {**self.recipe.common, "data": cell.data, "model": cell.model}
+        description |= {"partition": cell.partition} if cell.partition else {}
+        description |= {"scarce": cell.scarce} if cell.scarce is not None else {}
+        description |= {"graph": row.graph} if row.graph else {}
         work = self.recipe.readings[self.reading].settings | row.readings.get(self.reading, {})
-        return made | {"algorithm": {**row.algorithm, **work}}
+        return description | {"algorithm": {**row.algorithm, **work}}
 
     @property
     def tuning_rounds(self) -> int:
-        """Rounds of the runs that values are chosen by."""
+        """Number of rounds of the tuning runs."""
         all_ = int(self.recipe.common.get("rounds", Experiment.model_fields["rounds"].default))
-        own = self.recipe.cells[self.cell].tuning_rounds.get(self.reading)
-        return min(own or self.recipe.readings[self.reading].tuning_rounds or all_, all_)
+        of_cell = self.recipe.cells[self.cell].tuning_rounds.get(self.reading)
+        return min(of_cell or self.recipe.readings[self.reading].tuning_rounds or all_, all_)
 
     def experiment(self, values: Section) -> Experiment:
-        """With these values of what is tuned."""
-        made = self.description()
-        return Experiment.of(made | {"algorithm": {**made["algorithm"], **values}})
+        """Build the experiment with these tuned values."""
+        description = self.description()
+        return Experiment.of(description | {"algorithm": {**description["algorithm"], **values}})
 
     def grid(self) -> dict[str, list[Any]]:
         """Settings and the values to try."""
-        given = self.recipe.readings[self.reading].grid
-        made: dict[str, list[Any]] = {}
+        of_reading = self.recipe.readings[self.reading].grid
+        grid: dict[str, list[Any]] = {}
         for name, values in self.recipe.rows[self.row].grid.items():
-            if values == SETTING and name not in given:
+            if values == SETTING and name not in of_reading:
                 where = f"recipe {self.recipe.name}: rows.{self.row}.grid.{name}"
-                raise InputError(f"{where}: the reading {self.reading!r} has no values for it; give some")
-            made[name] = given[name] if isinstance(values, str) else values
-        return made
+                raise InputError(f"{where}: the reading {self.reading!r} has no values for it; add them")
+            grid[name] = of_reading[name] if isinstance(values, str) else values
+        return grid
 
     def ladders(self) -> dict[str, list[Any]]:
-        """Of settings with several values, those to go on to."""
+        """Values to continue with beyond the grid, for settings with several values."""
         if self.reading in self.recipe.cells[self.cell].within:
             return {}
         known = self.recipe.ladders
@@ -201,7 +215,7 @@ class Unit:
         }
 
     def candidates(self, followed: Section) -> list[Section]:
-        """All combinations of values, beside those that follow another row."""
+        """All combinations of the grid, each with the values that follow another row."""
         grid = self.grid()
         return [
             {**dict(zip(grid, values, strict=True)), **followed}
@@ -209,33 +223,33 @@ class Unit:
         ]
 
     def alike(self, other: "Unit") -> bool:
-        """Whether both are rows of one method in one cell, with values that a third row was tuned to."""
+        """Return whether both are rows of one method in one cell that follow the same third row."""
         rows = self.recipe.rows[self.row], other.recipe.rows[other.row]
-        if self.place != other.place or self.row == other.row or any(each.grid for each in rows):
+        if self.place != other.place or self.row == other.row or any(row.grid for row in rows):
             return False
-        said = [(each.algorithm["name"], each.follows) for each in rows]
-        return bool(rows[0].follows) and said[0] == said[1]
+        first, second = ((row.algorithm["name"], row.follows) for row in rows)
+        return bool(rows[0].follows) and first == second
 
     @property
     def signature(self) -> str:
-        """Sixteen hexadecimal digits of all that fixes its numbers, but for seeds, device and kept values."""
+        """Sixteen hex digits of everything that fixes the numbers, except seeds, device and tuned values."""
         row = self.recipe.rows[self.row]
-        said = [self.description(), self.grid(), row.follows, self.recipe.folds, self.tuning_rounds]
-        said += [self.ladders()] if self.ladders() else []
+        parts = [self.description(), self.grid(), row.follows, self.recipe.folds, self.tuning_rounds]
+        parts += [self.ladders()] if self.ladders() else []
         for other in sorted(row.follows.values()):
-            said.append(Unit(self.recipe, self.cell, self.reading, other).signature)
-        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+            parts.append(Unit(self.recipe, self.cell, self.reading, other).signature)
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def known_recipes() -> list[str]:
-    """Names of those that come with the library."""
-    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+    """Names of the recipes that come with the library."""
+    return sorted(path.stem for path in RECIPE_FOLDER.glob("*.toml"))
 
 
-def recipe(name: str) -> Recipe:
-    """One that comes with the library, by its name, or a file of one's own."""
+def find_recipe(name: str) -> Recipe:
+    """Read a recipe of the library by its name, or a TOML file by its path."""
     if name.endswith(".toml"):
         return Recipe.read(Path(name))
     if name not in known_recipes():
-        raise unknown("recipe", name, known_recipes())
-    return Recipe.read(FOLDER / f"{name}.toml")
+        raise unknown_name_error("recipe", name, known_recipes())
+    return Recipe.read(RECIPE_FOLDER / f"{name}.toml")

@@ -1,4 +1,4 @@
-"""What recipes are made of: readings of R, cells, rows, claims, and why numbers differ from a paper's."""
+"""Sections of a recipe: readings of R, cells, rows, claims, and reasons for deviations from the paper."""
 
 from typing import Any, Literal
 
@@ -11,33 +11,33 @@ SETTING = "reading"  # in a grid: the values that the reading of R gives for thi
 Grid = dict[str, list[Any] | Literal["reading"]]
 
 
-class Part(BaseModel):
-    """What all parts of a recipe are."""
+class RecipeSection(BaseModel):
+    """Base of all sections: frozen, and without unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Reading(Part):
+class Reading(RecipeSection):
     """One way to read "R local steps": settings of every method, and the rates that are tried with it."""
 
     title: str
     note: str = ""
     settings: Section
     grid: dict[str, list[Any]] = {}
-    tuning_rounds: int | None = None  # of runs that values are chosen by, where these are fewer
+    tuning_rounds: int | None = None  # of the tuning runs, if fewer than those of the final run
 
 
-class Cell(Part):
-    """Data, their partition and scaling, and a model; and what the paper has for each row, mean and std."""
+class RecipeCell(RecipeSection):
+    """Data, their partition and scaling, a model, and the paper's mean and std for each row."""
 
     title: str
     data: Section
     model: Section
     partition: Section = {}
     scarce: Section | None = None
-    without: list[str] = []  # rows that do not go with it
-    tuning_rounds: dict[str, int] = {}  # where they are others than the reading's
-    within: list[str] = []  # readings in which values keep to the grids
+    without: list[str] = []  # rows that do not apply to this cell
+    tuning_rounds: dict[str, int] = {}  # by reading, if they differ from the reading's
+    within: list[str] = []  # readings in which the search stays within the grids
     paper: dict[str, list[float]] = {}
 
     @field_validator("paper")
@@ -45,12 +45,12 @@ class Cell(Part):
     def _pairs(cls, paper: dict[str, list[float]]) -> dict[str, list[float]]:
         for name, values in paper.items():
             if len(values) != 2:
-                raise ValueError(f"{name} = {values}; give the mean and the standard deviation")
+                raise ValueError(f"{name} = {values}; expected the mean and the standard deviation")
         return paper
 
 
-class Row(Part):
-    """A method with what is tuned of it.
+class RecipeRow(RecipeSection):
+    """A method and the settings that are tuned.
 
     grid: settings and the values to try, in all combinations; "reading" takes those of the reading.
     follows: settings that take the values another row was tuned to, seed by seed.
@@ -66,31 +66,31 @@ class Row(Part):
     note: str = ""
 
 
-class Claim(Part):
-    """What the paper says: one row is at least as good as others, or, of no others, that it is steady.
+class Claim(RecipeSection):
+    """A claim of the paper: a row is at least as good as others, or, without others, steady.
 
-    A row is steady where its accuracy hardly changes from cell to cell of one model.
+    A row is steady if its accuracy hardly changes between the cells of one model.
     """
 
     text: str
     row: str
     against: list[str] = []
-    cells: list[str] = []  # all unless these
+    cells: list[str] = []  # empty means all
     readings: list[str] = []
 
 
-class Reason(Part):
-    """Why numbers differ much from the paper's: which, and in which direction."""
+class Reason(RecipeSection):
+    """A reason for deviations from the paper: of which numbers, and in which direction."""
 
     text: str
-    readings: list[str] = []  # all unless these, as for cells and rows
+    readings: list[str] = []  # empty means all, as for cells and rows
     cells: list[str] = []
     rows: list[str] = []
     side: Literal["above", "below", "either"] = "either"
 
 
-class Quick(Part):
-    """The small form: what is left of everything."""
+class Quick(RecipeSection):
+    """Sizes of the quick form."""
 
     cells: list[str]
     readings: list[str] = ["steps"]

@@ -1,41 +1,52 @@
-"""RESULTS.md: everything that was reproduced, from the files of findings alone."""
+"""Result pages in Markdown: one page of verdicts and one page per recipe, from the stored results alone."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from fedlap.report.page import TableSection, markdown
+from fedlap.report.page import TableSection, render_markdown
 from fedlap.reproduce import claims, page, score_table
-from fedlap.reproduce.cell_results import Finding, Findings, cells_of
+from fedlap.reproduce.cell_results import ResultFolder, RowResult, iterate_cells
+from fedlap.reproduce.claims import ClaimCheck
 from fedlap.reproduce.recipe import Recipe
 
-MUCH = 0.5  # points of difference to the paper that ask for a reason
+VERDICT_PAGE = "README.md"
+EXPLAINED_ABOVE = 0.5  # points of difference to the paper above which a recipe should give a reason
 
 INTRODUCTION = """# Results
 
-Every table and figure of the paper, ours beside the paper's numbers. This file is written by `fedlap results`
-from the files in `results/`, which `fedlap reproduce` wrote; nothing in it is typed by hand but words, which
-stand in the recipes (`recipes/*.toml`).
+Do the paper's claims hold? This page answers per claim and data set; every table stands on the page of
+its recipe. `fedlap results` writes all pages from the files in `results/`; no number is typed by
+hand.
 
-How to read it: accuracy is pooled over all test rows, after the last round, mean ± standard deviation over
-seeds, with the paper's in brackets. A number is marked where it is better than every other of its column by
-paired t-tests over seeds (two-sided, p below 0.05 by Holm's rule over all pairs), and none where a method of
-the column was not run. A seed fixes split, start, sampling and batches for all methods alike. Values of every
-method (rate, strength, …) were chosen by cross-validation on the training rows of that very seed: no test row
-has a say in anything, and no round but the last counts. Of claims: better and worse are what such a test
-shows (Holm's rule over a claim's tests in a cell); as good, that it shows nothing and the difference's 95 %
-interval stays above −0.5 points; open, neither. "R local steps" is read in both ways: 5 mini-batches, as the
-text has it, and 5 epochs, as the published code has it.
+✓ the claim holds · ✗ it does not hold · ? the seeds do not decide it · (✓) it holds so far, but some rows
+were not run · – not part of the recipe. A data set has one mark per model, in the order of the table's
+heading. "R = 5" is read in two ways: as five mini-batches (steps, the paper's text) and as five passes
+over a client's rows (epochs, the published code).
+"""
+METHOD = """## Method
 
-Do the numbers repeat on another machine? Most rows were made on a GPU in float32; a CPU rounds differently.
-Tried on Human Activity with scaled features (benchmarks/RESULTS.md, "repeats: machines"): logistic models
-gave the same accuracy at all seeds of all four methods, FedU with a hidden layer too, FedU on a learned
-graph at all seeds with five steps and at seven of ten with five epochs. With a hidden layer FedProx and
-SCAFFOLD, which average all clients into one model, differ at most seeds, by up to 0.4 points, and on MNIST,
-α = 0.1, FedProx by up to 0.8 at its rate of 0.3; on features as distributed FedU differs by up to 0.7.
-There training amplifies rounding errors from round to round ("repeats: orders" shows the same in float64 on
-one machine), and no order of sums is the right one. Rows of FedU on a learned graph with S = 0.1 N were run
-again after a repair: before it, places and rounding decided between clients that had never worked, and
-seeds did not repeat.
+- Accuracy is pooled over all test rows, after the last round: mean ± standard deviation over seeds. A
+  seed fixes split, start, sampling and batches for all methods alike.
+- The settings of every method (rate, strength, …) were chosen by cross-validation on the training rows of
+  the same seed. Test rows take no part in any choice, and no round but the last counts.
+- *Better* and *worse* are significant in a two-sided paired t-test over seeds (p below 0.05 by Holm's
+  rule over the tests of a claim in a cell). *As good* means not significant, with a 95 % interval above
+  −0.5 points. Anything else is *open*.
+- In score tables a number is marked if it is better than every other number of its column by such tests,
+  and only if every method of the column was run.
+
+## Do the numbers repeat on another machine?
+
+Most rows were trained on a GPU in float32; a CPU rounds differently. On Human Activity with scaled
+features (benchmarks/RESULTS.md, "repeats: machines") logistic models gave the same accuracy at all seeds
+of all four methods, and so did FedU with a hidden layer; FedU on a learned graph gave it at all seeds
+with five steps and at seven of ten with five epochs. With a hidden layer FedProx and SCAFFOLD, which
+average all clients into one model, differ at most seeds, by up to 0.4 points; on MNIST with α = 0.1
+FedProx differs by up to 0.8 at its rate of 0.3; on features as distributed FedU differs by up to 0.7.
+Training amplifies rounding errors there from round to round ("repeats: orders" shows it in float64 on one
+machine), and no order of summation is the right one. Rows of FedU on a learned graph with S = 0.1 N were
+run again after a repair: before it, positions and rounding decided between clients that had not been
+sampled yet, and seeds did not repeat.
 """
 VERDICTS = {
     "holds": "holds for",
@@ -43,11 +54,12 @@ VERDICTS = {
     "DOES NOT HOLD": "**does not hold** for",
     "not shown": "is open for",
 }
+MARKS = {"holds": "✓", "holds so far": "(✓)", "DOES NOT HOLD": "✗", "not shown": "?"}
 
 
 @dataclass(frozen=True)
-class Apart:
-    """A number that differs much from the paper's."""
+class Deviation:
+    """A number that differs from the paper's by more than `EXPLAINED_ABOVE`, and the recipe's reason."""
 
     reading: str
     cell: str
@@ -56,127 +68,163 @@ class Apart:
     reason: str | None
 
 
-def results(recipes: Sequence[Recipe], findings: Findings) -> str:
-    """The whole file."""
-    shown = [each for each in recipes if any(True for _ in cells_of(each, findings))]
-    shown.sort(key=lambda each: each.order)
-    parts = [INTRODUCTION, "## What holds, what does not\n"]
-    for each in shown:
-        parts += summary(each, findings)
-    for each in shown:
-        parts += _chapter(each, findings)
-    return "\n".join(parts).rstrip() + "\n"
+def build_results_pages(recipes: Sequence[Recipe], results: ResultFolder) -> dict[str, str]:
+    """Return the text of every page by its file name: the verdicts, and one page per recipe with results."""
+    shown = [recipe for recipe in recipes if any(True for _ in iterate_cells(recipe, results))]
+    shown.sort(key=lambda recipe: recipe.order)
+    pages = {f"{recipe.name}.md": _join_blocks(_recipe_page(recipe, results)) for recipe in shown}
+    verdicts = [block for recipe in shown for block in _verdict_section(recipe, results)]
+    return {VERDICT_PAGE: _join_blocks([INTRODUCTION, *verdicts, METHOD]), **pages}
 
 
-def summary(recipe: Recipe, findings: Findings, remarks: bool = True) -> Iterator[str]:
-    """Each claim in a line for each reading: where it holds, where not, and by how much.
+def _join_blocks(blocks: Iterator[str] | Sequence[str]) -> str:
+    return "\n".join(blocks).rstrip() + "\n"
 
-    A recipe's remarks are on what came out for RESULTS.md, and not on anybody else's findings.
-    """
-    made = claims.checked(recipe, findings)
-    said = recipe.remarks if remarks else []
-    if not made and not said:
+
+def _verdict_section(recipe: Recipe, results: ResultFolder) -> Iterator[str]:
+    """Yield a recipe's verdict in one sentence and its table of claims × data sets."""
+    yield f"## [{recipe.title}]({recipe.name}.md)\n"
+    if recipe.remarks:
+        yield f"{_first_sentences(recipe.remarks[0])}\n"
+    checks = claims.check_claims(recipe, results)
+    if not checks:
         return
-    yield f"**{recipe.title}** ({recipe.place})\n"
-    for remark in said:
-        yield f"{' '.join(remark.split())}\n"
+    variants = list(dict.fromkeys(_split_title(check.title)[1] for check in checks))
+    sets = list(dict.fromkeys(_split_title(check.title)[0] for check in checks))
+    yield f"| claim ({', '.join(variants)}) | R = 5 | {' | '.join(sets)} |"
+    yield f"| --- | --- | {' | '.join('---' for _ in sets)} |"
     for claim in recipe.claims:
         for reading in recipe.readings:
-            own = [each for each in made if each.claim is claim and each.reading == reading]
-            if own:
-                yield f"- {claim.text} ({reading}): {_where(recipe, own)}."
+            marks = {
+                _split_title(check.title): MARKS[check.verdict]
+                for check in checks
+                if check.claim is claim and check.reading == reading
+            }
+            if marks:
+                cells = (" ".join(marks.get((name, variant), "–") for variant in variants) for name in sets)
+                yield f"| {claim.text} | {reading} | {' | '.join(cells)} |"
     yield ""
 
 
-def _where(recipe: Recipe, made: Sequence[claims.Checked]) -> str:
-    """Which cells have which verdict."""
-    said = []
-    for verdict, words in VERDICTS.items():
-        cells = [each for each in made if each.verdict == verdict]
-        if cells:
-            names = "; ".join(f"{each.title}{_losses(recipe, each)}" for each in cells)
-            said.append(f"{words} {names}")
-    return ". ".join(said)
+def _split_title(title: str) -> tuple[str, str]:
+    """Split a cell's title into its data set and its variant, which is the model or the scaling."""
+    variant = title.rpartition(", ")[2]
+    return title.replace(f", {variant}", ""), variant  # a claim over several cells names two data sets
 
 
-def _losses(recipe: Recipe, each: claims.Checked) -> str:
-    """By how much it is worse, and than whom."""
-    worse = [against for against in each.against if against.verdict == "worse"]
-    words = [f"{recipe.rows[a.other].title} {a.difference:+.2f}" for a in worse]
-    if each.spans:
-        names = sorted(each.spans, key=lambda name: name != each.claim.row)
-        words = [f"{recipe.rows[name].title} {each.spans[name]:.2f}" for name in names]
-        words[0] = f"points from lowest to highest: {words[0]}"
-    return f" ({', '.join(words)})" if words else ""
+def _first_sentences(text: str, least: int = 60) -> str:
+    """Return the first sentence of a text, and the next ones until there are this many characters."""
+    first, *rest = " ".join(text.split()).split(". ")
+    while rest and len(first) < least:
+        first = f"{first}. {rest.pop(0)}"
+    return f"{first.rstrip('.')}."
 
 
-def _chapter(recipe: Recipe, findings: Findings) -> Iterator[str]:
-    """A recipe's tables."""
-    yield f"## {recipe.title}\n"
-    yield f"`fedlap reproduce {recipe.name}` · {recipe.place}.\n"
+def summary(recipe: Recipe, results: ResultFolder) -> Iterator[str]:
+    """Yield one line per claim and reading: where it holds, where it does not, and by how much."""
+    checks = claims.check_claims(recipe, results)
+    for claim in recipe.claims:
+        for reading in recipe.readings:
+            of_claim = [check for check in checks if check.claim is claim and check.reading == reading]
+            if of_claim:
+                yield f"- {claim.text} ({reading}): {_describe_verdicts(recipe, of_claim)}."
+    if checks:
+        yield ""
+
+
+def _describe_verdicts(recipe: Recipe, checks: Sequence[ClaimCheck]) -> str:
+    """Name the cells of each verdict."""
+    phrases = []
+    for verdict, phrase in VERDICTS.items():
+        titles = [f"{c.title}{_describe_losses(recipe, c)}" for c in checks if c.verdict == verdict]
+        if titles:
+            phrases.append(f"{phrase} {'; '.join(titles)}")
+    return ". ".join(phrases)
+
+
+def _describe_losses(recipe: Recipe, check: ClaimCheck) -> str:
+    """Name the methods that are better, and by how much."""
+    worse = [difference for difference in check.against if difference.verdict == "worse"]
+    phrases = [f"{recipe.rows[loss.other].title} {loss.difference:+.2f}" for loss in worse]
+    if check.spreads:
+        names = sorted(check.spreads, key=lambda name: name != check.claim.row)
+        phrases = [f"{recipe.rows[name].title} {check.spreads[name]:.2f}" for name in names]
+        phrases[0] = f"points from lowest to highest: {phrases[0]}"
+    return f" ({', '.join(phrases)})" if phrases else ""
+
+
+def _recipe_page(recipe: Recipe, results: ResultFolder) -> Iterator[str]:
+    """Yield the blocks of a recipe's page: verdicts in words, then all tables."""
+    yield f"# {recipe.title}\n"
+    yield f"`fedlap reproduce {recipe.name}` · {recipe.place} · [all verdicts]({VERDICT_PAGE})\n"
     yield f"{' '.join(recipe.about.split())}\n"
+    verdicts = list(summary(recipe, results))
+    if verdicts or recipe.remarks:
+        yield "## Verdicts\n"
+        yield from (f"{' '.join(remark.split())}\n" for remark in recipe.remarks)
+        yield from verdicts
     for reading in recipe.readings:
-        table = score_table.table(recipe, findings, reading)
+        table = score_table.build_score_table(recipe, results, reading)
         if table is not None:
-            yield _section(table)
-        far = [each for each in apart(recipe, findings) if each.reading == reading]
-        if far:
-            yield f"More than {MUCH:g} points from the paper's, and why:\n"
-            yield from _reasons(recipe, far)
+            yield _table_block(table)
+        deviations = [far for far in find_deviations(recipe, results) if far.reading == reading]
+        if deviations:
+            yield f"More than {EXPLAINED_ABOVE:g} points from the paper, and the reason:\n"
+            yield from _list_reasons(recipe, deviations)
             yield ""
-    for held in claims.tables(recipe, findings):
-        yield _section(held, about=False)
+    for table in claims.claim_tables(recipe, results):
+        yield _table_block(table, about=False)
     for reading in recipe.readings:
-        chosen = score_table.choices(recipe, findings, reading)
+        chosen = score_table.build_choices_table(recipe, results, reading)
         if chosen is not None:
-            yield _section(chosen)
-    absent = missing(recipe, findings)
-    if absent:
-        yield f"Not run yet: {'; '.join(absent)}.\n"
-    facts = page.environment(recipe, findings).facts
-    yield "Made with: " + "; ".join(f"{key} {value}" for key, value in facts) + ".\n"
+            yield _table_block(chosen)
+    missing = list_missing(recipe, results)
+    if missing:
+        yield f"Not run yet: {'; '.join(missing)}.\n"
+    facts = page.environment_facts(recipe, results).facts
+    yield "Environment: " + "; ".join(f"{key} {value}" for key, value in facts) + "."
 
 
-def missing(recipe: Recipe, findings: Findings) -> list[str]:
-    """Cells that were not run, by reading, and rows of others that were not."""
-    made = []
+def list_missing(recipe: Recipe, results: ResultFolder) -> list[str]:
+    """List the cells that were not run, by reading, and the missing rows of the other cells."""
+    missing = []
     for reading in recipe.readings:
-        whole = [name for name in recipe.cells if not findings.rows(recipe, name, reading)]
-        if whole:
-            made.append(f"{reading}, all of {', '.join(whole)}")
+        cells = [name for name in recipe.cells if not results.rows(recipe, name, reading)]
+        if cells:
+            missing.append(f"{reading}, all of {', '.join(cells)}")
         for name, cell in recipe.cells.items():
-            rows = findings.rows(recipe, name, reading)
+            rows = results.rows(recipe, name, reading)
             left = [row for row in recipe.rows if row not in rows and row not in cell.without]
             if rows and left:
-                made.append(f"{reading}, of {name} {', '.join(left)}")
-    return made
+                missing.append(f"{reading}, of {name} {', '.join(left)}")
+    return missing
 
 
-def _section(table: TableSection, about: bool = True) -> str:
-    """A table under its heading; what is the same for all tables stands in the introduction."""
-    body = markdown(replace(table, title="", about=table.about if about else "", footer=""))
-    return f"### {table.title}\n\n{body.strip()}\n"
+def _table_block(table: TableSection, about: bool = True) -> str:
+    """Format a table under its heading; the page of verdicts explains what all tables share."""
+    body = render_markdown(replace(table, title="", about=table.about if about else "", footer=""))
+    return f"## {table.title}\n\n{body.strip()}\n"
 
 
-def apart(recipe: Recipe, findings: Findings) -> list[Apart]:
-    """Numbers far from the paper's, each with the recipe's reason for it, if it has one."""
-    made = []
-    for reading, cell, rows in cells_of(recipe, findings):
+def find_deviations(recipe: Recipe, results: ResultFolder) -> list[Deviation]:
+    """Find the numbers far from the paper's, each with the recipe's reason, if it gives one."""
+    deviations = []
+    for reading, cell, rows in iterate_cells(recipe, results):
         for name, row in rows.items():
-            difference = _difference(recipe, cell, name, row)
-            if difference is not None and abs(difference) > MUCH:
-                reason = _reason(recipe, reading, cell, name, difference)
-                made.append(Apart(reading, cell, name, difference, reason))
-    return made
+            difference = _difference_to_paper(recipe, cell, name, row)
+            if difference is not None and abs(difference) > EXPLAINED_ABOVE:
+                reason = _find_reason(recipe, reading, cell, name, difference)
+                deviations.append(Deviation(reading, cell, name, difference, reason))
+    return deviations
 
 
-def _difference(recipe: Recipe, cell: str, name: str, row: Finding) -> float | None:
+def _difference_to_paper(recipe: Recipe, cell: str, name: str, row: RowResult) -> float | None:
     paper = recipe.cells[cell].paper.get(name)
     return None if paper is None or not row.finished else float(row.accuracy.mean()) - paper[0]
 
 
-def _reason(recipe: Recipe, reading: str, cell: str, row: str, difference: float) -> str | None:
-    """The first that is for this number."""
+def _find_reason(recipe: Recipe, reading: str, cell: str, row: str, difference: float) -> str | None:
+    """Return the recipe's first reason that covers this number."""
     for reason in recipe.reasons:
         if (
             (not reason.readings or reading in reason.readings)
@@ -188,14 +236,14 @@ def _reason(recipe: Recipe, reading: str, cell: str, row: str, difference: float
     return None
 
 
-def _reasons(recipe: Recipe, far: Sequence[Apart]) -> Iterator[str]:
-    """A line for each reason with the numbers it is for."""
-    by_reason: dict[str | None, list[Apart]] = {}
-    for each in far:
-        by_reason.setdefault(each.reason, []).append(each)
-    for reason, some in by_reason.items():
+def _list_reasons(recipe: Recipe, deviations: Sequence[Deviation]) -> Iterator[str]:
+    """Yield one line per reason, with the numbers that it explains."""
+    by_reason: dict[str | None, list[Deviation]] = {}
+    for deviation in deviations:
+        by_reason.setdefault(deviation.reason, []).append(deviation)
+    for reason, explained in by_reason.items():
         names = "; ".join(
-            f"{recipe.cells[each.cell].title}: {recipe.rows[each.row].title} {each.difference:+.2f}"
-            for each in some
+            f"{recipe.cells[far.cell].title}: {recipe.rows[far.row].title} {far.difference:+.2f}"
+            for far in explained
         )
         yield f"- {names}. {reason or 'NOT EXPLAINED.'}"

@@ -1,4 +1,4 @@
-"""Reproduction: a recipe's methods tuned on training rows, trained over seeds, and written down."""
+"""Reproduction of a recipe: tune every method on training rows, train it over seeds, record the outcome."""
 
 import json
 import math
@@ -14,27 +14,27 @@ from fedlap.algorithms.local_work import LocalWork
 from fedlap.data.federation import Federation
 from fedlap.errors import InputError
 from fedlap.experiments.experiment import Experiment
-from fedlap.experiments.outcomes import mean_clients, mean_curves, outcome
+from fedlap.experiments.outcomes import average_clients, average_curves, summarise_run
 from fedlap.experiments.prepare import Loader
-from fedlap.experiments.run_folder import environment
+from fedlap.experiments.run_folder import describe_environment
 from fedlap.experiments.session import StoppedError
 from fedlap.experiments.settings import Section
-from fedlap.reproduce.cell_results import stored_for
+from fedlap.reproduce.cell_results import tuned_values_of
 from fedlap.reproduce.ledger import Ledger
 from fedlap.reproduce.recipe import Unit
 from fedlap.reproduce.search import Choice, Search
 from fedlap.training import packing
 from fedlap.training.fit import fit_all
 from fedlap.training.loop import RoundEnd
-from fedlap.training.packing import Sized
+from fedlap.training.packing import SizedJob
 
-ROUND = 1e6  # what a round of a run takes beside its products, in numbers multiplied
-MOST_ON_CPU = 60  # runs of a stack: what is lost when it is stopped stays small
+ROUND_OVERHEAD = 1e6  # the fixed cost of a round, in multiplications
+MOST_RUNS_ON_CPU = 60  # per stack, so that an interruption loses little
 
 
 @dataclass(frozen=True)
-class Told:
-    """Whom to tell how far it is: runs that are to be made, rounds of those at work, and whether to stop."""
+class ReproductionCallbacks:
+    """Callbacks for progress: a stack of runs starts, a round ends, and whether to stop."""
 
     stack: Callable[[Unit, str, int], None] = lambda unit, stage, runs: None
     round: Callable[[int, int], None] = lambda done, rounds: None
@@ -43,27 +43,27 @@ class Told:
 
 @dataclass(eq=False)
 class Reproducer:
-    """Makes rows of recipes; runs that the ledger knows are not made again.
+    """Runs the rows of recipes; runs that the ledger has are not repeated.
 
-    stored: values that methods were tuned to before, by the place and row of a unit and by seed.
+    stored: values of an earlier tuning, by the place and row of a unit and by seed.
     """
 
     ledger: Ledger
     seeds: Sequence[int]
     device: str = "cpu"
     stored: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    told: Told = Told()
+    callbacks: ReproductionCallbacks = ReproductionCallbacks()
     loader: Loader = field(default_factory=Loader)
     _chosen: dict[tuple[str, str], dict[int, Choice | InputError]] = field(default_factory=dict)
 
-    def row(self, unit: Unit, beside: Sequence[Unit] = ()) -> dict[str, Any]:
-        """Everything that is told of a method in a cell, as plain values.
+    def run_row(self, unit: Unit, trained_along: Sequence[Unit] = ()) -> dict[str, Any]:
+        """Tune and train a method in a cell and return its results as plain values.
 
-        beside: rows that will be asked for, too; those that differ in settings alone are trained with it.
+        trained_along: rows that are needed next; those that differ in settings alone join the same stack.
         """
         choices = self.choices(unit)
-        refused = {seed: each for seed, each in choices.items() if isinstance(each, InputError)}
-        made: dict[str, Any] = {
+        refused = {seed: choice for seed, choice in choices.items() if isinstance(choice, InputError)}
+        row: dict[str, Any] = {
             "signature": unit.signature,
             "seeds": list(self.seeds),
             "grid": unit.grid(),
@@ -72,54 +72,56 @@ class Reproducer:
             "tuning_rounds": unit.tuning_rounds,
         }
         if refused:
-            products = [p for seed in refused if (p := self._product(unit, seed)) is not None]
-            made |= {"refused": str(next(iter(refused.values()))), "refused_seeds": list(refused)}
-            return made | ({"product": max(products)} if products else {})
-        final = self._final(unit)
-        more = [run for other in beside if unit.alike(other) for run in self._final(other).values()]
-        outcomes = self._made(unit, "training", [*final.values(), *more])[: len(final)]
-        made["choices"] = {
+            products = [p for seed in refused if (p := self._stability_product(unit, seed)) is not None]
+            row |= {"refused": str(next(iter(refused.values()))), "refused_seeds": list(refused)}
+            return row | ({"product": max(products)} if products else {})
+        final = self._final_runs(unit)
+        more = [
+            run for other in trained_along if unit.alike(other) for run in self._final_runs(other).values()
+        ]
+        outcomes = self._train_missing(unit, "training", [*final.values(), *more])[: len(final)]
+        row["choices"] = {
             str(seed): {"values": c.values, "by": c.by, "validation": c.validation, "refused": c.refused}
             for seed, c in choices.items()
             if isinstance(c, Choice)
         }
-        made["last"] = [each.get("last") for each in outcomes]
-        made["diverged"] = {
-            str(seed): each["diverged"]
-            for seed, each in zip(final, outcomes, strict=True)
-            if "diverged" in each
+        row["last"] = [result.get("last") for result in outcomes]
+        row["diverged"] = {
+            str(seed): result["diverged"]
+            for seed, result in zip(final, outcomes, strict=True)
+            if "diverged" in result
         }
-        finished = [each for each in outcomes if "last" in each]
+        finished = [result for result in outcomes if "last" in result]
         if finished:
-            made["curves"] = mean_curves(finished)
-            made["clients"] = mean_clients(finished)
-            made |= {key: finished[0][key] for key in ("graph", "product") if key in finished[0]}
-        seconds = sum(each["seconds"] for each in outcomes if "seconds" in each)
-        made["training_seconds"] = round(seconds, 1)
-        made |= {key: outcomes[0][key] for key in ("environment", "made") if key in outcomes[0]}
-        return made
+            row["curves"] = average_curves(finished)
+            row["clients"] = average_clients(finished)
+            row |= {key: finished[0][key] for key in ("graph", "product") if key in finished[0]}
+        seconds = sum(result["seconds"] for result in outcomes if "seconds" in result)
+        row["training_seconds"] = round(seconds, 1)
+        row |= {key: outcomes[0][key] for key in ("environment", "made") if key in outcomes[0]}
+        return row
 
     def federation(self, unit: Unit) -> Federation:
         """The clients of a cell at the first seed."""
-        return self.loader.load(self._at(unit.experiment(_first(unit)), self.seeds[0]))[0]
+        return self.loader.load(self._with_seed(unit.experiment(_any_values(unit)), self.seeds[0]))[0]
 
     def choices(self, unit: Unit) -> dict[int, Choice | InputError]:
         """The values for each seed, chosen by cross-validation on that seed's training rows alone."""
         key = (unit.place, unit.row)
         if key not in self._chosen:
-            values = stored_for(unit, self.stored)
+            values = tuned_values_of(unit, self.stored)
             known: dict[int, Choice | InputError] = {
                 seed: Choice(values[str(seed)], "stored") for seed in self.seeds if str(seed) in values
             }
             rest = [seed for seed in self.seeds if seed not in known]
-            known |= self._tuned(unit, rest) if rest else {}
+            known |= self._tune(unit, rest) if rest else {}
             self._chosen[key] = {seed: known[seed] for seed in self.seeds}
         return self._chosen[key]
 
-    def _tuned(self, unit: Unit, seeds: Sequence[int]) -> dict[int, Choice | InputError]:
-        """Choose by the mean accuracy over folds, seed by seed; what is to be tried next is made at once."""
+    def _tune(self, unit: Unit, seeds: Sequence[int]) -> dict[int, Choice | InputError]:
+        """Choose values by mean validation accuracy per seed; all seeds' candidates are trained together."""
         searches = {
-            seed: Search(unit.candidates(self._followed(unit, seed)), unit.ladders()) for seed in seeds
+            seed: Search(unit.candidates(self._followed_values(unit, seed)), unit.ladders()) for seed in seeds
         }
         chosen: dict[int, Choice | InputError] = {}
         described: dict[str, Experiment | InputError] = {}
@@ -128,150 +130,165 @@ class Reproducer:
             for seed in rest:
                 search = searches[seed]
                 accepted: list[tuple[Section, Experiment]] = []
-                for values in search.wanted():
+                for values in search.next_candidates():
                     name = json.dumps(values)
                     if name not in described:
-                        described[name] = _described(unit, values)
+                        described[name] = _try_experiment(unit, values)
                     whole = described[name]
-                    refusal = whole if isinstance(whole, InputError) else self._refusal(self._at(whole, seed))
+                    refusal = (
+                        whole
+                        if isinstance(whole, InputError)
+                        else self._find_refusal(self._with_seed(whole, seed))
+                    )
                     if refusal is not None:
                         search.refuse(values, refusal)
                     elif isinstance(whole, Experiment):
                         accepted.append((values, whole))
-                chosen |= _settled(unit, seed, search, accepted)
+                chosen |= _choose_if_finished(unit, seed, search, accepted)
                 if seed not in chosen:
-                    tried += [(seed, values, self._folds(unit, whole, seed)) for values, whole in accepted]
-            entries = iter(self._made(unit, "tuning", [run for _, _, runs in tried for run in runs]))
+                    tried += [
+                        (seed, values, self._fold_runs(unit, whole, seed)) for values, whole in accepted
+                    ]
+            entries = iter(self._train_missing(unit, "tuning", [run for _, _, runs in tried for run in runs]))
             for seed, values, runs in tried:
-                searches[seed].add(values, _validation([next(entries) for _ in runs]))
+                searches[seed].add(values, _mean_validation([next(entries) for _ in runs]))
         return chosen
 
-    def _followed(self, unit: Unit, seed: int) -> Section:
-        """Values that another row was tuned to."""
-        made: Section = {}
+    def _followed_values(self, unit: Unit, seed: int) -> Section:
+        """Values that this row takes over from the tuning of another row."""
+        values: Section = {}
         for setting, other in unit.recipe.rows[unit.row].follows.items():
             choice = self.choices(Unit(unit.recipe, unit.cell, unit.reading, other))[seed]
             if isinstance(choice, InputError):
                 raise choice
-            made[setting] = choice.values[setting]
-        return made
+            values[setting] = choice.values[setting]
+        return values
 
-    def _refusal(self, experiment: Experiment) -> InputError | None:
-        """Why a run cannot be made, if it cannot."""
-        self.loader.load(experiment)  # data that cannot be had are nobody's setting
+    def _find_refusal(self, experiment: Experiment) -> InputError | None:
+        """Return why an experiment is invalid, or None."""
+        self.loader.load(experiment)  # missing data are not the fault of a setting
         try:
-            self.loader.trial(experiment)
+            self.loader.build_job(experiment)
         except InputError as error:
             return error
         return None
 
-    def _product(self, unit: Unit, seed: int) -> float | None:
-        """μRηρ of what was refused, where that is why."""
-        (values,) = unit.candidates(self._followed(unit, seed))[:1]
+    def _stability_product(self, unit: Unit, seed: int) -> float | None:
+        """Return μRηρ if mixing was refused as unstable."""
+        (values,) = unit.candidates(self._followed_values(unit, seed))[:1]
         try:
             whole = unit.experiment({**values, "allow_unstable": True})
-            trial, _ = self.loader.trial(self._at(whole, seed))
+            trial, _ = self.loader.build_job(self._with_seed(whole, seed))
         except InputError:
             return None
         return trial.algorithm.coupling.product if isinstance(trial.algorithm, Coupled) else None
 
-    def _final(self, unit: Unit) -> dict[int, Experiment]:
-        """The runs with the values that were chosen; none where there are none for a seed."""
-        choices = {seed: each for seed, each in self.choices(unit).items() if isinstance(each, Choice)}
+    def _final_runs(self, unit: Unit) -> dict[int, Experiment]:
+        """Return the final runs by seed; empty if a seed has no valid choice."""
+        choices = {seed: choice for seed, choice in self.choices(unit).items() if isinstance(choice, Choice)}
         if len(choices) < len(self.seeds):
             return {}
-        return {seed: self._at(unit.experiment(each.values), seed) for seed, each in choices.items()}
+        return {
+            seed: self._with_seed(unit.experiment(choice.values), seed) for seed, choice in choices.items()
+        }
 
-    def _at(self, experiment: Experiment, seed: int, **fields: Any) -> Experiment:
+    def _with_seed(self, experiment: Experiment, seed: int, **fields: Any) -> Experiment:
         return experiment.model_copy(update={"seed": seed, "device": self.device, **fields})
 
-    def _folds(self, unit: Unit, whole: Experiment, seed: int) -> list[Experiment]:
+    def _fold_runs(self, unit: Unit, whole: Experiment, seed: int) -> list[Experiment]:
         number, how = unit.recipe.folds, {"evaluate_every": 0, "rounds": unit.tuning_rounds}
         return [
-            self._at(whole, seed, fold={"number": number, "held_out": held_out}, **how)
+            self._with_seed(whole, seed, fold={"number": number, "held_out": held_out}, **how)
             for held_out in range(number)
         ]
 
-    def _made(self, unit: Unit, stage: str, runs: Sequence[Experiment]) -> list[dict[str, Any]]:
-        """What came out of each run, those that are missing made first, as few stacks as can be."""
+    def _train_missing(self, unit: Unit, stage: str, runs: Sequence[Experiment]) -> list[dict[str, Any]]:
+        """Train the runs that the ledger lacks, in as few stacks as possible; return all results."""
         missing = [run for run in runs if self.ledger.entry(run) is None]
-        trials = [self.loader.trial(run) for run in missing]
+        trials = [self.loader.build_job(run) for run in missing]
         sized = [
-            Sized(trial, model, run.schedule) for (trial, model), run in zip(trials, missing, strict=True)
+            SizedJob(trial, model, run.schedule) for (trial, model), run in zip(trials, missing, strict=True)
         ]
-        most = MOST_ON_CPU if self.device == "cpu" else len(missing)
-        for places in packing.stacks(sized):
+        most = MOST_RUNS_ON_CPU if self.device == "cpu" else len(missing)
+        for places in packing.pack_jobs(sized):
             number = -(-len(places) // most)
             for part in np.array_split(places, number):
-                self._stack(unit, stage, [missing[place] for place in part], [sized[place] for place in part])
+                self._train_stack(
+                    unit, stage, [missing[place] for place in part], [sized[place] for place in part]
+                )
         return [self.ledger.entry(run) or {} for run in runs]
 
-    def _stack(self, unit: Unit, stage: str, runs: Sequence[Experiment], sized: Sequence[Sized]) -> None:
-        """Train some runs side by side and write down what came out."""
+    def _train_stack(
+        self, unit: Unit, stage: str, runs: Sequence[Experiment], sized: Sequence[SizedJob]
+    ) -> None:
+        """Train runs as one stack and add their results to the ledger."""
         schedule, stopped = sized[0].schedule, False
 
         def on_round(moment: RoundEnd) -> None:
             nonlocal stopped
-            self.told.round(moment.round, schedule.rounds)
-            if self.told.stopping() and moment.round < schedule.rounds:
+            self.callbacks.round(moment.round, schedule.rounds)
+            if self.callbacks.stopping() and moment.round < schedule.rounds:
                 stopped = True
                 moment.stop()
 
-        self.told.stack(unit, stage, len(runs))
-        results = fit_all([each.trial for each in sized], schedule, on_round=on_round)
+        self.callbacks.stack(unit, stage, len(runs))
+        results = fit_all([run.job for run in sized], schedule, on_round=on_round)
         if stopped:
-            raise StoppedError(f"stopped; {self.ledger.path} has what was done before")
-        about = {"environment": environment(schedule.placed()), "made": datetime.now(UTC).date().isoformat()}
+            raise StoppedError(f"stopped; finished runs are in {self.ledger.path}")
+        about = {
+            "environment": describe_environment(schedule.resolve_device()),
+            "made": datetime.now(UTC).date().isoformat(),
+        }
         self.ledger.add(
             [
-                (run, outcome(run, result) | (about if run.fold is None else {}))
+                (run, summarise_run(run, result) | (about if run.fold is None else {}))
                 for run, result in zip(runs, results, strict=True)
             ]
         )
 
 
 @dataclass(frozen=True)
-class Weight:
-    """About how much work a row is: of one round of one run, and how many of these there are."""
+class WorkEstimate:
+    """An estimate of the work of a row: multiplications per round, and the number of rounds of all runs."""
 
-    a_round: float
+    per_round: float
     rounds: int
 
     @property
-    def all(self) -> float:
-        """Of all rounds of all runs."""
-        return self.a_round * self.rounds
+    def total(self) -> float:
+        """Work of all rounds of all runs."""
+        return self.per_round * self.rounds
 
 
-def weight(unit: Unit, seeds: Sequence[int], loader: Loader) -> Weight:
-    """What a row weighs: numbers that are multiplied, and a little for every run and round."""
-    experiment = unit.experiment(_first(unit)).model_copy(update={"seed": seeds[0]})
+def estimate_work(unit: Unit, seeds: Sequence[int], loader: Loader) -> WorkEstimate:
+    """Estimate the work of a row: multiplications, plus a fixed cost per run and round."""
+    experiment = unit.experiment(_any_values(unit)).model_copy(update={"seed": seeds[0]})
     federation, _ = loader.load(experiment)
-    trial, model = loader.trial(experiment.model_copy(update={"sample": 1.0}))
+    trial, model = loader.build_job(experiment.model_copy(update={"sample": 1.0}))
     candidates = math.prod(len(values) for values in unit.grid().values())
     tuning = unit.recipe.folds * candidates * unit.tuning_rounds if candidates > 1 else 0
     work = LocalWork.of(trial.algorithm.local_steps, trial.algorithm.local_epochs)
     rows = len(federation.train.row) if work.epochs else len(federation.clients) * 20
-    a_round = work.repeats * experiment.sample * rows * model.size + ROUND
-    return Weight(a_round, len(seeds) * (tuning + experiment.rounds))
+    a_round = work.repeats * experiment.sample * rows * model.size + ROUND_OVERHEAD
+    return WorkEstimate(a_round, len(seeds) * (tuning + experiment.rounds))
 
 
-def _first(unit: Unit) -> Section:
-    """Some values, where it does not matter which; a mixing that is always stable."""
+def _any_values(unit: Unit) -> Section:
+    """Return the first candidate, with a strength at which mixing is always stable."""
     return unit.candidates(dict.fromkeys(unit.recipe.rows[unit.row].follows, 1e-9))[0]
 
 
-def _described(unit: Unit, values: Section) -> Experiment | InputError:
+def _try_experiment(unit: Unit, values: Section) -> Experiment | InputError:
     try:
         return unit.experiment(values)
     except InputError as error:
         return error
 
 
-def _settled(
+def _choose_if_finished(
     unit: Unit, seed: int, search: Search, accepted: Sequence[tuple[Section, Experiment]]
 ) -> dict[int, Choice | InputError]:
-    """The choice at a seed, where nothing is left to try for it."""
+    """Return the choice for a seed once no candidate is left to try; empty before."""
     if not search.scores and len(accepted) == 1:
         return {seed: Choice(accepted[0][0], "fixed", refused=len(search.refusals))}
     if accepted:
@@ -283,6 +300,6 @@ def _settled(
     return {seed: search.refusals[0][1]}
 
 
-def _validation(entries: Sequence[Mapping[str, Any]]) -> float:
-    """Mean accuracy over folds; one in which training diverged counts as none."""
+def _mean_validation(entries: Sequence[Mapping[str, Any]]) -> float:
+    """Mean accuracy over folds; −∞ if training diverged in one."""
     return float(np.mean([entry.get("accuracy", -np.inf) for entry in entries]))

@@ -1,34 +1,36 @@
-"""The table of a recipe: ours ± std beside the paper's, the best marked only where a test supports it."""
+"""The score table of a recipe: our mean ± std and the paper's; the best is marked only if significant."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from fedlap.report.page.sections import Cell, Records, TableSection, Value
-from fedlap.report.paired_tests import leads
-from fedlap.reproduce.cell_results import Finding, Findings
+from fedlap.report.page.sections import TableCell, Records, TableSection, RecordValue
+from fedlap.report.paired_tests import compare_leader
+from fedlap.reproduce.cell_results import ResultFolder, RowResult
 from fedlap.reproduce.recipe import Recipe, Unit
 
-FOOTER = (
-    "Pooled test accuracy in percent after the last round, mean ± standard deviation over seeds; beneath it "
+SCORE_LEGEND = (
+    "Pooled test accuracy in percent after the last round, mean ± standard deviation over seeds; below it "
     "the paper's. Marked: better than every other row of its column by paired t-tests over seeds, two-sided, "
     "p below 0.05 by Holm's rule over all pairs; none in a column of which a row was not run, or diverged at "
     "some seeds."
 )
 
 
-def table(recipe: Recipe, findings: Findings, reading: str) -> TableSection | None:
-    """Methods in rows, data and models in columns; none where nothing was run."""
+def build_score_table(recipe: Recipe, findings: ResultFolder, reading: str) -> TableSection | None:
+    """Build the table: methods in rows, data and models in columns; None if nothing was run."""
     cells = findings.cells(recipe, reading)
     if not cells:
         return None
-    marked = {cell: best(rows) if _whole(recipe, cell, rows) else None for cell, rows in cells.items()}
+    marked = {
+        cell: find_best(rows) if _is_complete(recipe, cell, rows) else None for cell, rows in cells.items()
+    }
     shown = [name for name in recipe.rows if any(name in rows for rows in cells.values())]
     lines = [
         [
-            Cell(recipe.rows[name].title, recipe.rows[name].note),
-            *(cell_of(recipe, cell, name, rows, marked[cell] == name) for cell, rows in cells.items()),
+            TableCell(recipe.rows[name].title, recipe.rows[name].note),
+            *(score_cell(recipe, cell, name, rows, marked[cell] == name) for cell, rows in cells.items()),
         ]
         for name in shown
     ]
@@ -36,29 +38,29 @@ def table(recipe: Recipe, findings: Findings, reading: str) -> TableSection | No
     most = max(seeds.values())
     return TableSection(
         title=recipe.readings[reading].title,
-        about="; ".join(filter(None, (_seeds(most), recipe.readings[reading].note))) + ".",
+        about="; ".join(filter(None, (_count_seeds(most), recipe.readings[reading].note))) + ".",
         name=f"{recipe.name}-{reading}",
-        columns=["method", *(_titled(recipe, cell, seeds[cell], most) for cell in cells)],
+        columns=["method", *(_column_title(recipe, cell, seeds[cell], most) for cell in cells)],
         rows=lines,
-        footer=FOOTER,
+        footer=SCORE_LEGEND,
         group=recipe.title,
         records=_score_records(recipe, cells, marked),
     )
 
 
 def _score_records(
-    recipe: Recipe, cells: Mapping[str, Mapping[str, Finding]], marked: Mapping[str, str | None]
+    recipe: Recipe, cells: Mapping[str, Mapping[str, RowResult]], marked: Mapping[str, str | None]
 ) -> Records:
-    """The numbers of the table: a line for each method and cell."""
+    """Numbers of the table: one line per method and cell."""
     columns = ["method", "data_and_model", "seeds", "diverged", "stability_product"]
     columns += ["accuracy_percent_mean", "accuracy_percent_std", "paper_percent_mean", "paper_percent_std"]
-    lines: list[list[Value]] = []
+    lines: list[list[RecordValue]] = []
     for cell, rows in cells.items():
         for name in recipe.rows:
             row, paper = rows.get(name), recipe.cells[cell].paper.get(name) or (None, None)
             if name in recipe.cells[cell].without or (row is None and paper[0] is None):
                 continue
-            line: list[Value] = [recipe.rows[name].title, recipe.cells[cell].title]
+            line: list[RecordValue] = [recipe.rows[name].title, recipe.cells[cell].title]
             if row is None:
                 line += [0, 0, None, None, None]
             else:
@@ -70,49 +72,49 @@ def _score_records(
     return Records([*columns, "shown_best"], lines)
 
 
-def cell_of(recipe: Recipe, cell: str, name: str, rows: Mapping[str, Finding], marked: bool) -> Cell:
+def score_cell(recipe: Recipe, cell: str, name: str, rows: Mapping[str, RowResult], marked: bool) -> TableCell:
     """One method's score, or why it has none."""
     paper = recipe.cells[cell].paper.get(name)
     note = "" if paper is None else f"paper {paper[0]:.2f} ± {paper[1]:.2f}"
     if name in recipe.cells[cell].without:
-        return Cell("–", note, muted=True)
+        return TableCell("–", note, muted=True)
     if name not in rows:
-        return Cell("not run", note, muted=True)
+        return TableCell("not run", note, muted=True)
     row = rows[name]
     if row.unstable:
         at = len(row.values["refused_seeds"])
-        some = "" if at == len(row.seeds) else f" at {at} of {len(row.seeds)} seeds"
-        return Cell(f"unstable{some}, μRηρ = {row.product:.3g}", note, muted=True)
+        share = "" if at == len(row.seeds) else f" at {at} of {len(row.seeds)} seeds"
+        return TableCell(f"unstable{share}, μRηρ = {row.product:.3g}", note, muted=True)
     if row.refused is not None:
-        return Cell("refused", note, muted=True)
+        return TableCell("refused", note, muted=True)
     if row.diverged:
-        return Cell(f"{len(row.diverged)} of {len(row.seeds)} diverged", note, muted=True)
-    return Cell(score(row.accuracy), note, best=marked)
+        return TableCell(f"{len(row.diverged)} of {len(row.seeds)} diverged", note, muted=True)
+    return TableCell(format_scores(row.accuracy), note, best=marked)
 
 
-def score(values: np.ndarray) -> str:
+def format_scores(values: np.ndarray) -> str:
     """Mean ± sample standard deviation, or the one value."""
     mean = f"{values.mean():.2f}"
     return f"{mean} ± {values.std(ddof=1):.2f}" if len(values) > 1 else mean
 
 
-def _whole(recipe: Recipe, cell: str, rows: Mapping[str, Finding]) -> bool:
-    """Whether every method of a cell was run, and has a score at all seeds or at none."""
-    asked = set(recipe.rows) - set(recipe.cells[cell].without)
-    return asked <= set(rows) and all(row.finished or not row.by_seed for row in rows.values())
+def _is_complete(recipe: Recipe, cell: str, rows: Mapping[str, RowResult]) -> bool:
+    """Return whether every method of a cell was run and has a score at all seeds or at none."""
+    wanted_rows = set(recipe.rows) - set(recipe.cells[cell].without)
+    return wanted_rows <= set(rows) and all(row.finished or not row.by_seed for row in rows.values())
 
 
-def best(rows: Mapping[str, Finding]) -> str | None:
-    """The row that is better than every other, if a test says so."""
-    scores = common(rows)
+def find_best(rows: Mapping[str, RowResult]) -> str | None:
+    """Return the row that is significantly better than every other, if there is one."""
+    scores = align_seeds(rows)
     if len(scores) < 2:
         return None
     leader = max(scores, key=lambda name: float(scores[name].mean()))
-    return leader if all(lead.shown for lead in leads(scores, leader)) else None
+    return leader if all(lead.significant for lead in compare_leader(scores, leader)) else None
 
 
-def common(rows: Mapping[str, Finding]) -> dict[str, np.ndarray]:
-    """Accuracies at those seeds that all finished rows have."""
+def align_seeds(rows: Mapping[str, RowResult]) -> dict[str, np.ndarray]:
+    """Accuracies at the seeds that all finished rows share."""
     finished = {name: row for name, row in rows.items() if row.finished}
     seeds = set.intersection(*(set(row.seeds) for row in finished.values())) if finished else set()
     return {
@@ -122,15 +124,18 @@ def common(rows: Mapping[str, Finding]) -> dict[str, np.ndarray]:
     }
 
 
-def choices(recipe: Recipe, findings: Findings, reading: str) -> TableSection | None:
-    """What each method was tuned to: the values most often chosen, and how often."""
+def build_choices_table(recipe: Recipe, findings: ResultFolder, reading: str) -> TableSection | None:
+    """Values that were chosen most often for each method, and how often."""
     cells = findings.cells(recipe, reading)
     if not cells:
         return None
     lines = [
         [
-            Cell(recipe.rows[name].title),
-            *(Cell(_usual(rows[name])) if name in rows else Cell("–", muted=True) for rows in cells.values()),
+            TableCell(recipe.rows[name].title),
+            *(
+                TableCell(_most_frequent_choice(rows[name])) if name in rows else TableCell("–", muted=True)
+                for rows in cells.values()
+            ),
         ]
         for name in recipe.rows
         if any(name in rows for rows in cells.values())
@@ -138,7 +143,7 @@ def choices(recipe: Recipe, findings: Findings, reading: str) -> TableSection | 
     return TableSection(
         title=f"Chosen values: {recipe.readings[reading].title}",
         about=f"By {recipe.folds}-fold cross-validation on each seed's training rows, "
-        f"{_rounds(recipe, reading, cells)}: the "
+        f"{_describe_rounds(recipe, reading, cells)}: the "
         "values chosen most often, and at how many seeds. * is at an end of the values that could be tried.",
         name=f"{recipe.name}-{reading}-chosen",
         columns=["method", *(recipe.cells[cell].title for cell in cells)],
@@ -156,41 +161,41 @@ def choices(recipe: Recipe, findings: Findings, reading: str) -> TableSection | 
     )
 
 
-def _rounds(recipe: Recipe, reading: str, cells: Iterable[str]) -> str:
-    """Of runs that values were chosen by; cells are named where these differ."""
+def _describe_rounds(recipe: Recipe, reading: str, cells: Iterable[str]) -> str:
+    """Describe the number of rounds of the tuning runs; cells are named if they differ."""
     row, titles = next(iter(recipe.rows)), dict[int, list[str]]()
     for cell in cells:
         rounds = Unit(recipe, cell, reading, row).tuning_rounds
         titles.setdefault(rounds, []).append(recipe.cells[cell].title)
     if len(titles) == 1:
         return f"{next(iter(titles))} rounds"
-    return ", ".join(f"{rounds} rounds for {' and '.join(each)}" for rounds, each in titles.items())
+    return ", ".join(f"{rounds} rounds for {' and '.join(cells)}" for rounds, cells in titles.items())
 
 
-def _usual(row: Finding) -> str:
+def _most_frequent_choice(row: RowResult) -> str:
     """The values chosen most often."""
     if not row.choices:
         return "refused"
     grid = {**row.values.get("grid", {}), **row.values.get("ladders", {})}
-    said = []
+    descriptions = []
     for choice in row.choices.values():
         words = [
-            f"{name} {value:g}{_edge(grid.get(name), value)}" for name, value in choice["values"].items()
+            f"{name} {value:g}{_mark_end(grid.get(name), value)}" for name, value in choice["values"].items()
         ]
-        said.append(", ".join(words) or "nothing to choose")
-    usual, times = Counter(said).most_common(1)[0]
-    return f"{usual} ({times}/{len(said)})"
+        descriptions.append(", ".join(words) or "nothing to choose")
+    usual, times = Counter(descriptions).most_common(1)[0]
+    return f"{usual} ({times}/{len(descriptions)})"
 
 
-def _edge(values: list[float] | None, value: float) -> str:
+def _mark_end(values: list[float] | None, value: float) -> str:
     return "*" if values and len(values) > 1 and value in (values[0], values[-1]) else ""
 
 
-def _titled(recipe: Recipe, cell: str, seeds: int, most: int) -> str:
+def _column_title(recipe: Recipe, cell: str, seeds: int, most: int) -> str:
     """A column's title; the number of seeds too, where others have more."""
     title = recipe.cells[cell].title
-    return title if seeds == most else f"{title} ({_seeds(seeds)})"
+    return title if seeds == most else f"{title} ({_count_seeds(seeds)})"
 
 
-def _seeds(number: int) -> str:
+def _count_seeds(number: int) -> str:
     return f"{number} seed{'s' if number > 1 else ''}"

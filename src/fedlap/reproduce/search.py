@@ -1,4 +1,4 @@
-"""Search: which values are tried, and in which order, until the best of them lie within what was tried."""
+"""Search for the best settings: a grid first, then beyond its ends while the best value lies there."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,8 +25,10 @@ class Choice:
 
 @dataclass(eq=False)
 class Search:
-    """First all combinations of a grid. Then, while the best has a value at an end of those that were tried
-    with the rest as it is, the next rung of that setting's ladder beyond it.
+    """A search over a grid and then beyond it.
+
+    First all combinations of the grid are tried. While the best candidate has a setting at an end of the
+    values tried for it (all other settings equal), the next rung of that setting's ladder is tried.
 
     ladders: by setting, rising values; none for settings that keep to the grid.
     """
@@ -36,8 +38,8 @@ class Search:
     scores: list[tuple[Section, float]] = field(default_factory=list)
     refusals: list[tuple[Section, InputError]] = field(default_factory=list)
 
-    def wanted(self) -> list[Section]:
-        """What is to be tried next."""
+    def next_candidates(self) -> list[Section]:
+        """Return the candidates to try next."""
         if not self._tried:
             return list(self.grid)
         best = self.best
@@ -46,26 +48,26 @@ class Search:
         return [
             {**best[0], name: value}
             for name, ladder in self.ladders.items()
-            for value in self._beyond(name, best[0], ladder)
+            for value in self._rungs_beyond(name, best[0], ladder)
         ]
 
     def add(self, values: Section, score: float) -> None:
-        """What came out, −∞ where training diverged."""
+        """Record the score of a candidate; −∞ if training diverged."""
         self.scores.append((values, score))
 
     def refuse(self, values: Section, error: InputError) -> None:
-        """These cannot be tried."""
+        """Record that a candidate is invalid."""
         self.refusals.append((values, error))
 
     @property
     def best(self) -> tuple[Section, float] | None:
-        """The highest score, the first of equals."""
-        finite = [each for each in self.scores if np.isfinite(each[1])]
-        return max(finite, key=lambda each: each[1], default=None)
+        """The candidate with the highest score; the first of equal ones."""
+        finite = [scored for scored in self.scores if np.isfinite(scored[1])]
+        return max(finite, key=lambda scored: scored[1], default=None)
 
     @property
     def choice(self) -> Choice | None:
-        """What it came to, if to anything."""
+        """The best candidate as a choice; None if every candidate failed."""
         best = self.best
         return None if best is None else Choice(best[0], "tuned", best[1], len(self.refusals))
 
@@ -73,8 +75,8 @@ class Search:
     def _tried(self) -> list[Section]:
         return [values for values, _ in (*self.scores, *self.refusals)]
 
-    def _beyond(self, name: str, best: Section, ladder: Sequence[Any]) -> list[Any]:
-        """The rung below what was tried of a setting, the rest as it is, and the one above, or neither."""
+    def _rungs_beyond(self, name: str, best: Section, ladder: Sequence[Any]) -> list[Any]:
+        """Return the rungs next to the best value if it is the lowest or highest value tried so far."""
         line = [values[name] for values in self._tried if values == {**best, name: values[name]}]
         below = [rung for rung in ladder if rung < best[name]][-1:] if best[name] == min(line) else []
         above = [rung for rung in ladder if rung > best[name]][:1] if best[name] == max(line) else []

@@ -1,6 +1,7 @@
-"""Arrays in NPZ and NPY files: mapped into memory from a file of our own, or from content held in memory.
+"""Arrays in NPZ and NPY files: mapped from a file of the cache, or parsed from content in memory.
 
-A header is compared with the bytes that are there before memory is allocated; Python objects are refused.
+Before memory is allocated, the size in a header is compared with the size of the file. Python objects are
+refused.
 """
 
 import io
@@ -17,13 +18,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
-from fedlap.storage.files import check_room
+from fedlap.storage.files import check_claimed_size
 
 Array = Shaped[np.ndarray, "..."]
 Arrays = dict[str, Array]
 
-# What reading a damaged NPZ or NPY file may raise.
-DAMAGED = (
+# Exceptions that reading a damaged NPZ or NPY file may raise.
+DAMAGED_FILE_ERRORS = (
     OSError,
     ValueError,
     EOFError,
@@ -40,11 +41,13 @@ DAMAGED = (
     tokenize.TokenError,
 )
 
-_LOCAL_HEADER = 30  # bytes of a zip member's header before its name and extra field, whose lengths end it
+_LOCAL_HEADER = (
+    30  # bytes of a zip member's header before its name; the last four are the lengths that follow
+)
 
 
-class _Held(io.RawIOBase):
-    """Content in memory as a file to read, without a copy."""
+class _MemoryFile(io.RawIOBase):
+    """Content in memory as a readable file, without a copy."""
 
     def __init__(self, content: bytes | bytearray) -> None:
         self._view, self._at = memoryview(content), 0
@@ -58,7 +61,7 @@ class _Held(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: len(self._view)}[whence]
         if origin + offset < 0:
-            raise OSError(f"there is no place {origin + offset}")
+            raise OSError(f"cannot seek to {origin + offset}")
         self._at = origin + offset
         return self._at
 
@@ -69,56 +72,58 @@ class _Held(io.RawIOBase):
         return len(piece)
 
 
-Placed = Callable[[np.dtype[Any], int, tuple[int, ...]], Array]  # an array of the file, that begins there
+CreateArray = Callable[[np.dtype[Any], int, tuple[int, ...]], Array]  # from type, offset and shape
 
 
-def map_arrays(path: Path) -> Arrays:
-    """The arrays of an NPZ file: mapped (copy on write) where stored plainly, read where compressed.
+def map_npz(path: Path) -> Arrays:
+    """Map the uncompressed arrays of an NPZ file (copy on write), and read the compressed ones.
 
-    Only for files that nobody overwrites in place, as those of our cache: a mapping shows what a file holds
-    when it is used, and a file that was cut off ends the process.
+    Use it only for files that nobody overwrites in place, as those of the cache: a mapping shows later
+    changes of the file, and reading past the end of a truncated file kills the process.
     """
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        return _arrays(file, size, lambda kind, at, shape: np.memmap(file, kind, "c", at, shape))
+        return _read_members(file, size, lambda kind, at, shape: np.memmap(file, kind, "c", at, shape))
 
 
-def arrays_in(content: bytearray) -> Arrays:
-    """The arrays of an NPZ file's content: views of it where stored plainly, without a second copy."""
+def parse_npz(content: bytearray) -> Arrays:
+    """Parse the content of an NPZ file; uncompressed arrays are views of the content."""
 
     def view(kind: np.dtype[Any], at: int, shape: tuple[int, ...]) -> Array:
         return np.frombuffer(content, kind, math.prod(shape), at).reshape(shape)
 
-    return _arrays(_Held(content), len(content), view)
+    return _read_members(_MemoryFile(content), len(content), view)
 
 
-def array_in(content: bytes) -> Array:
-    """The array of an NPY file's content."""
+def parse_npy(content: bytes) -> Array:
+    """Parse the content of an NPY file."""
     file = io.BytesIO(content)
-    _header(file, len(content), "it")
+    _read_header(file, len(content), "it")
     file.seek(0)
     return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
 
 
-def _arrays(file: Any, size: int, placed: Placed) -> Arrays:
+def _read_members(file: Any, size: int, placed: CreateArray) -> Arrays:
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
         packed = [info for info in members if info.compress_type != zipfile.ZIP_STORED]
-        check_room(sum(info.file_size for info in packed), size)
-        return {info.filename.removesuffix(".npy"): _array(archive, file, info, placed) for info in members}
+        check_claimed_size(sum(info.file_size for info in packed), size)
+        return {
+            info.filename.removesuffix(".npy"): _read_member(archive, file, info, placed) for info in members
+        }
 
 
-def _array(archive: zipfile.ZipFile, file: Any, info: zipfile.ZipInfo, placed: Placed) -> Array:
+def _read_member(archive: zipfile.ZipFile, file: Any, info: zipfile.ZipInfo, placed: CreateArray) -> Array:
     with archive.open(info) as member:  # compares the member's header with the directory
         if info.compress_type != zipfile.ZIP_STORED:
-            _header(member, info.file_size, info.filename)
+            _read_header(member, info.file_size, info.filename)
             member.seek(0)
             return np.asarray(np.lib.format.read_array(member, allow_pickle=False))
     file.seek(info.header_offset)
     name, extra = struct.unpack("<HH", file.read(_LOCAL_HEADER)[-4:])
     begin = info.header_offset + _LOCAL_HEADER + name + extra
     file.seek(begin)
-    version, shape, fortran, kind = _header(file, begin + info.file_size, info.filename)
+    version, shape, fortran, kind = _read_header(file, begin + info.file_size, info.filename)
     if version == (3, 0):
         with archive.open(info) as member:
             return np.asarray(np.lib.format.read_array(member, allow_pickle=False))
@@ -128,14 +133,16 @@ def _array(archive: zipfile.ZipFile, file: Any, info: zipfile.ZipInfo, placed: P
     return np.ascontiguousarray(array.T) if fortran else array
 
 
-def _header(file: Any, end: int, name: str) -> tuple[tuple[int, int], tuple[int, ...], bool, np.dtype[Any]]:
-    """Version, shape, order and type of an array, which must reach to this end of the file."""
+def _read_header(
+    file: Any, end: int, name: str
+) -> tuple[tuple[int, int], tuple[int, ...], bool, np.dtype[Any]]:
+    """Read version, shape, order and type of an array; raise ValueError unless its data end at `end`."""
     version = np.lib.format.read_magic(file)
-    # In version 3.0 names of fields are in another encoding than in 2.0, which changes no size.
+    # Version 3.0 differs from 2.0 only in the encoding of field names, which changes no size.
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, kind = read(file)
     if kind.hasobject:
         raise ValueError(f"{name} holds Python objects")
     if any(length < 0 for length in shape) or file.tell() + math.prod(shape) * kind.itemsize != end:
-        raise ValueError(f"{name} is not as long as its header says")
+        raise ValueError(f"{name} does not have the size in its header")
     return version, shape, fortran, kind

@@ -5,11 +5,11 @@ from pathlib import Path
 from fedlap.errors import InputError
 
 
-def cache_folder() -> Path:
-    """The platform's folder for what can be made again."""
-    from platformdirs import user_cache_path  # here, since training alone does not need it
+def get_cache_folder() -> Path:
+    """Return the platform's cache folder of fedlap; it need not exist."""
+    from platformdirs import user_cache_path  # imported here, since training alone does not need it
 
     try:
-        return user_cache_path("fedlap").expanduser()  # which older versions of platformdirs leave to us
-    except RuntimeError as error:  # an account without a home, as in some containers
+        return user_cache_path("fedlap").expanduser()  # older versions of platformdirs do not expand ~
+    except RuntimeError as error:  # the account has no home, as in some containers
         raise InputError("no home directory for the cache; set XDG_CACHE_HOME to a folder") from error

@@ -1,11 +1,11 @@
-"""Files: read whole and only if regular, written whole or not at all, by one writer for the whole library.
+"""Reading of regular files and atomic writing, used by the whole library.
 
-Writing. New content goes into a temporary file of the same folder, which is created exclusively under a
-random name (`O_EXCL`, `O_NOFOLLOW`) with the permissions of the umask, and is then renamed. The name says
-which process of which host wrote it, so that files of killed processes are recognised and removed.
+Writing. New content goes into a temporary file in the same folder, which is created exclusively under a
+random name (`O_EXCL`, `O_NOFOLLOW`) with the permissions of the umask, and is then renamed. The name
+identifies the process and the host, so that files of killed processes are recognised and removed.
 
 Reading. `read_file` refuses FIFOs, devices, sockets and folders before it opens them. A user's file is read
-into memory once, and its SHA-256 is that of the bytes in memory: a file that changes later changes nothing.
+into memory once, and its SHA-256 is that of the bytes in memory: later changes of the file have no effect.
 """
 
 import hashlib
@@ -24,41 +24,43 @@ from typing import Any
 
 from fedlap.errors import InputError
 
-UNSIGNED = "0" * 64
+BLANK_CHECKSUM = "0" * 64
 
-# Content that is larger than the first number of bytes, and than so many times its file, is refused by its
-# header: compressed numbers take a few times less room than in memory, a hostile archive a thousand times.
-ANYWAY, MOST_TIMES = 1 << 28, 100
+# Content is refused by its header if it exceeds both this number of bytes and this multiple of its file's
+# size: numbers compress by a small factor, a hostile archive by a factor of a thousand.
+ALWAYS_ALLOWED_BYTES, LARGEST_EXPANSION = 1 << 28, 100
 
-TEMPORARY = re.compile(r"\.fedlap-([0-9a-f]{8})-([0-9]{1,9})-[0-9a-f]{16}-")
+TEMPORARY_NAME = re.compile(r"\.fedlap-([0-9a-f]{8})-([0-9]{1,9})-[0-9a-f]{16}-")
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-_NO_WAITING = getattr(os, "O_NONBLOCK", 0)  # to open a FIFO would wait for its other end
+_NO_WAITING = getattr(
+    os, "O_NONBLOCK", 0
+)  # opening a FIFO would otherwise block until its other end is opened
 
-_swept: set[tuple[int, int]] = set()  # folders, by device and number, where this process has looked
+_cleaned_folders: set[tuple[int, int]] = set()  # device and inode of folders that were cleaned
 
 
 def read_file(path: Path) -> bytes:
     """Return the content of a regular file; raise OSError for anything else, before it is opened."""
-    with _opened(path) as file:
+    with _open_regular(path) as file:
         _check_fits(path, file)
         return file.readall()
 
 
 def read_buffer(path: Path) -> bytearray:
-    """Return the content of a regular file in memory that may be written to."""
-    with _opened(path) as file:
+    """Return the content of a regular file in writable memory."""
+    with _open_regular(path) as file:
         content, done = bytearray(_check_fits(path, file)), 0
         with memoryview(content) as view:
             while more := file.readinto(view[done:]):
                 done += more
-        del content[done:]  # a file that has become shorter meanwhile
+        del content[done:]  # the file may have become shorter in the meantime
     return content
 
 
 def _check_fits(path: Path, file: FileIO) -> int:
-    """The size of an open file, which must be below that of the free memory."""
+    """Return the size of an open file; raise OSError if it exceeds the free memory."""
     size = os.fstat(file.fileno()).st_size
-    if size > available_memory():
+    if size > measure_free_memory():
         raise OSError(None, f"it has {size:,} bytes, more than the free memory", str(path))
     return size
 
@@ -69,8 +71,8 @@ def read_text(path: Path) -> str:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[FileIO]:
-    """A regular file to read, looked at before it is opened and, as it may have been replaced, after."""
+def _open_regular(path: Path) -> Iterator[FileIO]:
+    """Open a regular file for reading; it is checked before and, since it may be replaced, after opening."""
     _check_regular(path, path.stat().st_mode)
     with os.fdopen(os.open(path, os.O_RDONLY | _NO_WAITING), "rb", buffering=0) as file:
         _check_regular(path, os.fstat(file.fileno()).st_mode)
@@ -81,123 +83,124 @@ def _check_regular(path: Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
         kinds = {"directory": stat.S_ISDIR, "FIFO": stat.S_ISFIFO, "socket": stat.S_ISSOCK}
         kind = next((name for name, is_kind in kinds.items() if is_kind(mode)), "device")
-        raise OSError(None, f"it is a {kind}; give a regular file", str(path))
+        raise OSError(None, f"it is a {kind}; use a regular file", str(path))
 
 
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a regular file, in hexadecimal digits."""
-    with _opened(path) as file:
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a regular file, in hexadecimal digits."""
+    with _open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def digest_of(what: str, path: str) -> str:
-    """The SHA-256 of a file that a user named for this."""
+def hash_user_file(what: str, path: str) -> str:
+    """Return the SHA-256 of a user's file; raise InputError with this scope if it cannot be read."""
     try:
-        return sha256_of(Path(path))
+        return hash_file(Path(path))
     except OSError as error:
-        raise InputError(f"{path!r} cannot be read: {reason(error)}", scope=what) from error
+        raise InputError(f"{path!r} cannot be read: {describe_error(error)}", scope=what) from error
 
 
-def checked_digest(what: str, path: str, sha256: str) -> str:
-    """The SHA-256 of a file, which must be this; an empty one stands for any."""
-    found = digest_of(what, path)
+def check_user_file(what: str, path: str, sha256: str) -> str:
+    """Return the SHA-256 of a user's file, after comparing it with `sha256` unless that is empty."""
+    found = hash_user_file(what, path)
     check_digest(what, path, sha256, found)
     return found
 
 
 def check_digest(what: str, path: str, sha256: str, found: str) -> None:
-    """Refuse content with another SHA-256 than the one given, if one is given."""
+    """Raise InputError if the SHA-256 differs from the expected one; an empty one matches any."""
     if sha256 and sha256 != found:
         raise InputError(
-            f"{path!r} is not the file that this experiment was made with; its SHA-256 differs", scope=what
+            f"{path!r} has another SHA-256 than the file of this experiment; use the original file",
+            scope=what,
         )
 
 
-def read_checked(what: str, path: str, sha256: str) -> bytes:
-    """The content of a user's file, whose SHA-256 must be this; an empty one stands for any."""
+def read_user_file(what: str, path: str, sha256: str) -> bytes:
+    """Return the content of a user's file, after comparing its SHA-256 unless `sha256` is empty."""
     try:
         content = read_file(Path(path))
     except OSError as error:
-        raise InputError(f"{path!r} cannot be read: {reason(error)}", scope=what) from error
+        raise InputError(f"{path!r} cannot be read: {describe_error(error)}", scope=what) from error
     if sha256:
         check_digest(what, path, sha256, hashlib.sha256(content).hexdigest())
     return content
 
 
-def check_room(needed: int, size: int) -> None:
-    """Raise ValueError where content needs far more memory than its file of this size could hold.
+def check_claimed_size(needed: int, size: int) -> None:
+    """Raise ValueError if content claims far more memory than a file of this size can describe.
 
-    Refused is what needs more than 256 MB and more than 100 times the file, or more than the free memory.
+    The limits are 256 MB and 100 times the file's size, both exceeded, or the free memory.
     """
-    if needed > ANYWAY and needed > MOST_TIMES * size:
+    if needed > ALWAYS_ALLOWED_BYTES and needed > LARGEST_EXPANSION * size:
         raise ValueError(f"it claims {needed:,} bytes of content in a file of {size:,}; save it uncompressed")
-    if needed > available_memory():
+    if needed > measure_free_memory():
         raise ValueError(f"it claims {needed:,} bytes of content, more than the free memory")
 
 
-def available_memory() -> int:
-    """Bytes that can be taken without swapping; a large number where the system does not say."""
+def measure_free_memory() -> int:
+    """Return the bytes that can be allocated without swapping; 2⁶² if the system does not report them."""
     try:
-        with open("/proc/meminfo", "rb") as lines:  # noqa: PTH123 — a Path would be made for nothing
+        with open("/proc/meminfo", "rb") as lines:  # noqa: PTH123 — no Path is needed
             return next(int(line.split()[1]) << 10 for line in lines if line.startswith(b"MemAvailable:"))
     except (OSError, StopIteration, ValueError):
         return 1 << 62
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a whole file or none: under another name first, then renamed."""
+    """Write a file atomically: to a temporary name first, then renamed."""
     try:
-        with writing(path) as file:
+        with replace_file(path) as file:
             file.write(content)
     except OSError as error:
-        raise unwritable(path, error) from error
+        raise unwritable_error(path, error) from error
 
 
 @contextmanager
-def writing(path: Path, durable: bool = False) -> Iterator[BufferedWriter]:
-    """A new file that takes the place of `path` when the block has ended; `durable` waits for the disk."""
+def replace_file(path: Path, durable: bool = False) -> Iterator[BufferedWriter]:
+    """Open a new file that replaces `path` at the end of the block; `durable` waits for the disk."""
     with suppress(FileNotFoundError):
-        _check_regular(path, path.stat().st_mode)  # a device is not to be replaced by a file
+        _check_regular(path, path.stat().st_mode)  # a device must not be replaced by a file
     path.parent.mkdir(parents=True, exist_ok=True)
-    sweep(path.parent)
-    temporary = temporary_name(path)
-    made = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINKS, 0o666)
+    remove_stale_files(path.parent)
+    temporary = choose_temporary_path(path)
+    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINKS, 0o666)
     try:
-        with os.fdopen(made, "wb") as file:
+        with os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
             if durable:
                 os.fsync(file.fileno())
         temporary.replace(path)
         if durable:
-            synced(path.parent)
+            sync_to_disk(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 @contextmanager
-def writing_folder(path: Path) -> Iterator[Path]:
-    """A new folder that takes the place of `path`, on disk, when the block has ended."""
+def replace_folder(path: Path) -> Iterator[Path]:
+    """Create a new folder that replaces `path`, durably, at the end of the block."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    sweep(path.parent)
-    temporary, old = temporary_name(path), temporary_name(path)
+    remove_stale_files(path.parent)
+    temporary, old = choose_temporary_path(path), choose_temporary_path(path)
     temporary.mkdir()
     try:
         yield temporary
-        synced(temporary)
+        sync_to_disk(temporary)
         with suppress(FileNotFoundError):
             path.rename(old)
         temporary.rename(path)
-        synced(path.parent)
+        sync_to_disk(path.parent)
     finally:
-        for left in (temporary, old):
-            shutil.rmtree(left, ignore_errors=True)
+        for folder in (temporary, old):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def appending(path: Path, anew: bool = False) -> FileIO:
-    """A regular file to append to and to read, created where it is missing; a link is refused."""
+def open_append(path: Path, truncate: bool = False) -> FileIO:
+    """Open a regular file for appending and reading, or create it; refuse a link."""
     refuse_link(path)
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | _NO_LINKS | _NO_WAITING | (os.O_TRUNC if anew else 0)
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | _NO_LINKS | _NO_WAITING | (os.O_TRUNC if truncate else 0)
     file = os.fdopen(os.open(path, flags, 0o666), "r+b", buffering=0)
     try:
         _check_regular(path, os.fstat(file.fileno()).st_mode)
@@ -208,49 +211,49 @@ def appending(path: Path, anew: bool = False) -> FileIO:
 
 
 def check_writable(folder: Path) -> None:
-    """Make a folder, and raise OSError where no file can be made in it."""
+    """Create a folder if it is missing; raise OSError if no file can be created in it."""
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_name(folder / "writable")
+    temporary = choose_temporary_path(folder / "writable")
     os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINKS, 0o666))
     temporary.unlink()
 
 
-def temporary_name(path: Path) -> Path:
-    """A new name in the same folder that says which process of which host it belongs to."""
-    return path.with_name(f".fedlap-{_host()}-{os.getpid()}-{secrets.token_hex(8)}-{path.name[:32]}")
+def choose_temporary_path(path: Path) -> Path:
+    """Return a new name in the same folder that identifies this process and host."""
+    return path.with_name(f".fedlap-{_identify_host()}-{os.getpid()}-{secrets.token_hex(8)}-{path.name[:32]}")
 
 
-def sweep(folder: Path) -> None:
+def remove_stale_files(folder: Path) -> None:
     """Remove temporary files and folders of dead processes of this host, once per process and folder."""
-    about = folder.stat()
-    if (about.st_dev, about.st_ino) in _swept:
+    status = folder.stat()
+    if (status.st_dev, status.st_ino) in _cleaned_folders:
         return
-    _swept.add((about.st_dev, about.st_ino))
+    _cleaned_folders.add((status.st_dev, status.st_ino))
     try:
         names = os.listdir(folder)  # noqa: PTH208 — names are enough
-    except OSError:  # one may write into a folder without being allowed to look
+    except OSError:  # a folder may be writable without being readable
         return
     for name in names:
-        found = TEMPORARY.match(name)
-        if found is None or found[1] != _host() or _is_alive(int(found[2])):
+        found = TEMPORARY_NAME.match(name)
+        if found is None or found[1] != _identify_host() or _is_alive(int(found[2])):
             continue
-        left = folder / name
-        if left.is_dir() and not left.is_symlink():
-            shutil.rmtree(left, ignore_errors=True)
+        stale = folder / name
+        if stale.is_dir() and not stale.is_symlink():
+            shutil.rmtree(stale, ignore_errors=True)
         else:
-            with suppress(OSError):  # another process may sweep, too, or the file may be another user's
-                left.unlink()
+            with suppress(OSError):  # another process may remove it first, or it belongs to another user
+                stale.unlink()
 
 
 @cache
-def _host() -> str:
-    """Eight hexadecimal digits of this host, and of the container whose process numbers these are."""
+def _identify_host() -> str:
+    """Return eight hexadecimal digits that identify the host and its namespace of process numbers."""
     try:
-        numbers = os.readlink("/proc/self/ns/pid")  # noqa: PTH115 — it leads to no path
+        namespace = os.readlink("/proc/self/ns/pid")  # noqa: PTH115 — the link is not a path
     except OSError:
-        numbers = ""
+        namespace = ""
     name = os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
-    return hashlib.sha256(f"{name} {numbers}".encode()).hexdigest()[:8]
+    return hashlib.sha256(f"{name} {namespace}".encode()).hexdigest()[:8]
 
 
 def _is_alive(process: int) -> bool:
@@ -258,19 +261,19 @@ def _is_alive(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # it is another user's
+    except OSError:  # the process belongs to another user
         return True
     return True
 
 
 def refuse_link(path: Path) -> None:
-    """Raise InputError where a symbolic link has this name."""
+    """Raise InputError if this path is a symbolic link."""
     if path.is_symlink():
-        raise InputError(f"{str(path)!r} is a link; remove it, or copy what it leads to in its place")
+        raise InputError(f"{str(path)!r} is a link; remove it, or replace it by a copy of its target")
 
 
 def refuse_links(folder: Path, inside: tuple[str, ...] = ()) -> None:
-    """Raise InputError for a link among a folder's entries, or anywhere in those named by `inside`.
+    """Raise InputError for a link among a folder's entries, or anywhere below those named by `inside`.
 
     The folder itself may be a link, since its user chose it.
     """
@@ -279,54 +282,56 @@ def refuse_links(folder: Path, inside: tuple[str, ...] = ()) -> None:
             for entry in entries:
                 refuse_link(folder / entry.name)
         for name in inside:
-            for at, folders, files in os.walk(folder / name):
-                for each in (*folders, *files):
-                    refuse_link(Path(at, each))
+            for parent, folders, files in os.walk(folder / name):
+                for entry_name in (*folders, *files):
+                    refuse_link(Path(parent, entry_name))
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
-        raise InputError(f"{str(folder)!r} cannot be read: {reason(error)}") from error
+        raise InputError(f"{str(folder)!r} cannot be read: {describe_error(error)}") from error
 
 
-def unwritable(path: Path, error: Exception) -> InputError:
-    """For a file that a system does not let us write."""
-    return InputError(f"{path} cannot be written ({reason(error)}); choose another place, or make room there")
+def unwritable_error(path: Path, error: Exception) -> InputError:
+    """Return the error for a file or folder that cannot be written."""
+    return InputError(
+        f"{path} cannot be written ({describe_error(error)}); use another folder, or make room there"
+    )
 
 
-def reason(error: Exception) -> str:
-    """What the system says, on one line."""
+def describe_error(error: Exception) -> str:
+    """Return the system's message on one line."""
     return getattr(error, "strerror", None) or " ".join(str(error).split())
 
 
-def synced(path: Path) -> None:
-    """Wait until a file or folder is on the disk."""
-    number = os.open(path, os.O_RDONLY)
+def sync_to_disk(path: Path) -> None:
+    """Wait until a file or folder is on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(number)
+        os.fsync(descriptor)
     finally:
-        os.close(number)
+        os.close(descriptor)
 
 
 def parse_json(content: bytes) -> Any:
-    """What JSON says; raise ValueError for anything else, also where it is nested too deeply."""
+    """Parse JSON; raise ValueError for anything else, also if it is nested too deeply."""
     try:
         return json.loads(content)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
-def signed(facts: Mapping[str, Any]) -> bytes:
-    """As JSON, with a checksum of itself as it is with zeros in the place of that."""
-    text = json.dumps({**facts, "signature": UNSIGNED}, indent=1)
-    return text.replace(UNSIGNED, hashlib.sha256(text.encode()).hexdigest()).encode()
+def encode_with_checksum(facts: Mapping[str, Any]) -> bytes:
+    """Return JSON with an embedded checksum, computed with the checksum field zeroed."""
+    text = json.dumps({**facts, "signature": BLANK_CHECKSUM}, indent=1)
+    return text.replace(BLANK_CHECKSUM, hashlib.sha256(text.encode()).hexdigest()).encode()
 
 
-def verified(content: bytes) -> dict[str, Any] | None:
-    """What was signed; nothing where a single bit is another now."""
+def decode_with_checksum(content: bytes) -> dict[str, Any] | None:
+    """Return the payload, or None if the checksum does not match."""
     try:
         facts: dict[str, Any] = parse_json(content)
         signature = facts["signature"]
-        unsigned = content.replace(signature.encode(), UNSIGNED.encode())
+        unsigned = content.replace(signature.encode(), BLANK_CHECKSUM.encode())
         return facts if hashlib.sha256(unsigned).hexdigest() == signature else None
-    except (ValueError, KeyError, TypeError, AttributeError):  # it is not even what it was
+    except (ValueError, KeyError, TypeError, AttributeError):  # not a JSON object with a checksum
         return None

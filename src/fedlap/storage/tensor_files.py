@@ -1,4 +1,4 @@
-"""Tensors in files of the safetensors format, written piece by piece and read from memory."""
+"""Tensors in safetensors files, written tensor by tensor and read from memory."""
 
 import hashlib
 import json
@@ -10,8 +10,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-# Names of the format, larger numbers first: tensors are in a file in this order, so that all are aligned.
-TYPES = {
+# Type names of the format. Tensors are written in this order, larger types first, so that all are aligned.
+SAFETENSORS_NAMES = {
     torch.int64: "I64",
     torch.float64: "F64",
     torch.float32: "F32",
@@ -26,17 +26,18 @@ TYPES = {
 
 
 def write_tensors(file: BufferedIOBase, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
-    """Write tensors to a new file, without a second copy of any; return its size and its SHA-256.
+    """Write tensors to a new file without copying them; return its size and its SHA-256.
 
-    The bytes are those of `safetensors.torch.save`, whose own way to a file ignores the umask.
+    The bytes are those of `safetensors.torch.save`; `save_file` is not used, since it ignores the umask.
     """
-    place = list(TYPES).index
+    place = list(SAFETENSORS_NAMES).index
     order = sorted(tensors, key=lambda name: (place(tensors[name].dtype), name))
     header, end = dict[str, object](), 0
     for name in order:
-        each = tensors[name]
-        begin, end = end, end + each.numel() * each.element_size()
-        header[name] = {"dtype": TYPES[each.dtype], "shape": list(each.shape), "data_offsets": [begin, end]}
+        tensor = tensors[name]
+        begin, end = end, end + tensor.numel() * tensor.element_size()
+        kind = SAFETENSORS_NAMES[tensor.dtype]
+        header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     total = hashlib.sha256()
@@ -44,16 +45,16 @@ def write_tensors(file: BufferedIOBase, tensors: Mapping[str, Tensor]) -> tuple[
         total.update(piece)
         file.write(piece)
     for name in order:
-        held = tensors[name].detach().cpu().contiguous()
-        if held.numel():
-            values = held.reshape(-1).view(torch.uint8).numpy().data
+        tensor = tensors[name].detach().cpu().contiguous()
+        if tensor.numel():
+            values = tensor.reshape(-1).view(torch.uint8).numpy().data
             total.update(values)
             file.write(values)
     return 8 + len(text) + end, total.hexdigest()
 
 
-def tensors_in(content: bytes) -> dict[str, Tensor]:
-    """The tensors of a file's content, each in memory of its own; raise ValueError where it is damaged."""
+def parse_tensors(content: bytes) -> dict[str, Tensor]:
+    """Parse the content of a safetensors file into separate tensors; raise ValueError if it is damaged."""
     try:
         found: dict[str, Tensor] = load(content)
     except (SafetensorError, KeyError, TypeError, AssertionError, RuntimeError, OverflowError) as error:

@@ -1,31 +1,42 @@
-"""The paper's theory with numbers: constants of a problem, its minimiser, both theorems (see THEORY.md)."""
+"""The paper's theory in numbers: constants of a problem, its minimiser, both theorems (docs/theory.md)."""
 
-from fedlap.theory.bounds import Constants, Theorem1, Theorem2, lemma1
-from fedlap.theory.curvature import Curvature, along, at_point, everywhere
-from fedlap.theory.optimum import Optimum, optimum
-from fedlap.theory.problem import Problem
-from fedlap.theory.study import Study, described, excess, rate, study
-from fedlap.theory.weighted_iterate import Weighted, walk, weight, weighted
+from fedlap.theory.analysis import (
+    RunAnalysis,
+    analyze_run,
+    compute_gradient_excess,
+    estimate_rate,
+    summarize_analysis,
+)
+from fedlap.theory.bounds import Constants, Theorem1, Theorem2, compute_lemma1_sigma2
+from fedlap.theory.curvature import Curvature, bound_curvature, compute_curvature_at, estimate_curvature
+from fedlap.theory.optimum import Optimum, find_optimum
+from fedlap.theory.problem import LaplacianProblem
+from fedlap.theory.weighted_iterate import (
+    WeightedIterate,
+    average_iterates,
+    compute_last_weight,
+    replay_iterates,
+)
 
 __all__ = [
     "Constants",
     "Curvature",
+    "LaplacianProblem",
     "Optimum",
-    "Problem",
-    "Study",
+    "RunAnalysis",
     "Theorem1",
     "Theorem2",
-    "Weighted",
-    "along",
-    "at_point",
-    "described",
-    "everywhere",
-    "excess",
-    "lemma1",
-    "optimum",
-    "rate",
-    "study",
-    "walk",
-    "weight",
-    "weighted",
+    "WeightedIterate",
+    "analyze_run",
+    "average_iterates",
+    "bound_curvature",
+    "compute_curvature_at",
+    "compute_gradient_excess",
+    "compute_last_weight",
+    "compute_lemma1_sigma2",
+    "estimate_curvature",
+    "estimate_rate",
+    "find_optimum",
+    "replay_iterates",
+    "summarize_analysis",
 ]

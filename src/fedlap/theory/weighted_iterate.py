@@ -1,4 +1,4 @@
-"""The weighted iterate W̃ that Theorem 1 is about, and the path of a run."""
+"""The weighted iterate W̃ of Theorem 1, and a replay of all iterates of a run."""
 
 import math
 from collections.abc import Callable
@@ -7,59 +7,67 @@ from dataclasses import dataclass, replace
 import torch
 
 from fedlap.errors import DivergedError
-from fedlap.theory.problem import Problem, Stack
+from fedlap.theory.problem import DoubleStack, LaplacianProblem
 from fedlap.training.fit import fit_all
 from fedlap.training.jobs import Job
 from fedlap.training.loop import RoundEnd
 from fedlap.training.schedule import Schedule
 
 
-def weight(contraction: float, rounds: int) -> float:
-    """θ(T − 1)/Θ_T, the share of the last of T iterates in their weighted mean.
+def compute_last_weight(contraction: float, rounds: int) -> float:
+    """Return θ(T − 1)/Θ_T, the weight of the last of T iterates in their weighted mean.
 
-    With θ(t) = (1 − a)^−(t + 1), a = μ̃τα/4, it is a / (1 − (1 − a)^T): 1/T for a → 0, and 1 from a = 1 on,
-    where the weights have no meaning any more and the last iterate is all.
+    With θ(t) = (1 − a)^−(t + 1), a = μ̃τα/4, it is a / (1 − (1 − a)^T): 1/T for a → 0. From a = 1 on the
+    weights are not defined; the result is 1, so that the mean is the last iterate.
     """
     if contraction >= 1:
         return 1.0
     return contraction / -math.expm1(rounds * math.log1p(-contraction)) if contraction > 0 else 1 / rounds
 
 
-def weighted(contraction: float, values: list[float]) -> list[float]:
-    """Σ_t θ(t) v(t) / Θ_T after each of the values, v(0) first."""
-    mean, made = 0.0, []
+def average_iterates(contraction: float, values: list[float]) -> list[float]:
+    """Return the running means Σ_t θ(t) v(t) / Θ_T after each value, v(0) first."""
+    mean, means = 0.0, []
     for rounds, value in enumerate(values, 1):
-        mean += weight(contraction, rounds) * (value - mean)
-        made.append(mean)
-    return made
+        mean += compute_last_weight(contraction, rounds) * (value - mean)
+        means.append(mean)
+    return means
 
 
 @dataclass(eq=False)
-class Weighted:
-    """W̃ of the iterates that it was given so far, W(0) first."""
+class WeightedIterate:
+    """W̃, the weighted mean of the iterates added so far, W(0) first."""
 
     contraction: float
     rounds: int = 0
-    mean: Stack | None = None
+    mean: DoubleStack | None = None
 
-    def add(self, W: Stack) -> None:
-        """One more iterate."""
+    def add(self, W: DoubleStack) -> None:
+        """Add one iterate."""
         self.rounds += 1
         mean = torch.zeros_like(W) if self.mean is None else self.mean
-        self.mean = mean + weight(self.contraction, self.rounds) * (W - mean)
+        self.mean = mean + compute_last_weight(self.contraction, self.rounds) * (W - mean)
 
 
-def walk(problem: Problem, trial: Job, schedule: Schedule, visit: Callable[[int, Stack], None]) -> None:
-    """Train again and visit W(0), W(1), …, W(T), in double precision; the same numbers as the first time."""
-    visit(0, problem.start(trial.seed))
+def replay_iterates(
+    problem: LaplacianProblem, trial: Job, schedule: Schedule, visit: Callable[[int, DoubleStack], None]
+) -> None:
+    """Repeat the training and call `visit` with W(0), W(1), …, W(T) in double precision.
 
-    def on_round(moment: RoundEnd) -> None:
-        (now,) = moment.progress()
-        if now is not None:
+    The numbers are those of the first training.
+    """
+    visit(0, problem.initial_models(trial.seed))
+
+    def on_round(round_end: RoundEnd) -> None:
+        (progress,) = round_end.collect_progress()
+        if progress is not None:
             visit(
-                moment.round, problem.algorithm.personal(now.server, now.private, problem.size).double().cpu()
+                round_end.round,
+                problem.algorithm.personal_models(progress.server, progress.private, problem.size)
+                .double()
+                .cpu(),
             )
 
-    (made,) = fit_all([trial], replace(schedule, evaluate_every=0), on_round=on_round)
-    if isinstance(made, DivergedError):
-        raise made
+    (result,) = fit_all([trial], replace(schedule, evaluate_every=0), on_round=on_round)
+    if isinstance(result, DivergedError):
+        raise result

@@ -1,34 +1,34 @@
-"""Scores told to tracking systems while training goes on.
+"""Logging of scores to tracking systems during training.
 
-Anything with the three methods of `Tracker` is one. Those in `TRACKERS` are made from a run's folder, need
-the extra of their name, and touch nothing before they begin.
+Any object with the three methods of `Tracker` is a tracker. Trackers in `TRACKERS` are built from a run's
+folder, need the extra of their name, and write nothing before `start_run`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from fedlap.errors import unknown
+from fedlap.errors import unknown_name_error
 from fedlap.tracking.mlflow import Mlflow
 from fedlap.tracking.tensorboard import TensorBoard
 from fedlap.tracking.wandb import WeightsAndBiases
 from fedlap.training.scores import Score
 
-LONGEST = 200  # characters of another system's message that are shown
+LONGEST_REASON = 200  # characters of a tracker's error message that are printed
 
 
 @runtime_checkable
 class Tracker(Protocol):
-    """What is told of a run: that it begins, each score, that it ends."""
+    """A receiver of a run's start, scores and end."""
 
-    def begin(self, name: str, settings: Mapping[str, Any], resumed: bool) -> None:
-        """A run of this name with these settings, which may be nested, begins or goes on."""
+    def start_run(self, name: str, settings: Mapping[str, Any], resumed: bool) -> None:
+        """Start or resume a run with this name and these settings, which may be nested."""
 
-    def score(self, score: Score) -> None:
-        """A round was scored; when training goes on from a checkpoint, rounds after it are scored again."""
+    def log_score(self, score: Score) -> None:
+        """Log the score of a round; a resumed run scores the rounds after its checkpoint again."""
 
-    def end(self, outcome: str) -> None:
-        """It is "done", "stopped", or "diverged: …", with the reason."""
+    def end_run(self, outcome: str) -> None:
+        """End the run with the outcome "done", "stopped", or "diverged: …" and the reason."""
 
 
 TRACKERS: dict[str, Callable[[Path], Tracker]] = {
@@ -38,67 +38,65 @@ TRACKERS: dict[str, Callable[[Path], Tracker]] = {
 }
 
 
-def tracker_for(names: Sequence[str], folder: Path, say: Callable[[str], None]) -> Tracker:
-    """Those of these names for the run in this folder, each guarded, as one; of no names, a deaf one."""
+def build_tracker(names: Sequence[str], folder: Path, warn: Callable[[str], None]) -> Tracker:
+    """Build one tracker from all named trackers for the run in this folder; a no-op tracker without names.
+
+    If one of them fails, `warn` gets one message and the others continue.
+    """
     for name in names:
         if name not in TRACKERS:
-            raise unknown("tracker", name, TRACKERS)
-    return Together([guarded(TRACKERS[name](folder), say) for name in dict.fromkeys(names)])
+            raise unknown_name_error("tracker", name, TRACKERS)
+    return TrackerGroup([SafeTracker(TRACKERS[name](folder), warn) for name in dict.fromkeys(names)])
 
 
-def guarded(tracker: Tracker, say: Callable[[str], None]) -> Tracker:
-    """The same, but its failure does not end training: it is said, once, and the tracker is told no more."""
-    return Guarded(tracker, say)
+class SafeTracker:
+    """A tracker whose failure does not end training: after the first error it warns once and does nothing."""
 
-
-class Guarded:
-    """A tracker until it fails."""
-
-    def __init__(self, tracker: Tracker, say: Callable[[str], None]) -> None:
+    def __init__(self, tracker: Tracker, warn: Callable[[str], None]) -> None:
         self._tracker: Tracker | None = tracker
-        self._say = say
+        self._warn = warn
 
-    def begin(self, name: str, settings: Mapping[str, Any], resumed: bool) -> None:
-        """Pass it on."""
-        self._tell(lambda tracker: tracker.begin(name, settings, resumed))
+    def start_run(self, name: str, settings: Mapping[str, Any], resumed: bool) -> None:
+        """Start the run."""
+        self._call(lambda tracker: tracker.start_run(name, settings, resumed))
 
-    def score(self, score: Score) -> None:
-        """Pass it on."""
-        self._tell(lambda tracker: tracker.score(score))
+    def log_score(self, score: Score) -> None:
+        """Log the score."""
+        self._call(lambda tracker: tracker.log_score(score))
 
-    def end(self, outcome: str) -> None:
-        """Pass it on."""
-        self._tell(lambda tracker: tracker.end(outcome))
+    def end_run(self, outcome: str) -> None:
+        """End the run."""
+        self._call(lambda tracker: tracker.end_run(outcome))
 
-    def _tell(self, what: Callable[[Tracker], None]) -> None:
+    def _call(self, function: Callable[[Tracker], None]) -> None:
         if self._tracker is None:
             return
         try:
-            what(self._tracker)
-        except Exception as error:  # of any kind: it is another system's, and training is worth more
+            function(self._tracker)
+        except Exception as error:  # any error of another system, since training matters more
             name, self._tracker = type(self._tracker).__name__, None
             reason = " ".join(str(error).split()) or type(error).__name__
-            short = reason if len(reason) <= LONGEST else f"{reason[:LONGEST]} …"
-            self._say(f"note: {name} failed and is told no more, training goes on ({short})")
+            short = reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]} …"
+            self._warn(f"note: {name} failed, training continues without it ({short})")
 
 
-class Together:
+class TrackerGroup:
     """Several trackers as one."""
 
     def __init__(self, trackers: Sequence[Tracker]) -> None:
         self._trackers = trackers
 
-    def begin(self, name: str, settings: Mapping[str, Any], resumed: bool) -> None:
-        """Tell all."""
+    def start_run(self, name: str, settings: Mapping[str, Any], resumed: bool) -> None:
+        """Start the run in all trackers."""
         for tracker in self._trackers:
-            tracker.begin(name, settings, resumed)
+            tracker.start_run(name, settings, resumed)
 
-    def score(self, score: Score) -> None:
-        """Tell all."""
+    def log_score(self, score: Score) -> None:
+        """Log the score to all trackers."""
         for tracker in self._trackers:
-            tracker.score(score)
+            tracker.log_score(score)
 
-    def end(self, outcome: str) -> None:
-        """Tell all."""
+    def end_run(self, outcome: str) -> None:
+        """End the run in all trackers."""
         for tracker in self._trackers:
-            tracker.end(outcome)
+            tracker.end_run(outcome)

@@ -1,4 +1,4 @@
-"""The work of a round: how much each client does, and on which of its rows."""
+"""Mini-batch plans: the rows that each client uses in each local step of a round."""
 
 from dataclasses import dataclass
 
@@ -10,107 +10,112 @@ from torch import Tensor
 from fedlap.algorithms.local_work import BatchSize, LocalWork
 from fedlap.randomness import Draws
 
-# Up to this batch size distinct rows are chosen one by one, for the cost of a batch; above it all of a
-# client's rows are shuffled, for the cost of a pass.
-CHOOSE_UP_TO = 64
+# Up to this batch size distinct rows are chosen one by one, at the cost of a batch; above it all rows of a
+# client are shuffled, at the cost of a pass.
+MAX_CHOSEN_BATCH = 64
 
 
 @dataclass(frozen=True, eq=False)
 class BatchPlan:
-    """Row numbers for every step of every client of a stack, which is sorted by falling number of steps.
+    """Row numbers for every step of every client of a stack, which is sorted by decreasing number of steps.
 
-    In step s the first `active[s]` clients work; the others have finished. A place past the end of a short
-    batch has weight zero and repeats a row of the client's.
+    In step s the first `active[s]` clients work; the others have finished. Padding at the end of a short
+    batch has weight zero and repeats a row of the client.
     """
 
     rows: Int64[Tensor, "step client batch"]
     weight: Float[Tensor, "step client batch"]
     active: tuple[int, ...]
-    repeat: int = 1  # times that each step is made; more than once only where there is one, on all rows
+    repeat: int = 1  # executions of each step; above 1 only for plans with a single step, on all rows
 
 
 @dataclass(frozen=True, eq=False)
 class Cohort:
-    """Who works, as far as their batches depend on it; numbers are where batches are used.
+    """The clients of a round, as far as batches depend on them; tensors are where batches are used.
 
-    `most` says on the host how many rows each has, so that shapes are known there; it is exact, and falling,
-    wherever clients differ in how many steps they make.
+    `max_count` bounds the rows of each client on the host, so that shapes are known there; it is exact, and
+    decreasing, wherever clients differ in their number of steps.
     """
 
     ids: Int64[Tensor, "*round client"]
     digests: Int64[Tensor, "*round client"]
     first: Int64[Tensor, "*round client"]
     count: Int64[Tensor, "*round client"]
-    most: Int64[Tensor, "client"]
+    max_count: Int64[Tensor, "client"]
 
 
-def in_order(
-    first: Int64[Tensor, "client"], count: Int64[Tensor, "client"], most: Int64[Tensor, "client"], batch: int
+def plan_pass(
+    first: Int64[Tensor, "client"],
+    count: Int64[Tensor, "client"],
+    max_count: Int64[Tensor, "client"],
+    batch: int,
 ) -> BatchPlan:
-    """One pass over every row as it stands, `most` of a client at most."""
-    times = _timetable(count, most, batch, 1)
+    """Plan one pass over the first `max_count` rows of each client, in stored order."""
+    times = _split_passes(count, max_count, batch, 1)
     return BatchPlan(first.view(1, -1, 1) + times.local, times.weight, times.active)
 
 
-def drawn(stream: Draws, cohort: Cohort, work: LocalWork, batch: BatchSize) -> list[BatchPlan]:
-    """The mini-batches of one round, or of several, drawn from the clients' numbers alone.
+def draw_batches(stream: Draws, cohort: Cohort, work: LocalWork, batch: BatchSize) -> list[BatchPlan]:
+    """Draw the mini-batches of one or several rounds from the clients' digests and row counts alone.
 
-    With several, the stream's keys and the cohort's numbers have rounds on their first axis.
+    For several rounds, the stream's keys and the cohort's tensors have rounds on their first axis.
     """
     rounds = stream.shape[0] if len(stream.shape) > 1 else 1
-    several = stream.mapped(lambda key: key.unsqueeze(-2))  # room for steps
+    stream_per_step = stream.map_keys(lambda key: key.unsqueeze(-2))  # an axis for steps
     digests, first, count = (v.unsqueeze(-2) for v in (cohort.digests, cohort.first, cohort.count))
-    largest = int(cohort.most.max())
+    largest = int(cohort.max_count.max())
     if batch == "all" or (batch >= largest and not work.epochs):
         every = torch.arange(largest, device=count.device)
         inside = every < count.unsqueeze(-1)
         rows = first.unsqueeze(-1) + torch.where(inside, every, 0)
         weight = inside.double() / count.unsqueeze(-1)
-        return _plans(rounds, rows, weight, (rows.shape[-2],), work.repeats)
+        return _split_rounds(rounds, rows, weight, (rows.shape[-2],), work.repeats)
     if work.epochs:
-        times = _timetable(cohort.count, cohort.most, batch, work.repeats)
-        order = shuffled(several, cohort, work.repeats)
+        times = _split_passes(cohort.count, cohort.max_count, batch, work.repeats)
+        order = shuffle_rows(stream_per_step, cohort, work.repeats)
         place = (
-            times.epoch * order.shape[-1] + _offset(cohort.most).to(count.device).view(1, -1, 1) + times.local
+            times.epoch * order.shape[-1]
+            + _padded_offsets(cohort.max_count).to(count.device).view(1, -1, 1)
+            + times.local
         )
         order = order.flatten(-2)
         local = order.gather(-1, place.flatten().expand(*order.shape[:-1], -1))
         rows = first.unsqueeze(-1) + local.unflatten(-1, place.shape)
-        return _plans(rounds, rows, times.weight, times.active)
-    if batch <= CHOOSE_UP_TO:
-        local = chosen(several, digests, count, work.repeats, batch)
+        return _split_rounds(rounds, rows, times.weight, times.active)
+    if batch <= MAX_CHOSEN_BATCH:
+        local = choose_rows(stream_per_step, digests, count, work.repeats, batch)
     else:
-        at = (_offset(cohort.most).unsqueeze(1) + torch.arange(batch)).to(count.device)
-        order = shuffled(several, cohort, work.repeats)
+        at = (_padded_offsets(cohort.max_count).unsqueeze(1) + torch.arange(batch)).to(count.device)
+        order = shuffle_rows(stream_per_step, cohort, work.repeats)
         local = order[..., at.clamp_max(order.shape[-1] - 1)]
     size = count.clamp_max(batch).unsqueeze(-1)
     inside = torch.arange(batch, device=count.device) < size
     rows = first.unsqueeze(-1) + torch.where(inside, local, 0)
-    return _plans(rounds, rows, inside.double() / size, (rows.shape[-2],) * work.repeats)
+    return _split_rounds(rounds, rows, inside.double() / size, (rows.shape[-2],) * work.repeats)
 
 
-def _plans(
+def _split_rounds(
     rounds: int, rows: Tensor, weight: Tensor, active: tuple[int, ...], repeat: int = 1
 ) -> list[BatchPlan]:
-    """A plan for each round."""
+    """Return one plan per round."""
     rows = rows.expand(rounds, *rows.shape[-3:])
     weight = weight.expand(rows.shape)
     return [BatchPlan(r, w, active, repeat) for r, w in zip(rows, weight, strict=True)]
 
 
-def chosen(
+def choose_rows(
     draws: Draws,
     digests: Int64[Tensor, "... 1 client"],
     count: Int64[Tensor, "... 1 client"],
     steps: int,
     batch: int,
 ) -> Int64[Tensor, "... step client batch"]:
-    """Distinct rows for each step, uniformly, with `batch` draws (Floyd's algorithm).
+    """Choose distinct rows for each step, uniformly, with `batch` draws (Floyd's algorithm).
 
-    For j = 0, 1, … row j is drawn from the first top_j = n − batch + j + 1; where it has been chosen before,
-    the last of these is taken. That is so where an earlier draw is the same, or where it is the last row of
-    an earlier j which was replaced in this way: a chain that doubling follows to its end.
-    A client with fewer rows gets each of them once, and then numbers that mean nothing.
+    For j = 0, 1, … row j is drawn from the first top_j = n − batch + j + 1 rows; if it was chosen before, row
+    top_j − 1 takes its place. It was chosen before if an earlier draw is equal, or if it is the last row of
+    an earlier j that was replaced in this way: a chain that pointer doubling follows to its end.
+    A client with fewer rows gets each of them once, followed by meaningless numbers.
     """
     device = count.device
     at = torch.arange(steps, device=device).unsqueeze(1)
@@ -121,7 +126,7 @@ def chosen(
     guess = words * (lowest + place + 1) >> 32
     earlier = place.unsqueeze(0) < place.unsqueeze(1)
     replaced = ((guess.unsqueeze(-1) == guess.unsqueeze(-2)) & earlier).any(-1)
-    link = guess - lowest  # the earlier place whose last row this is, if it is one
+    link = guess - lowest  # the earlier place whose last row was drawn, if there is one
     link = torch.where((link >= 0) & (link < place), link, place)
     for _ in range((batch - 1).bit_length()):
         replaced = replaced | replaced.gather(-1, link)
@@ -129,45 +134,45 @@ def chosen(
     return torch.where(replaced, lowest + place, guess)
 
 
-def shuffled(draws: Draws, cohort: Cohort, epochs: int) -> Int64[Tensor, "... epoch place"]:
-    """Each client's row numbers in a random order, clients one after another, in every epoch.
+def shuffle_rows(draws: Draws, cohort: Cohort, epochs: int) -> Int64[Tensor, "... epoch place"]:
+    """Shuffle each client's row numbers in every epoch, clients one after another.
 
-    Clients are padded to a multiple of four places, since draws come in fours; `_offset` says where each
-    begins. One sort serves all: by client first, by draw second, by place third.
+    Clients are padded to a multiple of four places, since draws come in fours; `_padded_offsets` returns
+    where each begins. One sort serves all: by client first, by draw second, by place third.
     """
-    device, most = cohort.digests.device, cohort.most
-    blocks = (most + 3) // 4
-    owner = torch.repeat_interleave(torch.arange(len(most)), blocks)
+    device, max_count = cohort.digests.device, cohort.max_count
+    blocks = (max_count + 3) // 4
+    owner = torch.repeat_interleave(torch.arange(len(max_count)), blocks)
     within = (torch.arange(len(owner)) - (blocks.cumsum(0) - blocks)[owner]).to(device)
     owner = owner.to(device)
     epoch = torch.arange(epochs, device=device).unsqueeze(1)
-    own, count = (v[..., owner].unsqueeze(-2) for v in (cohort.digests, cohort.count))
-    keyed = draws.mapped(lambda key: key if key.shape[-1] == 1 else key[..., owner])
-    words = keyed.blocks(own, epoch, within)
+    digests, count = (v[..., owner].unsqueeze(-2) for v in (cohort.digests, cohort.count))
+    keyed = draws.map_keys(lambda key: key if key.shape[-1] == 1 else key[..., owner])
+    words = keyed.blocks(digests, epoch, within)
     local = within.unsqueeze(-1) * 4 + torch.arange(4, device=device)
     # Padding sorts behind every row of its client.
     past = torch.where(local < count.unsqueeze(-1), 0, 2**32 - 1)
-    bits = int(most.max()).bit_length() + 2
+    bits = int(max_count.max()).bit_length() + 2
     group = owner.unsqueeze(-1) << 32
-    if len(most).bit_length() + 32 + bits > 63:  # too many for one number to tell client, draw and place
+    if len(max_count).bit_length() + 32 + bits > 63:  # client, draw and place do not fit into one number
         order = (words | past | group).flatten(-2).argsort(dim=-1, stable=True)
         return local.flatten()[order]
     keys = words.bitwise_left_shift_(bits).bitwise_or_((past | group) << bits | local).flatten(-2)
-    if device.type == "cpu":  # NumPy sorts whole numbers several times faster.
+    if device.type == "cpu":  # NumPy sorts integers several times faster.
         keys.numpy().sort()
     else:
         keys = keys.sort(-1).values
     return keys.bitwise_and_((1 << bits) - 1)
 
 
-def _offset(most: Int64[Tensor, "client"]) -> Int64[Tensor, "client"]:
-    padded = (most + 3) // 4 * 4
+def _padded_offsets(max_count: Int64[Tensor, "client"]) -> Int64[Tensor, "client"]:
+    padded = (max_count + 3) // 4 * 4
     return padded.cumsum(0) - padded
 
 
 @dataclass(frozen=True, eq=False)
 class _Timetable:
-    """Passes cut into batches: in which epoch each step is, and its places among the client's own."""
+    """Passes split into batches: the epoch of each step, and its places among the client's rows."""
 
     epoch: Int64[Tensor, "step client 1"]
     local: Int64[Tensor, "step client batch"]
@@ -175,23 +180,23 @@ class _Timetable:
     active: tuple[int, ...]
 
 
-def _timetable(
-    count: Int64[Tensor, "client"], most: Int64[Tensor, "client"], batch: int, epochs: int
+def _split_passes(
+    count: Int64[Tensor, "client"], max_count: Int64[Tensor, "client"], batch: int, epochs: int
 ) -> _Timetable:
-    """A client goes through its own batches without waiting, then is done."""
+    """Split passes into batches; a client with fewer batches finishes earlier."""
     device = count.device
-    steps = epochs * ((most + batch - 1) // batch)
+    steps = epochs * ((max_count + batch - 1) // batch)
     last = int(steps.max())
     active = (steps > torch.arange(last).unsqueeze(1)).sum(1).tolist()
     step = torch.arange(last, device=device).view(-1, 1, 1)
     n = count.view(1, -1, 1)
-    per = ((n + batch - 1) // batch).clamp_min(1)
-    local = step % per * batch + torch.arange(batch, device=device)
-    inside = (local < n) & (step < epochs * per)
+    batches = ((n + batch - 1) // batch).clamp_min(1)  # per epoch
+    local = step % batches * batch + torch.arange(batch, device=device)
+    inside = (local < n) & (step < epochs * batches)
     size = inside.sum(-1, keepdim=True).clamp_min(1)
     # Padding repeats the client's first row.
     return _Timetable(
-        (step // per).clamp_max(epochs - 1),
+        (step // batches).clamp_max(epochs - 1),
         torch.where(inside, local, 0),
         inside.double() / size,
         tuple(active),

@@ -1,4 +1,4 @@
-"""The runs of a stack, and which of their clients work in a round."""
+"""The runs of a stack, and the clients that each samples in a round."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,104 +10,108 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from fedlap.algorithms import Algorithm, PeerAlgorithm, ServerAlgorithm
+from fedlap.algorithms.interface import Ids
 from fedlap.data.federation import Federation
 from fedlap.errors import InputError
-from fedlap.randomness import Draws, keys_of
-
-Ids = Int64[Tensor, "_"]  # of some clients
+from fedlap.randomness import Draws, derive_keys
 
 
 @dataclass(frozen=True, eq=False)
-class Member:
-    """One run of a stack: its method, made ready for its clients, and how many of them work in a round."""
+class StackedRun:
+    """One run of a stack: its method, bound to its clients, and the size of its cohorts."""
 
     algorithm: Algorithm
     trainees: Federation
     seed: int
-    begin: int  # where its clients begin among those of all runs
-    working: int
+    offset: int  # of its first client among the clients of all runs
+    cohort_size: int
 
     @cached_property
-    def served(self) -> bool:
-        """Whether it has a server."""
+    def has_server(self) -> bool:
+        """Return whether the method has a server; without one its clients are peers."""
         if isinstance(self.algorithm, ServerAlgorithm | PeerAlgorithm):
             return isinstance(self.algorithm, ServerAlgorithm)
         name = type(self.algorithm).__name__
-        raise InputError(f"{name} has neither `send` and `merge` nor `mix`; write either")
+        raise InputError(f"{name} has neither `send` and `merge` nor `mix`; implement one of the two")
 
     @property
     def size(self) -> int:
-        """How many clients it has."""
+        """Number of clients."""
         return len(self.trainees.clients)
 
     @property
-    def sampled(self) -> bool:
-        """Whether not all of them work in every round."""
-        return self.working < self.size
+    def is_sampled(self) -> bool:
+        """Return whether a cohort is smaller than the federation."""
+        return self.cohort_size < self.size
 
 
 @dataclass(frozen=True, eq=False)
 class ClientSampler:
-    """How the clients of all runs are drawn: runs that draw alike do so once, those of one size together."""
+    """Draws the cohorts of all runs: equal draws once, and draws of equal sizes together."""
 
-    groups: list["Group"]
-    columns: Ids  # where, among all that is drawn, each run's clients are, one run after another
+    groups: list["SamplingGroup"]
+    columns: Ids  # positions of the runs' clients among all draws, one run after another
 
     @staticmethod
-    def of(members: Sequence[Member]) -> "ClientSampler":
-        """Those of these runs."""
-        alike: dict[tuple[int, int], dict[Any, Member]] = {}
-        for member in members:
-            alike.setdefault((member.size, member.working), {}).setdefault(_lot(member), member)
+    def of(runs: Sequence[StackedRun]) -> "ClientSampler":
+        """Group the runs by what their draws depend on."""
+        groups_by_size: dict[tuple[int, int], dict[Any, StackedRun]] = {}
+        for run in runs:
+            groups_by_size.setdefault((run.size, run.cohort_size), {}).setdefault(_draw_key(run), run)
         first, begin = {}, 0
-        for (_, working), lots in alike.items():
-            for lot in lots:
-                first[lot] = begin
-                begin += working
-        columns = [torch.arange(member.working) + first[_lot(member)] for member in members]
-        groups = [Group.of(working, list(lots.values())) for (_, working), lots in alike.items()]
+        for (_, cohort_size), runs_by_key in groups_by_size.items():
+            for key in runs_by_key:
+                first[key] = begin
+                begin += cohort_size
+        columns = [torch.arange(run.cohort_size) + first[_draw_key(run)] for run in runs]
+        groups = [
+            SamplingGroup.of(cohort_size, list(runs_by_key.values()))
+            for (_, cohort_size), runs_by_key in groups_by_size.items()
+        ]
         return ClientSampler(groups, torch.cat(columns))
 
     @cached_property
-    def numbers(self) -> int:
-        """How many are drawn or made in a round."""
-        return len(self.columns) + sum(group.digests.numel() for group in self.groups if group.sampled)
+    def values_per_round(self) -> int:
+        """Number of values that are drawn or generated per round."""
+        return len(self.columns) + sum(group.digests.numel() for group in self.groups if group.is_sampled)
 
-    def drawn(self, rounds: range, device: torch.device) -> Int64[Tensor, "round working"]:
-        """Who works in these rounds, run after run, a run's in their order in the federation."""
-        each = [group.drawn(rounds, device).flatten(1) for group in self.groups]
-        return torch.cat(each, 1).index_select(1, self.columns.to(device))
+    def draw(self, rounds: range, device: torch.device) -> Int64[Tensor, "round cohort"]:
+        """Draw the cohorts of some rounds, one run after another, each in federation order."""
+        draws = [group.draw(rounds, device).flatten(1) for group in self.groups]
+        return torch.cat(draws, 1).index_select(1, self.columns.to(device))
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
-    """Draws of as many clients each, among as many."""
+class SamplingGroup:
+    """Draws of equally many clients among equally many."""
 
     seeds: list[int]
-    digests: Int64[Tensor, "lot client"]
-    working: int
+    digests: Int64[Tensor, "draw client"]
+    cohort_size: int
 
     @staticmethod
-    def of(working: int, members: Sequence[Member]) -> "Group":
-        """Those of these runs, one a run."""
-        digests = torch.stack([member.trainees.digests for member in members])
-        return Group([member.seed for member in members], digests, working)
+    def of(cohort_size: int, runs: Sequence[StackedRun]) -> "SamplingGroup":
+        """Build a group with one draw per run."""
+        digests = torch.stack([run.trainees.digests for run in runs])
+        return SamplingGroup([run.seed for run in runs], digests, cohort_size)
 
     @property
-    def sampled(self) -> bool:
-        """Whether not all of them work in every round."""
-        return self.working < self.digests.shape[1]
+    def is_sampled(self) -> bool:
+        """Return whether a cohort is smaller than the federation."""
+        return self.cohort_size < self.digests.shape[1]
 
-    def drawn(self, rounds: range, device: torch.device) -> Int64[Tensor, "round lot working"]:
-        """The clients of each round: those with the smallest draws, in their order in the federation."""
-        if not self.sampled:
-            everyone = torch.arange(self.working, device=device)
+    def draw(self, rounds: range, device: torch.device) -> Int64[Tensor, "round draw cohort"]:
+        """Draw the cohort of each round: the clients with the smallest draws, in federation order."""
+        if not self.is_sampled:
+            everyone = torch.arange(self.cohort_size, device=device)
             return everyone.expand(len(rounds), len(self.seeds), -1)
-        stream = Draws(keys_of(self.seeds, "sample", rounds, device)).mapped(lambda key: key.unsqueeze(-1))
+        stream = Draws(derive_keys(self.seeds, "sample", rounds, device)).map_keys(
+            lambda key: key.unsqueeze(-1)
+        )
         keys = stream.keys(self.digests.to(device).expand(len(rounds), -1, -1))
-        return keys.topk(self.working, largest=False, sorted=False).indices.sort().values
+        return keys.topk(self.cohort_size, largest=False, sorted=False).indices.sort().values
 
 
-def _lot(member: Member) -> Any:
-    """What a run's draws depend on: all of it where only some work, else how many there are."""
-    return (member.seed, member.trainees.clients, member.working) if member.sampled else member.size
+def _draw_key(run: StackedRun) -> Any:
+    """Return what a run's cohorts depend on; for full cohorts that is the number of clients alone."""
+    return (run.seed, run.trainees.clients, run.cohort_size) if run.is_sampled else run.size

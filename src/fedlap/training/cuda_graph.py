@@ -1,4 +1,4 @@
-"""Rounds on a GPU that are recorded once and then replayed, without Python in between."""
+"""Rounds on a GPU that are captured once and then replayed without Python in between."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -6,61 +6,62 @@ from typing import Any, TypeVar
 import torch
 
 from fedlap.algorithms import State
-from fedlap.training.state import owned
+from fedlap.training.state import copy_state
 
-# From what is kept and what is new in a round, to what is kept then, and something to remember.
-Function = Callable[[State, State], tuple[State, Any]]
+# From the stored state and the inputs of a round to the next state and an output.
+RoundFunction = Callable[[State, State], tuple[State, Any]]
 
 
 T = TypeVar("T")
-BRANCHES = 8
+MAX_BRANCHES = 8  # parallel streams of a captured round
 
 
 class CudaGraph:
-    """A function of tensors as a CUDA graph: what is kept is overwritten in place, round by round."""
+    """A captured function of tensors; every replay overwrites the stored state in place."""
 
-    def __init__(self, function: Function, kept: State, inputs: State) -> None:
-        """Record one round; what is kept is handed over.
+    def __init__(self, function: RoundFunction, state: State, inputs: State) -> None:
+        """Capture one round and take ownership of the state.
 
-        The function has run before, so that libraries have set themselves up.
+        The function must have run before, so that libraries are initialised.
         """
-        self.kept, self._inputs = kept, owned(inputs)
-        self._given = inputs
-        self._function = function  # a recording knows tensors by address: those it holds must stay
+        self.state, self._inputs = state, copy_state(inputs)
+        self._last_inputs = inputs
+        # A graph refers to tensors by address, so those that the function holds must stay allocated.
+        self._function = function
         self._graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with torch.cuda.graph(self._graph):
-            after, self.made = function(self.kept, self._inputs)
-            _overwrite(self.kept, after, self.kept)
+            after, self.output = function(self.state, self._inputs)
+            _overwrite(self.state, after, self.state)
 
     def __call__(self, inputs: State) -> None:
-        """Replay it with other inputs of the same shapes."""
-        _overwrite(self._inputs, inputs, self._given)
-        self._given = inputs
+        """Replay the round with other inputs of the same shapes."""
+        _overwrite(self._inputs, inputs, self._last_inputs)
+        self._last_inputs = inputs
         self._graph.replay()
 
 
-def side_by_side(jobs: Sequence[Callable[[], T]]) -> list[T]:
-    """What independent jobs give; while a GPU records, they become branches that run at the same time."""
-    if len(jobs) == 1 or not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
-        return [job() for job in jobs]
+def run_in_branches(functions: Sequence[Callable[[], T]]) -> list[T]:
+    """Run independent functions; during a capture they become branches that a GPU runs concurrently."""
+    if len(functions) == 1 or not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
+        return [function() for function in functions]
     here = torch.cuda.current_stream()
-    branches = [torch.cuda.Stream() for _ in range(min(BRANCHES, len(jobs)))]
-    made = []
+    branches = [torch.cuda.Stream() for _ in range(min(MAX_BRANCHES, len(functions)))]
+    results = []
     for branch in branches:
         branch.wait_stream(here)
-    for place, job in enumerate(jobs):
-        with torch.cuda.stream(branches[place % len(branches)]):
-            made.append(job())
+    for position, function in enumerate(functions):
+        with torch.cuda.stream(branches[position % len(branches)]):
+            results.append(function())
     for branch in branches:
         here.wait_stream(branch)
-    return made
+    return results
 
 
-def _overwrite(old: State, new: State, known: State) -> None:
-    """Copy the new values into the old tensors, but for those that are known to be there."""
+def _overwrite(old: State, new: State, unchanged: State) -> None:
+    """Copy new values into the old tensors, except for those that are the very tensors in `unchanged`."""
     if isinstance(old, tuple):
-        for each in zip(old, new, known, strict=True):
-            _overwrite(*each)
-    elif old is not None and new is not known:
+        for parts in zip(old, new, unchanged, strict=True):
+            _overwrite(*parts)
+    elif old is not None and new is not unchanged:
         old.copy_(new)

@@ -1,6 +1,6 @@
-"""Engines: where the clients' work of a round runs.
+"""Engines: how the local work of a round is executed.
 
-`OneByOne` is the plain reference; `Stacked` is the fast one and is held to it by tests.
+`OneByOneEngine` is the plain reference; `StackedEngine` is the fast one, and tests hold it to the reference.
 """
 
 from collections.abc import Callable
@@ -15,102 +15,105 @@ from fedlap.algorithms import PeerAlgorithm, State
 from fedlap.data.client_rows import ClientRows
 from fedlap.training.placement import PlacedClients
 from fedlap.training.scores import Tally
-from fedlap.training.state import joined, rows
+from fedlap.training.state import concatenate_states, gather_rows
 from fedlap.training.task import StackTask
 
-Function = Callable[..., State]  # of rows of states, and a task
+ClientFunction = Callable[..., State]  # of rows of states, and a task
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """Runs clients' work; algorithms know nothing of devices or processes."""
+    """Executes the work of clients; algorithms know nothing of devices or processes."""
 
     @property
     def clients(self) -> PlacedClients:
-        """Whose work it runs."""
+        """The clients whose work the engine executes."""
         ...
 
-    def each(self, function: Function, states: tuple[State, ...], task: StackTask) -> State:
-        """A function of each client's rows of these states and its task, which looks at no other client.
+    def map_clients(self, function: ClientFunction, states: tuple[State, ...], task: StackTask) -> State:
+        """Apply a function of one client to every client's rows of the states and its task.
 
-        The states are handed over and may be written to.
+        The function may overwrite the states.
         """
         ...
 
     def mix(
         self, algorithm: PeerAlgorithm, W: Float[Tensor, "client param"]
     ) -> Float[Tensor, "client param"]:
-        """Each peer's next model, from its own and its neighbours'."""
+        """Return each peer's next model, from its model and those of its neighbours."""
         ...
 
     def score(self, W: Float[Tensor, "client param"]) -> tuple[Tally, Tally]:
-        """How each client's model does on its training and its test rows."""
+        """Tally each client's model on its training rows and on its test rows."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
-class OneByOne:
-    """Every client is a stack of one, as it would be on a machine of its own."""
+class OneByOneEngine:
+    """Every client is a stack of one, as it would be on a separate machine."""
 
     clients: PlacedClients
 
-    def each(self, function: Function, states: tuple[State, ...], task: StackTask) -> State:
-        """A loop over clients."""
-        made = []
-        for place in range(len(task.cohort.most)):
+    def map_clients(self, function: ClientFunction, states: tuple[State, ...], task: StackTask) -> State:
+        """Call the function client by client."""
+        results = []
+        for place in range(len(task.cohort.max_count)):
             at = torch.tensor([place], device=self.clients.device)
-            made.append(function(*(rows(state, at) for state in states), task.alone(place)))
-        return joined(made)
+            results.append(function(*(gather_rows(state, at) for state in states), task.select_client(place)))
+        return concatenate_states(results)
 
     def mix(
         self, algorithm: PeerAlgorithm, W: Float[Tensor, "client param"]
     ) -> Float[Tensor, "client param"]:
-        """Each peer by itself, from the models of its neighbours alone."""
-        hears = [algorithm.hears(place) for place in range(len(W))]
-        own: list[tuple[Tensor, ...]] = [(W[place : place + 1],) for place in range(len(W))]
+        """Mix peer by peer, from the models of its neighbours alone."""
+        neighbours = [algorithm.in_neighbours(place) for place in range(len(W))]
+        held: list[tuple[Tensor, ...]] = [(W[place : place + 1],) for place in range(len(W))]
         for exchange in range(algorithm.exchanges):
-            sent = torch.cat([each[0] for each in own])
-            own = [
-                algorithm.mix(exchange, each, sent[near.to(W.device)].unsqueeze(0), a.to(W).unsqueeze(0))
-                for each, (near, a) in zip(own, hears, strict=True)
+            sent = torch.cat([tensors[0] for tensors in held])
+            held = [
+                algorithm.mix(exchange, tensors, sent[ids.to(W.device)].unsqueeze(0), a.to(W).unsqueeze(0))
+                for tensors, (ids, a) in zip(held, neighbours, strict=True)
             ]
-        return torch.cat([each[0] for each in own])
+        return torch.cat([tensors[0] for tensors in held])
 
     def score(self, W: Float[Tensor, "client param"]) -> tuple[Tally, Tally]:
-        """A loop over clients."""
+        """Tally client by client."""
         return self._tally(W, self.clients.train), self._tally(W, self.clients.test)
 
     def _tally(self, W: Tensor, part: ClientRows) -> Tally:
-        each = [self.clients.tally(W[k : k + 1], part, torch.tensor([k])) for k in range(len(W))]
-        hits = [tally.hits for tally in each if tally.hits is not None]
-        loss, count = (torch.cat(v) for v in ([t.loss for t in each], [t.count for t in each]))
+        tallies = [self.clients.tally(W[k : k + 1], part, torch.tensor([k])) for k in range(len(W))]
+        hits = [tally.hits for tally in tallies if tally.hits is not None]
+        loss, count = (torch.cat(v) for v in ([t.loss for t in tallies], [t.count for t in tallies]))
         return Tally(loss, torch.cat(hits) if hits else None, count)
 
 
 @dataclass(frozen=True, eq=False)
-class Stacked:
+class StackedEngine:
     """Every operation runs over the client axis."""
 
     clients: PlacedClients
 
-    def each(self, function: Function, states: tuple[State, ...], task: StackTask) -> State:
-        """One call for all."""
+    def map_clients(self, function: ClientFunction, states: tuple[State, ...], task: StackTask) -> State:
+        """Call the function once for all clients."""
         return function(*states, task)
 
     def mix(
         self, algorithm: PeerAlgorithm, W: Float[Tensor, "client param"]
     ) -> Float[Tensor, "client param"]:
-        """One product with the Laplacian."""
+        """Mix all peers by one product with the Laplacian."""
         return algorithm.mix_all(W)
 
     def score(self, W: Float[Tensor, "client param"]) -> tuple[Tally, Tally]:
-        """All clients with one call, or blocks of clients and rows."""
+        """Tally all clients in one call, or in blocks of clients and rows."""
         return self._tally(W, self.clients.train), self._tally(W, self.clients.test)
 
     def _tally(self, W: Float[Tensor, "client param"], part: ClientRows) -> Tally:
         fused = self.clients.fused
-        made = None if fused is None else fused.tallied(W, part)
-        return self.clients.tally(W, part, torch.arange(len(W))) if made is None else made
+        tally = None if fused is None else fused.tally(W, part)
+        return self.clients.tally(W, part, torch.arange(len(W))) if tally is None else tally
 
 
-ENGINES: Final[dict[str, Callable[[PlacedClients], Engine]]] = {"stacked": Stacked, "one_by_one": OneByOne}
+ENGINES: Final[dict[str, Callable[[PlacedClients], Engine]]] = {
+    "stacked": StackedEngine,
+    "one_by_one": OneByOneEngine,
+}

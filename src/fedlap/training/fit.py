@@ -9,12 +9,12 @@ import torch
 from fedlap.algorithms import Algorithm
 from fedlap.algorithms.local_work import BatchSize
 from fedlap.data.federation import Federation
-from fedlap.errors import DivergedError, memory_reported
+from fedlap.errors import DivergedError, report_out_of_memory
 from fedlap.models import Architecture
 from fedlap.training.jobs import Job
-from fedlap.training.loop import RoundEnd, Runs
+from fedlap.training.loop import RoundEnd, RunGroup
 from fedlap.training.result import Result
-from fedlap.training.schedule import DtypeName, EngineName, KeepName, Precision, Schedule, precisely
+from fedlap.training.schedule import DtypeName, EngineName, KeepName, Precision, Schedule, use_precision
 from fedlap.training.scores import Score
 
 
@@ -41,55 +41,60 @@ def fit(
 ) -> Result:
     """Train every client's model.
 
-    rounds: how many, those that are resumed included.
-    batch: rows of a mini-batch, or "all" for full gradients.
-    sample: share of clients that work in a round; S = max(1, ⌊sample·N + ½⌋), without replacement.
-    seed: of starts, sampling and batches; the same seed gives the same numbers.
-    start: a vector for all clients or a stack with one row each, instead of the model's own start.
-    dtype, device: how precisely and where to compute.
-    engine: "stacked", all clients at once, or "one_by_one", the plain reference.
-    precision: of products of float32 matrices; "tf32" or "bf16" are faster where the device has them.
-    keep: where data and models stay between rounds, "device" or "host", whence those of the sampled clients
-        are brought; "auto" is the device as long as they fit.
-    evaluate_every: rounds between scores; the last round is always scored, and 0 scores no other.
+    rounds: total number of rounds, including those of a resumed run.
+    batch: rows per mini-batch, or "all" for full gradients.
+    sample: share of clients sampled per round; S = max(1, ⌊sample·N + ½⌋), without replacement.
+    seed: seed of starts, sampling and batches; equal seeds give equal numbers.
+    start: one start vector for all clients or a stack with one row per client; default: the model's start.
+    dtype, device: floating-point type and device of the computation.
+    engine: "stacked" trains all clients at once, "one_by_one" is the plain reference.
+    precision: precision of float32 matrix products; "tf32" and "bf16" are faster where supported.
+    keep: where data and models are stored between rounds, "device" or "host"; from the host, the rows of the
+        sampled clients are copied to the device every round. "auto" uses the device if everything fits.
+    evaluate_every: rounds between scores; the last round is always scored, and 0 scores only the last.
     resume: the result of an earlier call with fewer rounds; training continues from there exactly. Clients
-        are matched by name, in whatever order they are passed. Other clients are refused, and so is whatever
-        changes the numbers: other data, seed, batch, sample, dtype, precision, model or settings of the
-        method. rounds, device, engine, keep, evaluate_every and the callbacks may differ.
-    allow_changes: resume even so, from the earlier models with the new data or settings; clients' names
-        must still be equal.
-    on_score, on_round: called with each score as it is made, and with the number of each round done.
+        are matched by name, in any order. InputError is raised for other clients and for every change that
+        affects the numbers: data, seed, batch, sample, dtype, precision, model or settings of the method.
+        rounds, device, engine, keep, evaluate_every and the callbacks may differ.
+    allow_changes: resume despite such changes, from the earlier models with the new data or settings; the
+        clients' names must still be equal.
+    on_score, on_round: called with each new score, and with the number of each finished round.
     """
     schedule = Schedule(rounds, batch, sample, dtype, device, engine, precision, keep, evaluate_every)
     progress = None if resume is None else resume.progress
-    made = fit_all(
+    (result,) = fit_all(
         [Job(algorithm, federation, model, seed, start, progress, allow_changes)],
         schedule,
         None if on_score is None else lambda _, score: on_score(score),
-        None if on_round is None else lambda moment: on_round(moment.round),
-    )[0]
-    if isinstance(made, DivergedError):
-        raise made
-    return made
+        None if on_round is None else lambda round_end: on_round(round_end.round),
+    )
+    if isinstance(result, DivergedError):
+        raise result
+    return result
 
 
 @torch.no_grad()
 def fit_all(
-    trials: Sequence[Job],
+    jobs: Sequence[Job],
     schedule: Schedule,
     on_score: Callable[[int, Score], None] | None = None,
     on_round: Callable[[RoundEnd], None] | None = None,
 ) -> list[Result | DivergedError]:
-    """Train several runs as one stack: the same method and model, seeds and real-valued settings of any kind.
+    """Train several runs as one stack: one method and model, any seeds and real-valued settings.
 
-    A run that diverges is answered by its error; the others go on. `on_score` is told the run's place too,
-    `on_round` may save the moment or stop. A score's seconds are the run's share of the stack's.
+    A diverged run returns its error; the other runs continue. `on_score` also receives the index of the run,
+    `on_round` may read the progress of all runs or stop them. The seconds of a score are the run's share of
+    the stack's time.
     """
     advice = "use a smaller batch or model, fewer clients per round (sample), or fewer runs at once"
-    with memory_reported("fit", advice), precisely(schedule.precision), _current(schedule.placed()):
-        return Runs.of(trials, schedule).trained(on_score, on_round)
+    with (
+        report_out_of_memory("fit", advice),
+        use_precision(schedule.precision),
+        _select_device(schedule.resolve_device()),
+    ):
+        return RunGroup.of(jobs, schedule).train(on_score, on_round)
 
 
-def _current(device: torch.device) -> AbstractContextManager[Any]:
-    """A GPU of several as the one that streams and recordings are made on."""
+def _select_device(device: torch.device) -> AbstractContextManager[Any]:
+    """Return a context in which CUDA streams and graphs are created on this device."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -1,49 +1,49 @@
-"""Runs that are to be made: what they are, what they have in common, and why one may fail."""
+"""Jobs: runs to train, whether they can be stacked, and when one has diverged."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, get_args
 
-from fedlap.algorithms import Algorithm, Coupled, Grouping, Pooling, Steady, Suited
+from fedlap.algorithms import Algorithm, Binding, Coupled, Grouping, Pooling, Steady
 from fedlap.algorithms.local_work import BatchSize, LocalWork
 from fedlap.algorithms.per_run import PerRun
 from fedlap.data.federation import Federation
-from fedlap.errors import DivergedError, InputError, whole
+from fedlap.errors import DivergedError, InputError, check_integer
 from fedlap.models import Architecture, Model
-from fedlap.models.module import ModuleNetwork
+from fedlap.models.torch_module import ModuleNetwork
 from fedlap.training.result import Progress
-from fedlap.training.schedule import check_makers
+from fedlap.training.schedule import check_algorithm_and_model
 from fedlap.training.scores import Tally
 
-EXPLODED = 1e6  # times the least mean training loss of a run, above which it has failed
+DIVERGENCE_FACTOR = 1e6  # a loss above this multiple of the run's lowest training loss counts as diverged
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A run that is to be made: what `fit` takes, but for the schedule."""
+    """A run to train: the arguments of `fit` without the schedule."""
 
     algorithm: Algorithm
     federation: Federation
     model: Architecture
     seed: int = 0
     start: Any = None
-    progress: Progress | None = None  # where it goes on from
-    allow_changes: bool = False  # resume although data or settings are not those that the run began with
+    progress: Progress | None = None  # the state to resume from
+    allow_changes: bool = False  # resume although data or settings have changed
 
     @property
-    def done(self) -> int:
-        """Rounds that it has behind it."""
+    def rounds_done(self) -> int:
+        """Rounds that are finished already."""
         return self.progress.round if self.progress else 0
 
     def __post_init__(self) -> None:
-        check_makers(self.algorithm, self.model)
-        whole("seed", self.seed)
+        check_algorithm_and_model(self.algorithm, self.model)
+        check_integer("seed", self.seed)
 
 
-def kind(trial: Job) -> Any:
-    """What trials of one stack have in common; one of a method that is not steady has nothing."""
-    algorithm, federation = trial.algorithm, trial.federation
+def compute_stack_key(job: Job) -> Any:
+    """Return a key that is equal for jobs that can be stacked; it is unique if the method is not steady."""
+    algorithm, federation = job.algorithm, job.federation
     if not isinstance(algorithm, Steady):
         return object()
     settings = tuple(
@@ -52,42 +52,48 @@ def kind(trial: Job) -> Any:
         if field.init and field.name != "graph" and float not in (field.type, *get_args(field.type))
     )
     shape = federation.inputs, federation.outputs, type(federation.loss)
-    pooled = len(federation.clients) if isinstance(algorithm, Pooling) else None  # it sets their work
-    return type(algorithm), settings, trial.model, shape, pooled, trial.done
+    # The number of pooled clients determines the number of local steps.
+    pooled = len(federation.clients) if isinstance(algorithm, Pooling) else None
+    return type(algorithm), settings, job.model, shape, pooled, job.rounds_done
 
 
-def differing(algorithms: Sequence[Algorithm]) -> dict[str, list[Any]]:
-    """The settings that these methods do not have in common, with all their values."""
+def find_differing_settings(algorithms: Sequence[Algorithm]) -> dict[str, list[Any]]:
+    """Return the settings in which the methods differ, with the values of all methods."""
     settings = {field.name: [getattr(a, field.name) for a in algorithms] for field in fields(algorithms[0])}  # type: ignore[arg-type]
     return {name: values for name, values in settings.items() if any(v != values[0] for v in values)}
 
 
-def one_method(
-    first: Algorithm, differing: dict[str, list[Any]], column: Callable[[list[float]], PerRun]
+def combine_methods(
+    first: Algorithm, differing: dict[str, list[Any]], to_column: Callable[[list[float]], PerRun]
 ) -> Algorithm:
-    """A method whose real-valued settings are columns where they differ; graphs are for servers alone."""
+    """Return a copy of the method with one value per run for each real-valued setting that differs.
+
+    Other settings that differ, such as the graph, become None: only the server uses them, run by run.
+    """
     if not differing:
         return first
-    made = object.__new__(type(first))
-    made.__dict__.update(vars(first))
+    combined = object.__new__(type(first))
+    combined.__dict__.update(vars(first))
     for name, values in differing.items():
         real = all(isinstance(value, float | int) for value in values)
-        made.__dict__[name] = column(values) if real else None
-    return made
+        combined.__dict__[name] = to_column(values) if real else None
+    return combined
 
 
-def suited(algorithm: Algorithm, federation: Federation, model: Architecture) -> tuple[Algorithm, Model]:
-    """The algorithm for these clients and the model of their size; what does not go together is refused."""
+def bind_algorithm(
+    algorithm: Algorithm, federation: Federation, model: Architecture
+) -> tuple[Algorithm, Model]:
+    """Bind the algorithm to the clients and size the model; raise InputError if they do not fit."""
     sized = Model(model.build(federation.inputs, federation.outputs), federation.loss, model.l2)
-    return algorithm.suited(federation, sized) if isinstance(algorithm, Suited) else algorithm, sized
+    return algorithm.bind(federation, sized) if isinstance(algorithm, Binding) else algorithm, sized
 
 
-def work_of(algorithm: Algorithm, sampled: int) -> LocalWork:
-    """What each client does in a round; one that owns all rows makes the steps of all sampled ones."""
+def plan_local_work(algorithm: Algorithm, sampled: int) -> LocalWork:
+    """Return the local work per round; a client that owns all rows takes the steps of all sampled clients."""
     work = LocalWork.of(algorithm.local_steps, algorithm.local_epochs)
     if isinstance(algorithm, Pooling):
-        work = work.times(sampled)
-    if isinstance(algorithm, Grouping):  # so that a pass, too, is as many steps as others make of it
+        work = work.multiply(sampled)
+    if isinstance(algorithm, Grouping):  # so that an epoch has as many steps as with other methods
         work = LocalWork(work.repeats * algorithm.batches_per_step, work.epochs)
     return work
 
@@ -95,9 +101,9 @@ def work_of(algorithm: Algorithm, sampled: int) -> LocalWork:
 def check_single_rows(
     model: Model, scored: Federation, trainees: Federation, work: LocalWork, batch: BatchSize
 ) -> None:
-    """Refuse a batch of one row where the module cannot take it, as a batch norm cannot."""
-    lone = model.network.lone if isinstance(model.network, ModuleNetwork) else ""
-    if not lone:
+    """Raise InputError for a batch of one row if the module rejects it, as batch norm does."""
+    problem = model.network.single_row_error if isinstance(model.network, ModuleNetwork) else ""
+    if not problem:
         return
     count = trainees.train.count
     size = count if batch == "all" else count.clamp_max(batch)
@@ -106,35 +112,36 @@ def check_single_rows(
         single = single | (count % batch == 1)
     for place in single.nonzero().flatten().tolist():
         raise InputError(
-            f"module: {lone}, and client {trainees.clients[place]!r} has a batch of one training row of its "
-            f"{int(count[place])} (batch = {batch}); set another batch, leave it out, or use GroupNorm"
+            f"module: {problem}, and client {trainees.clients[place]!r} has a batch of one training row "
+            f"out of {int(count[place])} (batch = {batch}); set another batch, remove the client, or use "
+            "GroupNorm"
         )
-    for what, part in (("training", scored.train), ("test", scored.test)):
+    for name, part in (("training", scored.train), ("test", scored.test)):
         for place in (part.count == 1).nonzero().flatten().tolist():
             raise InputError(
-                f"module: {lone}, and client {scored.clients[place]!r} has one {what} row to be scored on; "
-                "give it more rows, or use GroupNorm"
+                f"module: {problem}, and client {scored.clients[place]!r} has a single {name} row for "
+                "scoring; add rows, or use GroupNorm"
             )
 
 
-def diverged(
-    train: Tally, federation: Federation, done: int, algorithm: Algorithm, least: float = math.inf
+def detect_divergence(
+    train: Tally, federation: Federation, round: int, algorithm: Algorithm, lowest: float = math.inf
 ) -> DivergedError | None:
-    """Why a run has failed, if some client's training loss is no number, or far above the least so far."""
+    """Return the error of a run if a client's training loss is not finite, or far above the lowest so far."""
     mean = train.loss / train.count
-    lost = ~mean.isfinite()
-    what = "is not finite"
-    if not bool(lost.any()):
-        lost = mean > EXPLODED * max(1.0, least)
-        what = f"has grown to {float(mean.max()):.3g}"
-    bad = lost.nonzero().flatten().tolist()
+    failed = ~mean.isfinite()
+    problem = "is not finite"
+    if not bool(failed.any()):
+        failed = mean > DIVERGENCE_FACTOR * max(1.0, lowest)
+        problem = f"has grown to {float(mean.max()):.3g}"
+    bad = failed.nonzero().flatten().tolist()
     if not bad:
         return None
     advice = f"lower lr (now {algorithm.lr:g}), or scale the features"
-    if isinstance(algorithm, Coupled) and not algorithm.coupling.stable:
+    if isinstance(algorithm, Coupled) and not algorithm.coupling.is_stable:
         product = f"{algorithm.coupling.formula} = {algorithm.coupling.product:.4g}"
-        advice = f"lower strength: {product}, and mixing is stable up to 2"
+        advice = f"lower strength: {product}, but mixing is stable only up to 2"
     return DivergedError(
-        f"training diverged: by round {done} the loss of client {federation.clients[bad[0]]!r} {what} "
+        f"training diverged: by round {round} the loss of client {federation.clients[bad[0]]!r} {problem} "
         f"({len(bad)} of {len(federation.clients)} clients); {advice}"
     )

@@ -1,4 +1,4 @@
-"""The loop: rounds of sending, local work and mixing."""
+"""The training loop: rounds of sending, local work and merging."""
 
 import math
 import time
@@ -21,284 +21,355 @@ from fedlap.algorithms.local_work import LocalWork
 from fedlap.data.federation import Federation
 from fedlap.errors import DivergedError, InputError
 from fedlap.models import Model
-from fedlap.training.client_sampling import Member
-from fedlap.training.cuda_graph import CudaGraph
+from fedlap.training.client_sampling import StackedRun
 from fedlap.training.engines import ENGINES, Engine
-from fedlap.training.jobs import Job, check_single_rows, diverged, kind, suited, work_of
+from fedlap.training.jobs import (
+    Job,
+    bind_algorithm,
+    check_single_rows,
+    compute_stack_key,
+    detect_divergence,
+    plan_local_work,
+)
 from fedlap.training.placement import PlacedClients, check_models
-from fedlap.training.result import Origin, Progress, Result
-from fedlap.training.resume import check_unchanged, in_state_order, origin_of, places_of
-from fedlap.training.run_tables import Places
-from fedlap.training.schedule import Schedule, sample_size, start_rows
-from fedlap.training.scores import Score, score
-from fedlap.training.stacking import Kept, Sent, Stack
-from fedlap.training.state import beside, joined, moved, owned, rows, shapes
+from fedlap.training.result import Progress, Result, RunOrigin
+from fedlap.training.resume import check_unchanged, describe_origin, find_positions, match_client_order
+from fedlap.training.run_tables import CohortIndex
+from fedlap.training.schedule import Schedule, build_start, compute_sample_size
+from fedlap.training.scores import Score, compute_score
+from fedlap.training.stacking import RunStack, Traffic, TrainingState
+from fedlap.training.state import (
+    concatenate_states,
+    copy_state,
+    describe_shapes,
+    gather_rows,
+    match_devices,
+    to_device,
+)
 from fedlap.training.task import StackTask
 
-WORTH_RECORDING = 4  # rounds; fewer are over before a recording pays
+MIN_CAPTURED_ROUNDS = 4  # fewer rounds finish before a capture pays off
+
+
+def play_rounds(
+    stack: RunStack, states: list[TrainingState], rounds: range
+) -> Iterator[tuple[list[TrainingState], list[Traffic]]]:
+    """Play the rounds; yield, after each, the state of every run and the bytes that were sent in the round.
+
+    A round draws its cohort, sends to it, runs the local work and merges. On a GPU, rounds after the first
+    are replayed from a CUDA graph: whole rounds where every operation is static, else their merges.
+    """
+    planned, graph, captures = stack.plan_rounds(rounds), None, len(rounds) >= MIN_CAPTURED_ROUNDS
+    upcoming = next(planned, None)
+    number = 0
+    while (work := upcoming) is not None:
+        number += 1
+        if number > 1 and captures and stack.can_capture_rounds:
+            graph = graph or stack.capture_round(states, work)
+            graph(work.collect_tensors())
+            states, traffic = list(graph.state), graph.output
+            upcoming = next(planned, None)
+        else:
+            results = stack.run_local_work(states, work)
+            upcoming = next(planned, None)  # The host draws the next round while the device computes.
+            if number > 1 and captures and stack.can_capture_merges:
+                private, uploads, downloaded = results
+                inputs = (work.index.ids, private, uploads)
+                graph = graph or stack.capture_merge(states, downloaded, inputs)
+                graph(inputs)
+                states, traffic = list(graph.state), graph.output
+            else:
+                states, traffic = stack.merge_round(states, work.index, results)
+        yield states, traffic
 
 
 @dataclass(eq=False)
 class RoundEnd:
-    """The end of a round, from which every run can go on later."""
+    """The end of a round: every run can be saved here to be resumed later, or all can be stopped."""
 
     round: int
-    reached: Callable[[], list[Progress | None]]
-    taken: bool = False
-    stopped: bool = False
+    snapshot: Callable[[], list[Progress | None]]
+    was_read: bool = False
+    stop_requested: bool = False
 
-    def progress(self) -> list[Progress | None]:
-        """Where each run is; nothing of one that has diverged."""
-        self.taken = True
-        return self.reached()
+    def collect_progress(self) -> list[Progress | None]:
+        """Return the progress of each run, or None for a run that has diverged."""
+        self.was_read = True
+        return self.snapshot()
 
     def stop(self) -> None:
-        """Let this round be the last."""
-        self.stopped = True
+        """Stop all runs after this round."""
+        self.stop_requested = True
+
+
+@dataclass(eq=False)
+class TrainingLog:
+    """States, scores, traffic and training time of runs, round by round."""
+
+    device: torch.device
+    origins: list[RunOrigin]
+    round: int  # rounds done
+    states: list[TrainingState]
+    sent: list[Traffic]  # in all rounds
+    seconds: list[float]  # of training, a run's share of the stack's time
+    scores: list[list[Score]]
+    diverged: dict[int, DivergedError]
+    clock_start: float
+
+    def add_round(self, states: list[TrainingState], traffic: list[Traffic]) -> None:
+        """Add a round that was played."""
+        self.round += 1
+        self.states = states
+        self.sent = [(a + c, b + d) for (a, b), (c, d) in zip(self.sent, traffic, strict=True)]
+
+    def add_outcome(self, run: int, outcome: Score | DivergedError) -> Score | None:
+        """Add the outcome of scoring a run; return its score, or None if the run has diverged."""
+        if isinstance(outcome, DivergedError):
+            self.diverged.setdefault(run, outcome)
+        elif run not in self.diverged:
+            self.scores[run].append(outcome)
+            return outcome
+        return None
+
+    def start_clock(self) -> None:
+        """Start to measure training time; scoring and saving since the last `stop_clock` do not count."""
+        self.clock_start = time.perf_counter()
+
+    def stop_clock(self) -> None:
+        """Add the training time since `start_clock`, after all work on a device has finished."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        runs = len(self.seconds)
+        self.seconds = [passed + (time.perf_counter() - self.clock_start) / runs for passed in self.seconds]
+
+    def collect_progress(self) -> list[Progress | None]:
+        """Return the progress of each run, or None for a run that has diverged."""
+        self.stop_clock()
+        self.start_clock()
+        runs = zip(self.states, self.sent, self.seconds, self.scores, self.origins, strict=True)
+        return [
+            None if run in self.diverged else Progress(self.round, *state, sent, seconds, scores, origin)
+            for run, (state, sent, seconds, scores, origin) in enumerate(runs)
+        ]
 
 
 @dataclass(frozen=True, eq=False)
-class Runs:
-    """Trials made ready: the stack that trains them, and the engine that scores all their clients."""
+class RunGroup:
+    """Jobs that are trained together: their stack, and the engine that scores all their clients."""
 
-    trials: list[Job]
-    asked: list[Federation]  # of the trials, with clients in the order in which they were passed
-    origins: list[Origin]
+    jobs: list[Job]
+    federations: list[Federation]  # as passed; those of the jobs are in the order of the state's rows
+    origins: list[RunOrigin]
     schedule: Schedule
     model: Model
-    stack: Stack
+    stack: RunStack
     scorer: Engine
-    kept: list[Kept]
+    states: list[TrainingState]
 
     @staticmethod
-    def of(trials: Sequence[Job], schedule: Schedule) -> "Runs":
-        """Check everything, bring data to where they are used, and begin."""
-        if len(trials) > 1 and len({kind(trial) for trial in trials}) > 1:
-            raise InputError(
-                "fit_all: these runs do not go together; one stack takes one steady method and model, whose "
-                "runs differ in seeds, data, graphs and real-valued settings alone"
-            )
-        for trial in trials:
-            if trial.done > schedule.rounds:
-                raise InputError(
-                    f"resume: this run is at round {trial.done} already, past the {schedule.rounds} asked "
-                    "for; ask for more rounds"
-                )
-        asked = [trial.federation for trial in trials]
-        trials = [in_state_order(trial) for trial in trials]
-        device, dtype = schedule.placed(), schedule.real
-        ready = [suited(trial.algorithm, trial.federation, trial.model) for trial in trials]
-        model = ready[0][1]
-        origins = [origin_of(t, *made, schedule) for t, made in zip(trials, ready, strict=True)]
-        for trial, origin in zip(trials, origins, strict=True):
-            check_unchanged(trial, origin)
-        home = schedule.home(device, [trial.federation for trial in trials], model)
-        as_bytes = schedule.as_bytes(home, [trial.federation for trial in trials])
-        distinct = {id(trial.federation): trial.federation for trial in trials}
-        residents = {key: each.resident(home, dtype, as_bytes=as_bytes) for key, each in distinct.items()}
-        homes = [residents[id(trial.federation)] for trial in trials]
-        members, begin = [], 0
-        for trial, federation, (algorithm, _) in zip(trials, homes, ready, strict=True):
-            chosen = sample_size(algorithm, schedule.sample, len(federation.clients))
-            seen = algorithm.view(federation) if isinstance(algorithm, Pooling) else federation
-            working = chosen if seen is federation else len(seen.clients)
-            members.append(Member(algorithm, seen, trial.seed, begin, working))
-            begin += len(seen.clients)
-        work = work_of(members[0].algorithm, chosen)
-        for federation, member in zip(homes, members, strict=True):
-            check_single_rows(model, federation, member.trainees, work, schedule.batch)
-        make, seeds = ENGINES[schedule.engine], [trial.seed for trial in trials]
+    def of(jobs: Sequence[Job], schedule: Schedule) -> "RunGroup":
+        """Check the jobs, place their data where they are used, and build or restore their states."""
+        _check_jobs(jobs, schedule)
+        passed = [job.federation for job in jobs]
+        jobs = [match_client_order(job) for job in jobs]
+        device, dtype = schedule.resolve_device(), schedule.torch_dtype
+        bound = [bind_algorithm(job.algorithm, job.federation, job.model) for job in jobs]
+        model = bound[0][1]
+        origins = [
+            describe_origin(job, *algorithm_and_model, schedule)
+            for job, algorithm_and_model in zip(jobs, bound, strict=True)
+        ]
+        for job, origin in zip(jobs, origins, strict=True):
+            check_unchanged(job, origin)
+        home = schedule.choose_home(device, [job.federation for job in jobs], model)
+        as_bytes = schedule.should_store_bytes(home, [job.federation for job in jobs])
+        distinct = {id(job.federation): job.federation for job in jobs}
+        placed = {key: data.to_device(home, dtype, as_bytes=as_bytes) for key, data in distinct.items()}
+        federations = [placed[id(job.federation)] for job in jobs]
+        runs, offset = [], 0
+        for job, federation, (algorithm, _) in zip(jobs, federations, bound, strict=True):
+            sampled = compute_sample_size(algorithm, schedule.sample, len(federation.clients))
+            trainees = algorithm.view(federation) if isinstance(algorithm, Pooling) else federation
+            cohort_size = sampled if trainees is federation else len(trainees.clients)
+            runs.append(StackedRun(algorithm, trainees, job.seed, offset, cohort_size))
+            offset += len(trainees.clients)
+        work = plan_local_work(runs[0].algorithm, sampled)
+        for federation, run in zip(federations, runs, strict=True):
+            check_single_rows(model, federation, run.trainees, work, schedule.batch)
+        make_engine, seeds = ENGINES[schedule.engine], [job.seed for job in jobs]
 
-        def clients(federations: list[Federation]) -> PlacedClients:
+        def place_clients(federations: list[Federation]) -> PlacedClients:
             return PlacedClients.of(federations, seeds, model, schedule.batch, device, dtype)
 
-        trainees = [member.trainees for member in members]
-        trained = clients(trainees)
-        trainer = make(trained.ready(work.steps(int(trained.train.count.max()), schedule.batch)))
-        same = all(a is b for a, b in zip(trainees, homes, strict=True))
-        scorer = trainer if same else make(clients(homes))
-        kept = [_begun(t, m.algorithm, model, home, dtype) for t, m in zip(trials, members, strict=True)]
-        stack = Stack(members, trainer, work, home)
-        begun = kept if len(kept) == 1 else stack.laid(kept)
-        return Runs(trials, asked, origins, schedule, model, stack, scorer, begun)
+        trainees_of_runs = [run.trainees for run in runs]
+        clients = place_clients(trainees_of_runs)
+        steps = work.count_steps(int(clients.train.count.max()), schedule.batch)
+        trainer = make_engine(clients.prepare(steps))
+        same = all(a is b for a, b in zip(trainees_of_runs, federations, strict=True))
+        scorer = trainer if same else make_engine(place_clients(federations))
+        states = [
+            _init_state(job, run.algorithm, model, home, dtype) for job, run in zip(jobs, runs, strict=True)
+        ]
+        stack = RunStack(runs, trainer, work, home)
+        states = states if len(states) == 1 else stack.contiguous_copy(states)
+        return RunGroup(jobs, passed, origins, schedule, model, stack, scorer, states)
 
-    def trained(
+    def train(
         self,
         on_score: Callable[[int, Score], None] | None,
         on_round: Callable[[RoundEnd], None] | None,
     ) -> list[Result | DivergedError]:
-        """All rounds that are left."""
-        last = [trial.progress for trial in self.trials]
-        scores = [[s for s in each.scores if self.schedule.scores(s.round)] if each else [] for each in last]
-        total = [each.sent if each else (0, 0) for each in last]
-        seconds = [each.seconds if each else 0.0 for each in last]
-        failed: dict[int, DivergedError] = {}
-        done, kept, began = self.trials[0].done, self.kept, time.perf_counter()
-
-        def spent() -> list[float]:
-            _wait(self.stack.clients.device)
-            return [each + (time.perf_counter() - began) / len(self.trials) for each in seconds]
-
-        def reached() -> list[Progress | None]:
-            nonlocal seconds, began
-            seconds, began = spent(), time.perf_counter()
-            each = zip(kept, total, seconds, scores, self.origins, strict=True)
-            return [
-                None if run in failed else Progress(done, *state, sent, passed, made, origin)
-                for run, (state, sent, passed, made, origin) in enumerate(each)
-            ]
-
-        for kept, sent in played(self.stack, self.kept, range(done + 1, self.schedule.rounds + 1)):
-            done += 1
-            total = [(a + c, b + d) for (a, b), (c, d) in zip(total, sent, strict=True)]
-            if self.schedule.scores(done):
-                seconds = spent()
-                for run, made in enumerate(self._scored(kept, done, total, seconds, scores)):
-                    if isinstance(made, DivergedError):
-                        failed.setdefault(run, made)
-                    elif run not in failed:
-                        scores[run].append(made)
-                        if on_score is not None:
-                            on_score(run, made)
-                if len(failed) == len(self.trials):
+        """Play the remaining rounds; return the result of each run, or the error of a run that diverged."""
+        log = self._start_log()
+        remaining = range(log.round + 1, self.schedule.rounds + 1)
+        for states, traffic in play_rounds(self.stack, self.states, remaining):
+            log.add_round(states, traffic)
+            if self.schedule.is_scored(log.round):
+                log.stop_clock()
+                for run, outcome in enumerate(self._score_runs(log)):
+                    score = log.add_outcome(run, outcome)
+                    if score is not None and on_score is not None:
+                        on_score(run, score)
+                if len(log.diverged) == len(self.jobs):
                     break
-                began = time.perf_counter()
-            moment = RoundEnd(done, reached)
+                log.start_clock()
+            end = RoundEnd(log.round, log.collect_progress)
             if on_round is not None:
-                on_round(moment)
-            if moment.taken:  # what is done with it is no training
-                began = time.perf_counter()
-            if moment.stopped:
+                on_round(end)
+            if end.was_read:  # Saving a checkpoint is not training time.
+                log.start_clock()
+            if end.stop_requested:
                 break
-        at_last, models = reached(), self._as_asked(self._personal(kept))
+        progress, models = log.collect_progress(), self._restore_order(self._personal_models(log.states))
         return [
-            Result(member.algorithm, federation, self.model, W, at) if at else failed[run]
-            for run, (federation, member, W, at) in enumerate(
-                zip(self.asked, self.stack.members, models, at_last, strict=True)
+            Result(stacked.algorithm, federation, self.model, W, reached) if reached else log.diverged[run]
+            for run, (federation, stacked, W, reached) in enumerate(
+                zip(self.federations, self.stack.runs, models, progress, strict=True)
             )
         ]
 
-    def _as_asked(self, models: Sequence[Tensor]) -> list[Float[Tensor, "client param"]]:
+    def _start_log(self) -> TrainingLog:
+        """Return a log that continues the progress of resumed runs."""
+        earlier = [job.progress for job in self.jobs]
+        scores = [
+            [score for score in progress.scores if self.schedule.is_scored(score.round)] if progress else []
+            for progress in earlier
+        ]
+        return TrainingLog(
+            device=self.stack.clients.device,
+            origins=self.origins,
+            round=self.jobs[0].rounds_done,
+            states=self.states,
+            sent=[progress.sent if progress else (0, 0) for progress in earlier],
+            seconds=[progress.seconds if progress else 0.0 for progress in earlier],
+            scores=scores,
+            diverged={},
+            clock_start=time.perf_counter(),
+        )
+
+    def _restore_order(self, models: Sequence[Tensor]) -> list[Float[Tensor, "client param"]]:
         """Return copies of the models, with clients in the order of the federations that were passed."""
         return [
-            W.clone() if asked is trial.federation else W[places_of(asked.clients, trial.federation.clients)]
-            for W, asked, trial in zip(models, self.asked, self.trials, strict=True)
+            W.clone()
+            if passed is job.federation
+            else W[find_positions(passed.clients, job.federation.clients)]
+            for W, passed, job in zip(models, self.federations, self.jobs, strict=True)
         ]
 
-    def _scored(
-        self,
-        kept: Sequence[Kept],
-        done: int,
-        sent: Sequence[Sent],
-        seconds: Sequence[float],
-        before: Sequence[Sequence[Score]],
-    ) -> list[Score | DivergedError]:
-        """How every client's model does after a round; a run that has left the finite numbers has failed."""
-        models = self._personal(kept)
+    def _score_runs(self, log: TrainingLog) -> list[Score | DivergedError]:
+        """Score every client's model after a round; a run whose losses are not finite has diverged."""
+        models = self._personal_models(log.states)
         sizes = [len(W) for W in models]
-        train, test = (tally.split(sizes) for tally in self.scorer.score(_stacked(models)))
+        train, test = (tally.split(sizes) for tally in self.scorer.score(_stack_models(models)))
         gaps: list[float | None] = [None] * len(sizes)
-        if isinstance(self.stack.members[0].algorithm, Certified):
-            private = joined([own for _, own in kept])
-            each = self._everyone("gap", (private, _stacked(models)), sizes).double().split(sizes)
-            gaps = [float(own.sum()) for own in each]
-        made: list[Score | DivergedError] = []
-        for run, (member, state, W) in enumerate(zip(self.stack.members, kept, models, strict=True)):
-            algorithm, federation = member.algorithm, self.trials[run].federation
-            least = min((score.train_loss for score in before[run]), default=math.inf)
-            lost = diverged(train[run], federation, done, algorithm, least)
-            if lost is not None:
-                made.append(lost)
+        if isinstance(self.stack.runs[0].algorithm, Certified):
+            private = concatenate_states([private for _, private in log.states])
+            gap = self._map_all_clients("gap", (private, _stack_models(models)), sizes)
+            gaps = [float(of_run.sum()) for of_run in gap.double().split(sizes)]
+        outcomes: list[Score | DivergedError] = []
+        for run, (stacked, state, W) in enumerate(zip(self.stack.runs, log.states, models, strict=True)):
+            algorithm, federation = stacked.algorithm, self.jobs[run].federation
+            least = min((score.train_loss for score in log.scores[run]), default=math.inf)
+            diverged = detect_divergence(train[run], federation, log.round, algorithm, least)
+            if diverged is not None:
+                outcomes.append(diverged)
                 continue
             ridge = self.model.ridge(W.double()).cpu() if self.model.l2 else torch.zeros(len(W)).double()
             penalty = float(algorithm.penalty(*state)) if isinstance(algorithm, Penalised) else 0.0
-            whole = ridge, penalty, gaps[run], sent[run], seconds[run]
-            made.append(score(done, train[run], test[run], *whole))
-        return made
+            totals = ridge, penalty, gaps[run], log.sent[run], log.seconds[run]
+            outcomes.append(compute_score(log.round, train[run], test[run], *totals))
+        return outcomes
 
-    def _personal(self, kept: Sequence[Kept]) -> list[Float[Tensor, "client param"]]:
-        """The model that each client is scored with, run by run."""
+    def _personal_models(self, states: Sequence[TrainingState]) -> list[Float[Tensor, "client param"]]:
+        """Return the models that clients are scored with, run by run."""
         models: list[Tensor] = [
-            member.algorithm.personal(*state, len(trial.federation.clients))
-            for trial, member, state in zip(self.trials, self.stack.members, kept, strict=True)
+            run.algorithm.personal_models(*state, len(job.federation.clients))
+            for job, run, state in zip(self.jobs, self.stack.runs, states, strict=True)
         ]
-        self._check(models, "personal")
-        if not isinstance(self.stack.members[0].algorithm, Adapting):
+        self._check_returned(models, "personal_models")
+        if not isinstance(self.stack.runs[0].algorithm, Adapting):
             return models
         sizes = [len(W) for W in models]
-        adapted = list(self._everyone("adapt", (_stacked(models),), sizes).split(sizes))
-        self._check(adapted, "adapt")
+        adapted = list(self._map_all_clients("adapt", (_stack_models(models),), sizes).split(sizes))
+        self._check_returned(adapted, "adapt")
         return adapted
 
-    def _check(self, models: Sequence[Tensor], ability: str) -> None:
-        """Raise InputError unless a method has returned one model for each client of each run."""
-        name = type(self.stack.members[0].algorithm).__name__
-        for trial, W in zip(self.trials, models, strict=True):
+    def _check_returned(self, models: Sequence[Tensor], ability: str) -> None:
+        """Raise InputError unless a method has returned one model per client of each run."""
+        name = type(self.stack.runs[0].algorithm).__name__
+        for job, W in zip(self.jobs, models, strict=True):
             check_models(
-                f"what {name}.{ability} returns",
-                *(W, len(trial.federation.clients), self.model, self.schedule.real),
+                f"the return value of {name}.{ability}",
+                *(W, len(job.federation.clients), self.model, self.schedule.torch_dtype),
             )
 
-    def _everyone(self, ability: str, states: tuple[State, ...], sizes: Sequence[int]) -> Tensor:
-        """What a method does at all clients, in the order of the federations; it draws nothing."""
+    def _map_all_clients(self, ability: str, states: tuple[State, ...], sizes: Sequence[int]) -> Tensor:
+        """Apply a function of the method, which draws nothing, to all clients; keep their order."""
         clients = self.scorer.clients
-        ids = clients.by_count(torch.arange(sum(sizes)))
+        ids = clients.sort_by_count(torch.arange(sum(sizes)))
         home, device = self.stack.home, clients.device
-        brought = clients.brought(ids)
-        places = ids if brought is clients else torch.arange(len(ids))
-        task = StackTask(brought, brought.cohort(places), 0, LocalWork(1, False))
+        on_device = clients.copy_to_device(ids)
+        places = ids if on_device is clients else torch.arange(len(ids))
+        task = StackTask(on_device, on_device.build_cohort(places), 0, LocalWork(1, False))
         at = ids.to(home)
-        function = getattr(self.stack.shared(Places(at, tuple(sizes), at)), ability)
-        own = moved(tuple(rows(state, at) for state in states), device)
-        made: Tensor = moved(self.scorer.each(function, own, task), home)
-        return torch.empty_like(made).index_copy_(0, at, made)
+        function = getattr(self.stack.build_shared_method(CohortIndex(at, tuple(sizes), at)), ability)
+        inputs = to_device(tuple(gather_rows(state, at) for state in states), device)
+        outputs: Tensor = to_device(self.scorer.map_clients(function, inputs, task), home)
+        return torch.empty_like(outputs).index_copy_(0, at, outputs)
 
 
-def _begun(trial: Job, algorithm: Algorithm, model: Model, home: torch.device, dtype: torch.dtype) -> Kept:
-    """What the server and the clients keep before the first round, or before those that are left."""
-    clients = len(trial.federation.clients)
-    begun: Kept = algorithm.begin(start_rows(trial.start, model, clients, trial.seed, home, dtype))
-    if trial.progress is None:
-        return begun
-    earlier = trial.progress.server, trial.progress.private
-    if shapes(earlier) != shapes(begun):
+def _check_jobs(jobs: Sequence[Job], schedule: Schedule) -> None:
+    """Raise InputError unless the jobs can be trained as one stack, up to the last round of the schedule."""
+    if len(jobs) > 1 and len({compute_stack_key(job) for job in jobs}) > 1:
         raise InputError(
-            "resume: what is resumed was made by another method, model, dtype or set of clients; "
-            "give the same ones as then"
+            "fit_all: these runs cannot be batched: they must share a batchable method, the model, all "
+            "non-float settings and the round that they resume from; train the others separately"
         )
-    saved: Kept = beside(owned(earlier), begun)
-    return saved
+    for job in jobs:
+        if job.rounds_done > schedule.rounds:
+            raise InputError(
+                f"resume: the run has finished {job.rounds_done} rounds, but rounds = {schedule.rounds}; "
+                f"set rounds to {job.rounds_done} or more"
+            )
 
 
-def played(stack: Stack, kept: list[Kept], rounds: range) -> Iterator[tuple[list[Kept], list[Sent]]]:
-    """What is kept after each round, and the bytes sent in it; on a GPU, where it can, as a recording."""
-    turns, replay, again = stack.turns(rounds), None, len(rounds) >= WORTH_RECORDING
-    upcoming = next(turns, None)
-    number = 0
-    while (turn := upcoming) is not None:
-        number += 1
-        if number > 1 and again and stack.replays:
-            replay = replay or CudaGraph(stack.recorded(turn), tuple(stack.laid(kept)), turn.tensors())
-            replay(turn.tensors())
-            kept, sent = list(replay.kept), replay.made
-            upcoming = next(turns, None)
-        else:
-            own, ups, told = stack.at_work(kept, turn)
-            upcoming = next(turns, None)  # on the host, while a device works
-            if number > 1 and again and stack.ends_alike:
-                inputs = (turn.places.everyone, own, ups)
-                replay = replay or CudaGraph(stack.recorded_end(told), tuple(stack.laid(kept)), inputs)
-                replay(inputs)
-                kept, sent = list(replay.kept), replay.made
-            else:
-                kept, sent = stack.settled(kept, turn.places, (own, ups, told))
-        yield kept, sent
+def _init_state(
+    job: Job, algorithm: Algorithm, model: Model, home: torch.device, dtype: torch.dtype
+) -> TrainingState:
+    """Build the state of a run before its first round, or restore that of a resumed run."""
+    clients = len(job.federation.clients)
+    initial: TrainingState = algorithm.init(build_start(job.start, model, clients, job.seed, home, dtype))
+    if job.progress is None:
+        return initial
+    saved = job.progress.server, job.progress.private
+    if describe_shapes(saved) != describe_shapes(initial):
+        raise InputError(
+            "resume: the saved state does not fit this run; pass the method, model, dtype and clients of the "
+            "saved run"
+        )
+    restored: TrainingState = match_devices(copy_state(saved), initial)
+    return restored
 
 
-def _stacked(models: Sequence[Tensor]) -> Tensor:
+def _stack_models(models: Sequence[Tensor]) -> Tensor:
     return models[0] if len(models) == 1 else torch.cat(list(models))
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

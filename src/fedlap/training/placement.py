@@ -1,4 +1,4 @@
-"""The clients of one run or of several, their rows where they are used, and how these are read."""
+"""The clients of one or several runs, where their rows are placed, and how rows are read."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,61 +15,63 @@ from fedlap.data.client_rows import ClientRows
 from fedlap.data.federation import Federation
 from fedlap.data.standardize import Standardizer
 from fedlap.errors import InputError
-from fedlap.kernels.dense import Fused
-from fedlap.models import CrossEntropy, DenseNetwork, Memory, Model, widened
-from fedlap.randomness import Draws, keys_of
+from fedlap.kernels.dense import DenseKernel
+from fedlap.models import BufferFactory, CrossEntropy, DenseNetwork, Model, compute_padded_width
+from fedlap.randomness import Draws, derive_keys
 from fedlap.training import stored_scores
-from fedlap.training.batches import BatchPlan, Cohort, drawn, in_order
+from fedlap.training.batches import BatchPlan, Cohort, draw_batches, plan_pass
 from fedlap.training.scores import Tally
 
-# Evaluation takes clients and rows in blocks of about this many values at most (32 MB in float32), counted
-# where the network is widest.
-BLOCK = 8_000_000
-BLOCK_CLIENTS = 256
-# From this many steps of a round on, a copy of features by which they are faster is worth its memory, up to
-# so many values (256 MB in float32).
-STEPS, WIDE = 8, 64_000_000
-REMEMBERED = 1_000_000  # rows of a part, of which it is remembered how they are scored (33 MB)
+# Evaluation takes clients and rows in blocks of at most about this many values (32 MB in float32), counted at
+# the widest layer of the network.
+EVALUATION_BLOCK_VALUES = 8_000_000
+CLIENTS_PER_BLOCK = 256
+# From this many steps per round on, a padded copy of the features, which makes steps faster, is worth its
+# memory, up to this many values (256 MB in float32).
+MIN_WIDE_STEPS, MAX_WIDE_VALUES = 8, 64_000_000
+MAX_CACHED_ROWS = 1_000_000  # of a split, up to which its blocks for scoring are cached (33 MB)
 
-# Clients, where rows are stored, labels, which are no padding, and spans of rows that are read in the store.
-Block = tuple[Tensor, Tensor, Tensor, Tensor, list[stored_scores.Span] | None]
-Piece = tuple[Tensor, Tensor, Iterable[Block]]
+# Clients, positions of their rows in the store, labels, a mask of rows that are not padding, and spans of
+# rows that are scored in the store.
+RowBlock = tuple[Tensor, Tensor, Tensor, Tensor, list[stored_scores.Span] | None]
+# Positions of clients among those that are tallied, on the host and on the device, and blocks of their rows.
+ClientChunk = tuple[Tensor, Tensor, Iterable[RowBlock]]
 
 
-class Lent:
-    """Memory that is lent again and again, one block under each name, as large as was ever asked for."""
+class NamedBuffers:
+    """Reusable scratch buffers, one per name, as large as the largest request so far."""
 
     def __init__(self) -> None:
-        """None so far."""
-        self._blocks: dict[tuple[str, torch.dtype], Tensor] = {}
+        """Start without buffers."""
+        self._buffers: dict[tuple[str, torch.dtype], Tensor] = {}
 
     def __call__(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """A block of this shape, in which the last to have it has left something."""
+        """Return a buffer of this shape, with arbitrary content."""
         size = math.prod(shape)
-        block = self._blocks.get((name, dtype))
-        if block is None or len(block) < size:
-            self._blocks[name, dtype] = block = torch.empty(size, dtype=dtype)
-        return block[:size].view(shape)
+        buffer = self._buffers.get((name, dtype))
+        if buffer is None or len(buffer) < size:
+            self._buffers[name, dtype] = buffer = torch.empty(size, dtype=dtype)
+        return buffer[:size].view(shape)
 
 
 @dataclass(frozen=True, eq=False)
 class PlacedClients:
-    """The clients of some runs, one run after another, the model they train, and what fixes their batches.
+    """The clients of several runs, one run after another, their model, and what determines their batches.
 
-    Rows may lie on the host while they are computed with on a device.
+    Rows may be stored on the host while the computation runs on a device.
     """
 
     train: ClientRows
     test: ClientRows
     scale: Standardizer
     digests: Int64[Tensor, "client"]
-    run: Int64[Tensor, "client"]  # which run each belongs to
+    run: Int64[Tensor, "client"]  # the run of each client
     seeds: tuple[int, ...]  # of the runs
     model: Model
     batch: BatchSize
     device: torch.device
     dtype: torch.dtype
-    wide: Float[Tensor, "row wide"] | None = None  # training rows as steps on a CPU read them fastest
+    wide_rows: Float[Tensor, "row wide"] | None = None  # training rows, padded for fast steps on a CPU
 
     @staticmethod
     def of(
@@ -80,14 +82,14 @@ class PlacedClients:
         device: torch.device,
         dtype: torch.dtype,
     ) -> "PlacedClients":
-        """Those of federations that are resident where they will be read."""
-        sizes = torch.tensor([len(each.clients) for each in federations])
-        scales = [each.scale for each in federations]
+        """Concatenate the clients of federations that are resident where rows will be read."""
+        sizes = torch.tensor([len(federation.clients) for federation in federations])
+        scales = [federation.scale for federation in federations]
         return PlacedClients(
-            ClientRows.joined([each.train for each in federations]),
-            ClientRows.joined([each.test for each in federations]),
-            Standardizer.joined(scales, sizes.tolist()),
-            torch.cat([each.digests for each in federations]),
+            ClientRows.concatenate([federation.train for federation in federations]),
+            ClientRows.concatenate([federation.test for federation in federations]),
+            Standardizer.concatenate(scales, sizes.tolist()),
+            torch.cat([federation.digests for federation in federations]),
             torch.repeat_interleave(torch.arange(len(sizes)), sizes),
             tuple(seeds),
             model,
@@ -96,111 +98,114 @@ class PlacedClients:
             dtype,
         )
 
-    def ready(self, steps: int) -> "PlacedClients":
-        """The same made ready for rounds of so many steps.
+    def prepare(self, steps: int) -> "PlacedClients":
+        """Prepare for rounds of this many steps.
 
-        On a CPU the kernel for all of them is compiled by then; without it, many are faster on wide rows, if
-        there is room for a copy.
+        On a CPU the kernel for a whole round is compiled here; without it, many steps are faster on wide
+        rows, if their copy is small enough.
         """
         network, train = self.model.network, self.train
-        if self.device.type != "cpu" or (self.fused and self.fused.make(0)):
+        if self.device.type != "cpu" or (self.fused and self.fused.compile(0)):
             return self
-        if steps < STEPS or self.scale.kind != "none" or not isinstance(network, DenseNetwork):
+        if steps < MIN_WIDE_STEPS or self.scale.kind != "none" or not isinstance(network, DenseNetwork):
             return self
         features = network.widths[0]
-        if train.store.dtype != self.dtype or len(train.row) * widened(features) > WIDE:
+        if (
+            train.store.dtype != self.dtype
+            or len(train.row) * compute_padded_width(features) > MAX_WIDE_VALUES
+        ):
             return self
-        wide = torch.zeros(len(train.row), widened(features), dtype=self.dtype)
+        wide = torch.zeros(len(train.row), compute_padded_width(features), dtype=self.dtype)
         wide[:, :features] = train.store.index_select(0, train.row).flatten(1)
         wide[:, features] = 1
-        return replace(self, wide=wide)
+        return replace(self, wide_rows=wide)
 
     @cached_property
-    def _placed(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Numbers for draws, first rows, counts and runs, where batches are used."""
-        every = (self.digests, self.train.first, self.train.count, self.run)
-        return tuple(each.to(self.device) for each in every)  # type: ignore[return-value]
+    def _on_device(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Digests, first rows, row counts and runs of all clients, where batches are used."""
+        tensors = (self.digests, self.train.first, self.train.count, self.run)
+        return tuple(tensor.to(self.device) for tensor in tensors)  # type: ignore[return-value]
 
     @cached_property
-    def memory(self) -> Memory | None:
-        """On a CPU, memory for what a step makes and the next makes anew: new memory comes page by page."""
-        return Lent() if self.device.type == "cpu" else None
+    def memory(self) -> BufferFactory | None:
+        """On a CPU, buffers that every step reuses, since new memory is allocated page by page."""
+        return NamedBuffers() if self.device.type == "cpu" else None
 
     @cached_property
-    def fused(self) -> Fused | None:
-        """All steps of a round as one kernel, where there is one for them."""
-        return Fused.of(self)
+    def fused(self) -> DenseKernel | None:
+        """The kernel that runs all steps of a round, or None if none supports them."""
+        return DenseKernel.of(self)
 
-    def by_count(self, ids: Int64[Tensor, "client"]) -> Int64[Tensor, "client"]:
-        """Those with most training rows first, so that clients at work are always the first of a stack."""
+    def sort_by_count(self, ids: Int64[Tensor, "client"]) -> Int64[Tensor, "client"]:
+        """Sort by decreasing number of training rows, so that active clients always come first in a stack."""
         return ids[self.train.count[ids].argsort(descending=True, stable=True)]
 
-    def cohort(self, ids: Int64[Tensor, "client"]) -> Cohort:
-        """Clients that are known on the host, sorted `by_count`."""
-        digests, first, count, _ = self._placed
+    def build_cohort(self, ids: Int64[Tensor, "client"]) -> Cohort:
+        """Build the cohort of clients that are known on the host, in the order of `sort_by_count`."""
+        digests, first, count, _ = self._on_device
         at = ids.to(self.device)
         return Cohort(at, digests[at], first[at], count[at], self.train.count[ids])
 
-    def unsorted(self, ids: Int64[Tensor, "*round client"]) -> Cohort:
-        """Clients in any order that are known on the device alone; each may have as many rows as any has."""
-        digests, first, count, _ = self._placed
-        most = self.train.count.max().expand(ids.shape[-1])
-        return Cohort(ids, digests[ids], first[ids], count[ids], most)
+    def build_unsorted_cohort(self, ids: Int64[Tensor, "*round client"]) -> Cohort:
+        """Build a cohort in any order that only the device knows; the largest row count bounds all."""
+        digests, first, count, _ = self._on_device
+        max_count = self.train.count.max().expand(ids.shape[-1])
+        return Cohort(ids, digests[ids], first[ids], count[ids], max_count)
 
-    def plans(self, cohort: Cohort, rounds: Sequence[int], work: LocalWork) -> list[BatchPlan]:
-        """The mini-batches of these rounds."""
-        first, second = keys_of(self.seeds, "batches", rounds, self.device)
+    def draw_plans(self, cohort: Cohort, rounds: Sequence[int], work: LocalWork) -> list[BatchPlan]:
+        """Draw the mini-batches of some rounds."""
+        first, second = derive_keys(self.seeds, "batches", rounds, self.device)
         if len(self.seeds) > 1:
-            run = self._placed[3][cohort.ids]
+            run = self._on_device[3][cohort.ids]
             first, second = (key.gather(1, run.expand(len(rounds), -1)) for key in (first, second))
-        return drawn(Draws((first, second)), cohort, work, self.batch)
+        return draw_batches(Draws((first, second)), cohort, work, self.batch)
 
-    def brought(self, ids: Int64[Tensor, "client"]) -> "PlacedClients":
-        """These clients alone with their training rows on the device, copied there while it may be busy."""
+    def copy_to_device(self, ids: Int64[Tensor, "client"]) -> "PlacedClients":
+        """Return clients `ids` alone, with their training rows copied to the device asynchronously."""
         if self.train.store.device == self.device:
             return self
-        own = self.train.reordered(ids.tolist())
-        x = torch.empty(len(own.row), *own.store.shape[1:], dtype=own.store.dtype, pin_memory=True)
-        torch.index_select(own.store, 0, own.row, out=x)
-        y, digests = own.y.pin_memory(), self.digests[ids]
+        rows = self.train.reorder(ids.tolist())
+        x = torch.empty(len(rows.row), *rows.store.shape[1:], dtype=rows.store.dtype, pin_memory=True)
+        torch.index_select(rows.store, 0, rows.row, out=x)
+        y, digests = rows.y.pin_memory(), self.digests[ids]
         train = ClientRows.of(
-            x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True), own.count
+            x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True), rows.count
         )
         return replace(
-            self, train=train, scale=self.scale.reordered(ids.tolist()), digests=digests, run=self.run[ids]
+            self, train=train, scale=self.scale.reorder(ids.tolist()), digests=digests, run=self.run[ids]
         )
 
     def take(
         self, part: ClientRows, ids: Int64[Tensor, "client"], rows: Int64[Tensor, "client batch"]
     ) -> tuple[Float[Tensor, "client batch *feature"], Tensor]:
-        """Features, in the units that models see, and labels of these rows."""
+        """Return the features, standardised as models see them, and the labels of some rows."""
         at = rows.flatten().to(part.row.device)
         y = part.y.index_select(0, at).unflatten(0, rows.shape)
-        return self.features(part, ids, part.row.index_select(0, at).view(rows.shape)), y.to(self.device)
+        return self.read_features(part, ids, part.row.index_select(0, at).view(rows.shape)), y.to(self.device)
 
-    def features(
+    def read_features(
         self, part: ClientRows, ids: Int64[Tensor, "_"], stored: Int64[Tensor, "client batch"]
     ) -> Float[Tensor, "client batch *feature"]:
-        """What models see of these places of the store, which belong to the first of these clients."""
-        return self.reader(part.store, ids, tuple(stored.shape))(stored.reshape(-1))
+        """Return the standardised features at places of the store that belong to the first clients."""
+        return self.make_reader(part.store, ids, tuple(stored.shape))(stored.reshape(-1))
 
-    def reader(
+    def make_reader(
         self,
         store: Num[Tensor, "stored *feature"],
         ids: Int64[Tensor, "_"],
         shape: tuple[int, ...],
-        memory: Memory | None = None,
+        memory: BufferFactory | None = None,
     ) -> Callable[[Int64[Tensor, "_"]], Float[Tensor, "client batch *feature"]]:
-        """The same as a function of places, for one batch of this shape (client, batch) after another.
+        """Return a function that reads the features of a batch of this shape (client, batch) from its places.
 
-        What is read into memory that is lent is lost with the next.
+        With `memory`, each call overwrites the batch before.
         """
         ids, shape = ids[: shape[0]], (*shape, *store.shape[1:])
         rows = None if memory is None else memory("rows", shape, store.dtype).flatten(0, 1)
         if self.scale.kind == "none" and store.dtype == self.dtype:
             if rows is not None and store.device == self.device:
-                return partial(_read_again, store, rows, rows.view(shape))
-            return partial(_read, store, self.device, rows, shape)
+                return partial(_gather_into, store, rows, rows.view(shape))
+            return partial(_gather, store, self.device, rows, shape)
         return partial(self._read_scaled, store, ids, rows, shape, memory)
 
     def _read_scaled(
@@ -209,124 +214,130 @@ class PlacedClients:
         ids: Tensor,
         rows: Tensor | None,
         shape: tuple[int, ...],
-        memory: Memory | None,
+        memory: BufferFactory | None,
         at: Tensor,
     ) -> Tensor:
-        return self.scale.apply(_read(store, self.device, rows, shape, at), ids, self.dtype, memory)
+        return self.scale.apply(_gather(store, self.device, rows, shape, at), ids, self.dtype, memory)
 
-    def blocks(
-        self, part: ClientRows, cohort: Cohort, memory: Memory | None = None
+    def read_blocks(
+        self, part: ClientRows, cohort: Cohort, memory: BufferFactory | None = None
     ) -> Iterator[tuple[Float[Tensor, "active row *feature"], Tensor, Bool[Tensor, "active row"]]]:
-        """All rows of these clients, a block at a time: features, labels, and which are rows and not padding.
+        """Read all rows of a cohort in blocks: features, labels, and a mask of rows that are not padding.
 
-        Later blocks may hold fewer clients, always the first. What is read into memory that is lent is lost
-        with the next.
+        Later blocks may hold fewer clients, always the first. With `memory`, each block overwrites the one
+        before.
         """
-        for own, at, y, inside, _ in self._laid_out(part, cohort):
-            yield self.reader(part.store, own, tuple(inside.shape), memory)(at), y, inside
+        for ids, at, y, inside, _ in self._locate_blocks(part, cohort):
+            yield self.make_reader(part.store, ids, tuple(inside.shape), memory)(at), y, inside
 
-    def _laid_out(self, part: ClientRows, cohort: Cohort) -> Iterator[Block]:
-        """Where the rows of these blocks are stored."""
-        width = self.model.network.widest * len(cohort.most)
-        rows = max(1, min(int(cohort.most.max()), BLOCK // width))
-        if self.model.mixes:  # statistics are over all of a client's rows
-            rows = max(1, int(cohort.most.max()))
-        plan = in_order(cohort.first, cohort.count, cohort.most, rows)
+    def _locate_blocks(self, part: ClientRows, cohort: Cohort) -> Iterator[RowBlock]:
+        """Locate the rows of every block in the store."""
+        width = self.model.network.widest * len(cohort.max_count)
+        rows = max(1, min(int(cohort.max_count.max()), EVALUATION_BLOCK_VALUES // width))
+        if self.model.is_batch_dependent:  # batch statistics are over all rows of a client
+            rows = max(1, int(cohort.max_count.max()))
+        plan = plan_pass(cohort.first, cohort.count, cohort.max_count, rows)
         for step, active in enumerate(plan.active):
             at = plan.rows[step, :active].flatten().to(part.row.device)
             y = part.y.index_select(0, at).unflatten(0, (active, -1)).to(self.device)
             stored, inside = part.row.index_select(0, at), plan.weight[step, :active] > 0
-            yield cohort.ids[:active], stored, y, inside, self._spans(part, stored, inside)
+            yield cohort.ids[:active], stored, y, inside, self._find_spans(part, stored, inside)
 
-    def _spans(self, part: ClientRows, stored: Tensor, inside: Tensor) -> list[stored_scores.Span] | None:
-        """Of rows that a CPU may read in the store, as they are."""
-        as_they_are = self.scale.kind == "none" and part.store.dtype == self.dtype
-        near = self.device.type == "cpu" and as_they_are
-        return stored_scores.spans(self.model.network, stored, inside) if near else None
+    def _find_spans(
+        self, part: ClientRows, stored: Tensor, inside: Tensor
+    ) -> list[stored_scores.Span] | None:
+        """Return the spans of rows that a CPU can score in the store, unchanged, or None."""
+        unchanged = self.scale.kind == "none" and part.store.dtype == self.dtype
+        readable = self.device.type == "cpu" and unchanged
+        return stored_scores.find_spans(self.model.network, stored, inside) if readable else None
 
-    def _scores(self, W: Tensor, part: ClientRows, block: Block) -> Float[Tensor, "client row output"]:
-        """What the models of a block's clients say of its rows, and anything finite of its padding."""
-        clients, stored, _, inside, each = block
-        if each is not None and isinstance(self.model.network, DenseNetwork):
-            return stored_scores.scores(self.model.network, W, part.store, each, inside.shape[1])
-        x = self.reader(part.store, clients, tuple(inside.shape), self.memory)(stored)
+    def _score_block(
+        self, W: Tensor, part: ClientRows, block: RowBlock
+    ) -> Float[Tensor, "client row output"]:
+        """Return the scores of a block's rows under their clients' models; padding gets finite numbers."""
+        clients, stored, _, inside, spans = block
+        if spans is not None and isinstance(self.model.network, DenseNetwork):
+            return stored_scores.score_spans(self.model.network, W, part.store, spans, inside.shape[1])
+        x = self.make_reader(part.store, clients, tuple(inside.shape), self.memory)(stored)
         return self.model.scores(W, x, inside)
 
     def tally(
         self, W: Float[Tensor, "client param"], part: ClientRows, ids: Int64[Tensor, "client"]
     ) -> Tally:
-        """Sums of loss and right answers over the rows of clients `ids`, whose models are in W."""
+        """Sum the losses and correct answers over the rows of clients `ids`, whose models are in W."""
         loss = torch.zeros(len(ids), dtype=torch.float64, device=self.device)
         hits = torch.zeros_like(loss)
-        for some, at, blocks in self._in_pieces(part, ids):
-            own = W[some.to(W.device)].to(self.device)
+        for chunk, at, blocks in self._list_chunks(part, ids):
+            models = W[chunk.to(W.device)].to(self.device)
             for block in blocks:
                 _, _, y, inside, _ = block
                 active = len(y)
-                scores = self._scores(own[:active], part, block)
-                loss[at[:active]] += (self.model.loss_of.values(scores, y) * inside).double().sum(1)
+                scores = self._score_block(models[:active], part, block)
+                loss[at[:active]] += (self.model.loss_function.values(scores, y) * inside).double().sum(1)
                 if not y.is_floating_point():
-                    # The first of equals, as argmax, in a tenth of the time.
+                    # The first of equal scores, as with argmax, in a tenth of the time.
                     answers = scores.mT.max(-2).indices
                     hits[at[:active]] += ((answers == y) & inside).double().sum(1)
-        counted = isinstance(self.model.loss_of, CrossEntropy)
+        counted = isinstance(self.model.loss_function, CrossEntropy)
         return Tally(loss.cpu(), hits.cpu() if counted else None, part.count[ids])
 
     @cached_property
-    def _remembered(self) -> dict[int, list[Piece]]:
-        """Of parts all of whose clients are scored again and again, in what pieces."""
+    def _cached_chunks(self) -> dict[int, list[ClientChunk]]:
+        """Chunks of splits that are scored repeatedly, by the id of the split."""
         return {}
 
-    def _in_pieces(self, part: ClientRows, ids: Int64[Tensor, "client"]) -> Iterable[Piece]:
-        """Places among `ids`, on the host and where they are used, with blocks of their rows."""
+    def _list_chunks(self, part: ClientRows, ids: Int64[Tensor, "client"]) -> Iterable[ClientChunk]:
+        """List chunks of `ids`: positions, on the host and where they are used, with blocks of their rows."""
         if not len(part.row):
             return []
-        if len(part.row) > REMEMBERED or not torch.equal(ids, torch.arange(len(part.count))):
-            return self._pieces(part, ids)
-        if id(part) not in self._remembered:
-            self._remembered[id(part)] = [(s, at, list(blocks)) for s, at, blocks in self._pieces(part, ids)]
-        return self._remembered[id(part)]
+        if len(part.row) > MAX_CACHED_ROWS or not torch.equal(ids, torch.arange(len(part.count))):
+            return self._split_chunks(part, ids)
+        if id(part) not in self._cached_chunks:
+            self._cached_chunks[id(part)] = [
+                (chunk, at, list(blocks)) for chunk, at, blocks in self._split_chunks(part, ids)
+            ]
+        return self._cached_chunks[id(part)]
 
-    def _pieces(self, part: ClientRows, ids: Int64[Tensor, "client"]) -> Iterator[Piece]:
+    def _split_chunks(self, part: ClientRows, ids: Int64[Tensor, "client"]) -> Iterator[ClientChunk]:
         place = part.count[ids].argsort(descending=True, stable=True)
-        together = BLOCK_CLIENTS
-        if self.model.mixes:  # whole clients, as many as fit a block
+        together = CLIENTS_PER_BLOCK
+        if self.model.is_batch_dependent:  # whole clients only, as many as fit into a block
             most = self.model.network.widest * max(1, int(part.count[ids].max()))
-            together = min(together, max(1, BLOCK // most))
-        for some in place.split(together):
-            own, count = ids[some].to(self.device), part.count[ids[some]]
-            first = part.first[ids[some]].to(self.device)
-            cohort = Cohort(own, own, first, count.to(self.device), count)
-            yield some, some.to(self.device), self._laid_out(part, cohort)
+            together = min(together, max(1, EVALUATION_BLOCK_VALUES // most))
+        for chunk in place.split(together):
+            clients, count = ids[chunk].to(self.device), part.count[ids[chunk]]
+            first = part.first[ids[chunk]].to(self.device)
+            cohort = Cohort(clients, clients, first, count.to(self.device), count)
+            yield chunk, chunk.to(self.device), self._locate_blocks(part, cohort)
 
 
 def check_models(
-    what: str,
+    name: str,
     W: Any,
     clients: int,
     model: Model,
     dtype: torch.dtype,
     device: torch.device | None = None,
 ) -> None:
-    """Raise InputError unless these are models of so many clients, of this type, on this device if any."""
+    """Raise InputError unless W has one model per client, of this dtype and, if given, on this device."""
     if not isinstance(W, Tensor):
-        raise InputError(f"{what} is of type {type(W).__name__}; pass a tensor with a model in each row")
+        raise InputError(f"{name} is of type {type(W).__name__}; expected a tensor with one model per row")
     if W.shape != (clients, model.size) or W.dtype != dtype or (device is not None and W.device != device):
         where = "" if device is None else f" on {device}"
         raise InputError(
-            f"{what} is {W.dtype} of shape {tuple(W.shape)} on {W.device}; pass {dtype} of shape "
-            f"({clients}, {model.size}), a model for each client{where}"
+            f"{name} is {W.dtype} of shape {tuple(W.shape)} on {W.device}; expected {dtype} of shape "
+            f"({clients}, {model.size}), one model per client{where}"
         )
 
 
-def _read(
+def _gather(
     store: Tensor, device: torch.device, rows: Tensor | None, shape: tuple[int, ...], at: Tensor
 ) -> Tensor:
     x = torch.index_select(store, 0, at, out=rows).view(shape)
     return x if x.device == device else x.to(device)
 
 
-def _read_again(store: Tensor, rows: Tensor, x: Tensor, at: Tensor) -> Tensor:
-    """Into the same rows, seen as x, every time."""
+def _gather_into(store: Tensor, rows: Tensor, x: Tensor, at: Tensor) -> Tensor:
+    """Gather into `rows`, whose view x is returned by every call."""
     torch.index_select(store, 0, at, out=rows)
     return x

@@ -1,4 +1,4 @@
-"""What training gave."""
+"""The result of training."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,45 +11,45 @@ from fedlap.algorithms import Algorithm, State
 from fedlap.algorithms.local_work import BatchSize
 from fedlap.data.federation import Federation
 from fedlap.models import Model
-from fedlap.personal import Personal, Personals, joined
+from fedlap.personal import Personal, Personals, join_client
 from fedlap.training.scores import Score
 
 
 @dataclass(frozen=True, eq=False)
-class Origin:
-    """All that fixes the numbers of a run, as it began; a resumed run is compared with it."""
+class RunOrigin:
+    """Everything that determines the numbers of a run; a resumed run is compared with it."""
 
-    federation: Federation  # its clients in the order of the state's rows
-    algorithm: Algorithm  # bound to these clients
+    federation: Federation  # with clients in the order of the state's rows
+    algorithm: Algorithm  # bound to the clients
     objective: Model
     start: Any
-    settings: dict[str, Any]  # of the schedule, and the seed
+    settings: dict[str, Any]  # schedule and seed
 
 
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """Where a run is: all that it needs to go on exactly as if it had never stopped."""
+    """The state of a run after a round, from which it resumes exactly."""
 
     round: int  # rounds done
     server: State
     private: State
-    sent: tuple[int, int]  # bytes by and to clients so far
-    seconds: float  # of training so far
+    sent: tuple[int, int]  # bytes sent by and to clients so far
+    seconds: float  # training time so far
     scores: list[Score]
-    origin: Origin | None = None  # None where it was read from a checkpoint
+    origin: RunOrigin | None = None  # None if read from a checkpoint
 
     @property
     def clients(self) -> tuple[str, ...] | None:
-        """Names of the clients in the order of the state's rows, where that is known."""
+        """Names of the clients in the order of the state's rows; None if read from a checkpoint."""
         return None if self.origin is None else self.origin.federation.clients
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """Every client's model, and how far the run is: what server and clients keep, and all scores.
+    """Every client's model, the state of server and clients, and all scores.
 
-    `models` has a row per client, in the order of `federation.clients`. Rows of `server` and `private` are in
-    the order of `progress.clients`, which is another one where a run was resumed with reordered clients.
+    `models` has one row per client, in the order of `federation.clients`. Rows of `server` and `private`
+    follow `progress.clients`, which differs from it if a run was resumed with reordered clients.
     """
 
     algorithm: Algorithm
@@ -60,34 +60,34 @@ class Result:
 
     @property
     def server(self) -> State:
-        """What the server keeps."""
+        """State of the server."""
         return self.progress.server
 
     @property
     def private(self) -> State:
-        """What the clients keep."""
+        """Private state of the clients."""
         return self.progress.private
 
     @property
     def scores(self) -> list[Score]:
-        """Round by round."""
+        """Scores in the order of rounds."""
         return self.progress.scores
 
     @property
     def personals(self) -> Personals:
-        """All clients' models with everything that is needed to use them on raw values, or to keep them."""
+        """All clients' models with the metadata needed to save them or to predict from raw values."""
         return Personals.of(self.federation, self.objective, self.models)
 
     def personal(self, client: str) -> Personal:
-        """A client's own model, to be used on raw values or saved."""
+        """Return a client's model, which predicts from raw values and can be saved."""
         return self.personals.of_client(client)
 
     def model(self, client: str) -> nn.Module:
-        """A client's own model, an ordinary module; it takes features as scaled for training."""
+        """Return a client's model as a torch module; its inputs are features scaled as in training."""
         return self.personal(client).module()
 
     def predict(self, client: str, x: Any) -> Tensor:
-        """A client's answers for raw features: the label's number for classes, the values otherwise."""
+        """Return a client's predictions for raw features: label numbers for classes, values otherwise."""
         return self.personal(client).predict(x)
 
     def join(
@@ -102,19 +102,19 @@ class Result:
         seed: int = 0,
         name: str = "new",
     ) -> Personal:
-        """A model for a client that comes after training; nobody else's model changes.
+        """Train a model for a client that joins after training; all other models stay unchanged.
 
-        It starts at the mean of its neighbours' models, weighted by the edges to them, and makes the local
-        steps of some rounds on its own rows; where the method pulls neighbours together over a graph, each
-        round ends with the pull towards them, w ← w − μRη Σ_ℓ a_ℓ (w − w_ℓ).
+        The model starts at the mean of its neighbours' models, weighted by the edges to them, and takes the
+        local steps of `rounds` rounds on the rows of the new client. If the method mixes over a graph, each
+        round ends with the pull towards the neighbours, w ← w − μRη Σ_ℓ a_ℓ (w − w_ℓ).
 
-        x, y: its rows, raw; labels by their numbers 0, 1, … or by their names. Features are scaled by the
-            run's constants or, where every client has its own, by constants from these rows.
+        x, y: raw rows of the client; labels are numbers 0, 1, … or names. Features are scaled with the run's
+            constants or, if every client has separate constants, with constants computed from these rows.
         neighbours: names of clients and the weights of the edges to them, a_ℓ.
-        rounds: how many, each as much work as in training; 0 gives the mean.
-        batch: rows of a mini-batch, or "all".
-        lr: the length of a step; by default the method's own.
-        seed, name: which fix the mini-batches.
+        rounds: number of rounds, each with the local work of training; 0 returns the mean.
+        batch: rows per mini-batch, or "all".
+        lr: step size; default: the step size of the method.
+        seed, name: together they determine the mini-batches.
         """
-        how: dict[str, Any] = {"rounds": rounds, "batch": batch, "lr": lr, "seed": seed, "name": name}
-        return joined(self.personals, self.objective, self.algorithm, (x, y), neighbours, **how)
+        settings: dict[str, Any] = {"rounds": rounds, "batch": batch, "lr": lr, "seed": seed, "name": name}
+        return join_client(self.personals, self.objective, self.algorithm, (x, y), neighbours, **settings)

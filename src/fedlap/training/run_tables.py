@@ -1,109 +1,118 @@
-"""What several runs keep, laid out so that the rows of all are read and written at once."""
+"""State of several runs in shared tables, so that one operation gathers or scatters the rows of all."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Int64
 from torch import Tensor
 
-from fedlap.algorithms import Own, Rows, State
-from fedlap.training.state import cut, joined, owned, pieces, read, written
-
-Ids = Int64[Tensor, "_"]  # of some clients
+from fedlap.algorithms import GatheredRows, RowUpdate, State
+from fedlap.algorithms.interface import Ids
+from fedlap.training.state import (
+    concatenate_states,
+    copy_state,
+    gather_lazy_rows,
+    scatter_rows,
+    split_state,
+    trim_rows,
+)
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
-    """Who works, one run after another; `order` sorts them into the stack, `back` undoes it."""
+class CohortIndex:
+    """The clients of a cohort, run by run; `order` sorts them into the stack, `inverse` undoes it."""
 
-    everyone: Ids  # numbers of each run's own
+    ids: Ids  # numbers within each run
     sizes: tuple[int, ...]
     order: Ids | None = None
-    back: Ids | None = None
+    inverse: Ids | None = None
 
     @cached_property
-    def ids(self) -> list[Ids]:
-        """The same run by run."""
-        return list(self.everyone.split(self.sizes))
+    def ids_per_run(self) -> list[Ids]:
+        """The client numbers of each run."""
+        return list(self.ids.split(self.sizes))
 
 
 @dataclass(frozen=True, eq=False)
-class Shared:
-    """A table of all runs, in which each has rows of its own."""
+class SharedTable:
+    """One table with the rows of all runs."""
 
     table: Tensor
-    own: list[Tensor]  # each run's rows
-    shift: Tensor  # where a run's rows begin, once for each of its clients that work
+    views: list[Tensor]  # the rows of each run
+    offsets: Tensor  # the first row of each cohort member's run
 
 
 class RunTables:
-    """The tables of runs of which so many clients work in a round, for as long as they write into them.
+    """Shared tables of runs, with the sizes of their cohorts, for as long as methods update them in place.
 
-    A method that makes a table anew leaves the pool: its rows are then read run by run.
+    Once a method replaces a table by a new tensor, its rows are gathered run by run.
     """
 
-    def __init__(self, working: Sequence[int]) -> None:
-        """With nothing in it."""
-        self._working = list(working)
-        self._shared: dict[int, Shared] = {}
+    def __init__(self, cohort_sizes: Sequence[int]) -> None:
+        """Start without tables."""
+        self._cohort_sizes = list(cohort_sizes)
+        self._shared: dict[int, SharedTable] = {}
 
-    def laid(self, states: Sequence[State]) -> list[State]:
-        """A copy of what the runs keep, in tables that they share; it takes the place of all before."""
+    def contiguous_copy(self, states: Sequence[State]) -> list[State]:
+        """Copy the states of all runs into shared tables, which replace all earlier ones."""
         self._shared = {}
-        return self._laid(states)
+        return self._copy_into_tables(states)
 
-    def _laid(self, states: Sequence[State]) -> list[State]:
+    def _copy_into_tables(self, states: Sequence[State]) -> list[State]:
         first = states[0]
         if first is None:
             return list(states)
         if isinstance(first, tuple):
-            each = [self._laid(parts) for parts in zip(*states, strict=True)]
-            return list(zip(*each, strict=True)) if each else list(states)
+            copies = [self._copy_into_tables(parts) for parts in zip(*states, strict=True)]
+            return list(zip(*copies, strict=True)) if copies else list(states)
         if len(states) == 1 or not first.dim() or len({state.shape[1:] for state in states}) > 1:
-            return [owned(state) for state in states]
+            return [copy_state(state) for state in states]
         table = torch.cat(list(states))
         sizes = torch.tensor([len(state) for state in states])
-        begin = (sizes.cumsum(0) - sizes).repeat_interleave(torch.tensor(self._working))
-        shared = Shared(table, list(table.split(sizes.tolist())), begin.to(table.device))
-        self._shared[id(shared.own[0])] = shared  # which it holds, so that nothing else has this number
-        return list(shared.own)
+        begin = (sizes.cumsum(0) - sizes).repeat_interleave(torch.tensor(self._cohort_sizes))
+        shared = SharedTable(table, list(table.split(sizes.tolist())), begin.to(table.device))
+        # The table holds the view, so that no other object can have the same id.
+        self._shared[id(shared.views[0])] = shared
+        return list(shared.views)
 
-    def _of(self, tables: Sequence[Tensor]) -> Shared | None:
-        """The table that these are the rows of, if they are."""
+    def _find_shared(self, tables: Sequence[Tensor]) -> SharedTable | None:
+        """Return the shared table whose views these tensors are, or None."""
         shared = self._shared.get(id(tables[0]))
-        same = shared is not None and all(a is b for a, b in zip(tables, shared.own, strict=True))
+        same = shared is not None and all(a is b for a, b in zip(tables, shared.views, strict=True))
         return shared if same else None
 
-    def read(self, states: Sequence[State], places: Places) -> State:
-        """What the clients of all runs keep or are told, in the order of the stack."""
+    def gather(self, states: Sequence[State], index: CohortIndex) -> State:
+        """Gather the inputs of all clients of a cohort, in the order of the stack."""
         first = states[0]
         if first is None:
             return None
         if isinstance(first, tuple):
-            return tuple(self.read(parts, places) for parts in zip(*states, strict=True))
-        if isinstance(first, Own):
-            asked = all(state.ids is its for state, its in zip(states, places.ids, strict=True))
-            shared = self._of([state.table for state in states]) if asked else None
+            return tuple(self.gather(parts, index) for parts in zip(*states, strict=True))
+        if isinstance(first, GatheredRows):
+            current = all(state.ids is its for state, its in zip(states, index.ids_per_run, strict=True))
+            shared = self._find_shared([state.table for state in states]) if current else None
             if shared is not None:
-                return shared.table.index_select(0, _ordered(places.everyone + shared.shift, places.order))
-        return _ordered(joined([read(state) for state in states]), places.order)
+                return shared.table.index_select(0, _reorder(index.ids + shared.offsets, index.order))
+        return _reorder(concatenate_states([gather_lazy_rows(state) for state in states]), index.order)
 
-    def put(self, states: Sequence[State], places: Places, rows: State) -> list[State]:
-        """What all runs keep, with these rows, one run after another, in the place of old ones."""
+    def scatter(self, states: Sequence[State], index: CohortIndex, rows: State) -> list[State]:
+        """Scatter the rows of a cohort, one run after another, into the states of all runs."""
         if rows is None:
             return list(states)
         if isinstance(rows, tuple):
-            each = [self.put(s, places, r) for s, r in zip(zip(*states, strict=True), rows, strict=True)]
-            return list(zip(*each, strict=True)) if each else list(states)
-        shared = self._of(states)
+            parts = [self.scatter(s, index, r) for s, r in zip(zip(*states, strict=True), rows, strict=True)]
+            return list(zip(*parts, strict=True)) if parts else list(states)
+        shared = self._find_shared(states)
         if shared is not None:
-            shared.table.index_copy_(0, places.everyone + shared.shift, rows)
+            shared.table.index_copy_(0, index.ids + shared.offsets, rows)
             return list(states)
-        own = pieces(rows, places.sizes)
-        return [written(s, Rows(ids, cut(r, s))) for s, ids, r in zip(states, places.ids, own, strict=True)]
+        rows_per_run = split_state(rows, index.sizes)
+        return [
+            scatter_rows(s, RowUpdate(ids, trim_rows(r, s)))
+            for s, ids, r in zip(states, index.ids_per_run, rows_per_run, strict=True)
+        ]
 
 
-def _ordered(rows: Tensor, order: Tensor | None) -> Tensor:
+def _reorder(rows: Tensor, order: Tensor | None) -> Tensor:
     return rows if order is None else rows.index_select(0, order)

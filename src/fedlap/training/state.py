@@ -1,4 +1,4 @@
-"""Rows of what servers and clients keep: a tensor, a tuple of such, or None."""
+"""Operations on state: a tensor, a tuple of states, or None, as servers and clients store it."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,44 +7,46 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedlap.algorithms import Own, Rows, State
+from fedlap.algorithms import GatheredRows, RowUpdate, State
 
 
-def mapped(function: Callable[[Any], Any], state: State) -> State:
-    """The function of every leaf."""
+def map_state(function: Callable[[Any], Any], state: State) -> State:
+    """Apply a function to every leaf and return the results in the same structure."""
     if state is None:
         return None
     if isinstance(state, tuple):
-        return tuple(mapped(function, part) for part in state)
+        return tuple(map_state(function, part) for part in state)
     return function(state)
 
 
-def shapes(state: State) -> Any:
-    """Its structure, with the shape and type of every tensor."""
-    return mapped(lambda tensor: (tuple(tensor.shape), str(tensor.dtype)), state)
+def describe_shapes(state: State) -> Any:
+    """Return the structure, with the shape and dtype of every tensor."""
+    return map_state(lambda tensor: (tuple(tensor.shape), str(tensor.dtype)), state)
 
 
-def rows(state: State, ids: Tensor) -> State:
-    """Some clients' rows, as a copy that may be written to."""
-    return mapped(lambda tensor: tensor.index_select(0, ids), state)
+def gather_rows(state: State, ids: Tensor) -> State:
+    """Return a writable copy of the rows of clients `ids`."""
+    return map_state(lambda tensor: tensor.index_select(0, ids), state)
 
 
-def read(state: State) -> State:
-    """The same with `Own` rows read."""
-    return mapped(lambda leaf: leaf.table.index_select(0, leaf.ids) if isinstance(leaf, Own) else leaf, state)
+def gather_lazy_rows(state: State) -> State:
+    """Gather the rows that `GatheredRows` leaves refer to; return other leaves unchanged."""
+    return map_state(
+        lambda leaf: leaf.table.index_select(0, leaf.ids) if isinstance(leaf, GatheredRows) else leaf, state
+    )
 
 
-def owned(state: State) -> State:
-    """A copy that may be written to."""
-    return mapped(_copy, state)
+def copy_state(state: State) -> State:
+    """Return a writable, contiguous copy."""
+    return map_state(_copy, state)
 
 
-def leaves(state: State) -> list[Tensor]:
-    """All its tensors."""
+def list_tensors(state: State) -> list[Tensor]:
+    """Return all tensors of a state."""
     if state is None:
         return []
     if isinstance(state, tuple):
-        return [tensor for part in state for tensor in leaves(part)]
+        return [tensor for part in state for tensor in list_tensors(part)]
     return [state]
 
 
@@ -52,68 +54,68 @@ def _copy(tensor: Tensor) -> Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def joined(states: Sequence[State]) -> State:
-    """Stacks one below the other; rows of unequal length are filled up with zeros."""
+def concatenate_states(states: Sequence[State]) -> State:
+    """Concatenate states along the client axis, padding shorter rows with zeros."""
     first = states[0]
     if first is None or len(states) == 1:
         return first
     if isinstance(first, tuple):
-        return tuple(joined(parts) for parts in zip(*states, strict=True))
-    if len(shapes := {state.shape[1:] for state in states}) == 1:
+        return tuple(concatenate_states(parts) for parts in zip(*states, strict=True))
+    if len(row_shapes := {state.shape[1:] for state in states}) == 1:
         return torch.cat(list(states))
-    longest = [max(lengths) for lengths in zip(*shapes, strict=True)]
-    whole = first.new_zeros(sum(len(state) for state in states), *longest)
-    for state, own in zip(states, whole.split([len(state) for state in states]), strict=True):
-        cut(own, state).copy_(state)
-    return whole
+    longest = [max(lengths) for lengths in zip(*row_shapes, strict=True)]
+    padded = first.new_zeros(sum(len(state) for state in states), *longest)
+    for state, target in zip(states, padded.split([len(state) for state in states]), strict=True):
+        trim_rows(target, state).copy_(state)
+    return padded
 
 
-def cut(rows: Tensor, like: Tensor) -> Tensor:
-    """As much of each of these rows as one of the others holds."""
+def trim_rows(rows: Tensor, like: Tensor) -> Tensor:
+    """Return each row without the padding that rows of `like` do not have."""
     return rows[(slice(None), *map(slice, like.shape[1:]))]
 
 
-def beside(state: State, other: State) -> State:
-    """The same, each tensor on the device of the other's."""
+def match_devices(state: State, other: State) -> State:
+    """Return the state with each tensor on the device of its counterpart in `other`."""
     if isinstance(state, tuple):
-        return tuple(beside(s, o) for s, o in zip(state, other, strict=True))
+        return tuple(match_devices(s, o) for s, o in zip(state, other, strict=True))
     return state if state is None else state.to(other.device)
 
 
-def moved(state: State, device: torch.device) -> State:
-    """The same on a device; from a host to a device without waiting for it."""
-    return mapped(lambda tensor: tensor.to(device, non_blocking=tensor.is_pinned()), state)
+def to_device(state: State, device: torch.device) -> State:
+    """Return the state on a device; pinned tensors are copied asynchronously."""
+    return map_state(lambda tensor: tensor.to(device, non_blocking=tensor.is_pinned()), state)
 
 
-def pieces(state: State, sizes: Sequence[int]) -> list[State]:
-    """A stack cut into stacks of these sizes, which share its memory."""
+def split_state(state: State, sizes: Sequence[int]) -> list[State]:
+    """Split a stack along the client axis into views of the given sizes."""
     if state is None:
         return [None] * len(sizes)
     if isinstance(state, tuple):
-        return [tuple(parts) for parts in zip(*(pieces(part, sizes) for part in state), strict=True)]
+        return [tuple(parts) for parts in zip(*(split_state(part, sizes) for part in state), strict=True)]
     return list(state.split(list(sizes)))
 
 
-def written(old: State, new: State) -> State:
-    """The new state; where it is `Rows`, they are written into the old one, so that cost goes with them.
+def scatter_rows(old: State, new: State) -> State:
+    """Return the new state; a `RowUpdate` is scattered into the old tensor, at the cost of its rows alone.
 
-    Rows of clients that worked in place are there already.
+    Rows that clients updated in place need no copy.
     """
-    if isinstance(new, Rows):
+    if isinstance(new, RowUpdate):
         if new.values.shape == old.shape and new.values.data_ptr() == old.data_ptr():
             return old
         return old.index_copy_(0, new.ids, new.values)
     if isinstance(new, tuple):
-        return tuple(written(o, n) for o, n in zip(old, new, strict=True))
+        return tuple(scatter_rows(o, n) for o, n in zip(old, new, strict=True))
     return new
 
 
-def nbytes(state: State) -> int:
-    """Bytes that sending it takes."""
+def count_bytes(state: State) -> int:
+    """Return the bytes that sending a state takes."""
     if state is None:
         return 0
     if isinstance(state, tuple):
-        return sum(nbytes(part) for part in state)
-    if isinstance(state, Own):
+        return sum(count_bytes(part) for part in state)
+    if isinstance(state, GatheredRows):
         return state.ids.numel() * math.prod(state.table.shape[1:]) * state.table.element_size()
     return int(state.numel() * state.element_size())

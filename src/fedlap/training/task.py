@@ -1,4 +1,4 @@
-"""The work of a stack of clients in one round."""
+"""The local work of a stack of clients in one round."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,254 +12,278 @@ from torch import Tensor
 
 from fedlap.algorithms.conjugates import Conjugate
 from fedlap.algorithms.local_work import LocalWork
-from fedlap.algorithms.per_run import Number, PerRun, at_rows
-from fedlap.errors import InputError, whole
-from fedlap.kernels.dense import Ahead, Ascent, Pulled, Way
-from fedlap.models import Batch, Goal, Memory
+from fedlap.algorithms.per_run import Number, PerRun, take_first_rows
+from fedlap.algorithms.task import ClientScalars, DualVariables, PaddedStack
+from fedlap.errors import InputError, check_integer
+from fedlap.kernels.dense import DualAscent, MamlLookahead, ProximalPull, StepVariant
+from fedlap.models import Batch, BufferFactory, WeightedTargets
+from fedlap.models.model import Stack
 from fedlap.training.batches import BatchPlan, Cohort
 from fedlap.training.placement import PlacedClients, check_models
 
-Stack = Float[Tensor, "client param"]
-Some = Float[Tensor, "_ param"]
-Rows = Float[Tensor, "client 1"]
-Dual = Float[Tensor, "client row output"]
-Read = Callable[[], Float[Tensor, "client batch *feature"]]
-# Steps in a row with as many clients: how many, how features are read, where, and goals, if any are made.
-Stretch = tuple[int, Callable[[Tensor], Tensor], Sequence[Tensor], Sequence[Any]]
+FeatureReader = Callable[[], Float[Tensor, "client batch *feature"]]
+# Consecutive steps with equally many clients: the number of clients, the reader of features, the places of
+# each step, and its weighted targets or None.
+StepGroup = tuple[int, Callable[[Tensor], Tensor], Sequence[Tensor], Sequence[Any]]
 
-# On a device the features of several steps are read together, up to this many values (256 MB in float32). A
-# CPU reads those of one when they are used, where its cache has just held those of the step before.
-TOGETHER = 64_000_000
-GOALS = 2_000_000  # values of what a loss wants, up to which a CPU makes them for all steps at once
+# On a GPU the features of several steps are gathered together, up to this many values (256 MB in float32). A
+# CPU gathers one step when it is used, into the memory that its cache holds from the step before.
+MAX_GATHERED_VALUES = 64_000_000
+MAX_TARGET_VALUES = 2_000_000  # up to which a CPU computes the targets of all steps at once
 
 
 class LazyBatch(Batch):
-    """A batch whose features are read when they are asked for; what is forgotten is read again."""
+    """A batch whose features are read on first use, and again after `forget`."""
 
-    def __init__(self, read: Read, y: Tensor, weight: Tensor, goal: Goal | None) -> None:
-        """With a function that reads them."""
-        vars(self).update(_read=read, y=y, weight=weight, goal=goal)
+    def __init__(
+        self, read: FeatureReader, y: Tensor, weight: Tensor, targets: WeightedTargets | None
+    ) -> None:
+        """Store the function that reads the features."""
+        vars(self).update(_read=read, y=y, weight=weight, targets=targets)
 
     def __getattr__(self, name: str) -> Any:
         if name != "x":
-            raise AttributeError(f"a batch has no {name}")
+            raise AttributeError(f"a batch has no attribute {name!r}")
         vars(self)["x"] = x = vars(self)["_read"]()
         return x
 
     def forget(self) -> None:
-        """Give the memory of the features back, for those of the next batch."""
+        """Release the features, so that the next batch can reuse their memory."""
         vars(self).pop("x", None)
 
 
 @dataclass(frozen=True, eq=False)
 class StackTask:
-    """A round's work of some of the clients.
+    """The work of a stack of clients in a round.
 
-    given: their plan, where it was drawn before.
-    plainly: step by step, whatever could make all steps at once.
+    known_plan: the batches, if they were drawn before.
+    step_by_step: do not use a kernel that runs all steps at once.
     """
 
     clients: PlacedClients
     cohort: Cohort
     round: int
     work: LocalWork
-    given: BatchPlan | None = None
-    plainly: bool = False
+    known_plan: BatchPlan | None = None
+    step_by_step: bool = False
 
     @cached_property
     def plan(self) -> BatchPlan:
-        """Which rows each client uses in each step."""
-        return self.given or self.clients.plans(self.cohort, [self.round], self.work)[0]
+        """The rows that each client uses in each step."""
+        return self.known_plan or self.clients.draw_plans(self.cohort, [self.round], self.work)[0]
 
-    def alone(self, place: int) -> "StackTask":
-        """The work of one client of the stack."""
+    def select_client(self, place: int) -> "StackTask":
+        """Return the task of one client of the stack."""
         c, one = self.cohort, slice(place, place + 1)
-        cohort = Cohort(c.ids[one], c.digests[one], c.first[one], c.count[one], c.most[one])
-        return StackTask(self.clients, cohort, self.round, self.work, plainly=True)
+        cohort = Cohort(c.ids[one], c.digests[one], c.first[one], c.count[one], c.max_count[one])
+        return StackTask(self.clients, cohort, self.round, self.work, step_by_step=True)
 
     @property
-    def count(self) -> Float[Tensor, "client 1"]:
-        """How many training rows each client has."""
+    def count(self) -> ClientScalars:
+        """Number of training rows of each client."""
         return self.cohort.count.unsqueeze(1).to(self.clients.dtype)
 
     @property
-    def steps(self) -> Float[Tensor, "client 1"]:
-        """How many mini-batches each client has in this round."""
+    def steps(self) -> ClientScalars:
+        """Number of mini-batches of each client in this round."""
         used = (self.plan.weight.sum(-1) > 0).sum(0) * self.plan.repeat
         return used.unsqueeze(1).to(self.clients.dtype)
 
     def batches(self) -> Iterator[Batch]:
-        """The round's mini-batches."""
-        for batch, _ in self._drawn():
+        """Iterate over the mini-batches of the round."""
+        for batch, _ in self._iterate_batches():
             yield batch
 
-    def numbered(self) -> Iterator[tuple[Batch, Int64[Tensor, "client batch"]]]:
-        """The same, each with the numbers of its rows among the client's own."""
-        for batch, rows in self._drawn():
+    def batches_with_indices(self) -> Iterator[tuple[Batch, Int64[Tensor, "client batch"]]]:
+        """Iterate over the mini-batches, each with the indices of its rows among the client's rows."""
+        for batch, rows in self._iterate_batches():
             yield batch, rows - self.cohort.first[: len(rows)].unsqueeze(1)
 
-    def _drawn(self) -> Iterator[tuple[Batch, Int64[Tensor, "client batch"]]]:
-        numbers = _cut(self.plan.active, self.plan.rows)
-        for (_, made), (_, (rows,)) in zip(self._steps(), _each(numbers), strict=True):
+    def _iterate_batches(self) -> Iterator[tuple[Batch, Int64[Tensor, "client batch"]]]:
+        numbers = _group_steps(self.plan.active, self.plan.rows)
+        for (_, batch), (_, (rows,)) in zip(self._iterate_steps(), _iterate_groups(numbers), strict=True):
             for _ in range(self.plan.repeat):
-                yield made, rows
-            made.forget()
+                yield batch, rows
+            batch.forget()
 
-    def _steps(
-        self, memory: Memory | None = None, wide: Tensor | None = None
+    def _iterate_steps(
+        self, memory: BufferFactory | None = None, wide: Tensor | None = None
     ) -> Iterator[tuple[int, LazyBatch]]:
-        """How many clients are at work in each step, and their batch."""
-        y, weight = self._truth
+        """Iterate over the steps: the number of active clients, and their batch."""
+        y, weight = self._labels
         if self.clients.device.type == "cpu":
-            seen = self._when_read(memory, wide)
+            inputs = self._read_lazily(memory, wide)
         else:
-            seen = self._together(y, weight)
-        parts = _each(_cut(self.plan.active, y, weight))
-        for (active, (label, w)), (read, goal) in zip(parts, seen, strict=True):
-            yield active, LazyBatch(read, label, w, goal)
+            inputs = self._read_together(y, weight)
+        parts = _iterate_groups(_group_steps(self.plan.active, y, weight))
+        for (active, (label, w)), (read, targets) in zip(parts, inputs, strict=True):
+            yield active, LazyBatch(read, label, w, targets)
 
     @cached_property
-    def _truth(self) -> tuple[Tensor, Float[Tensor, "step client batch"]]:
-        """Labels and weights of every step."""
+    def _labels(self) -> tuple[Tensor, Float[Tensor, "step client batch"]]:
+        """The labels and weights of every step."""
         rows = self.plan.rows
         y = self.clients.train.y.index_select(0, rows.flatten()).unflatten(0, rows.shape)
         return y, self.plan.weight.to(self.clients.dtype)
 
     @property
-    def _stored(self) -> Int64[Tensor, "step client batch"]:
-        """Where the features of the plan's rows are."""
+    def _stored_places(self) -> Int64[Tensor, "step client batch"]:
+        """The places in the store of the rows of the plan."""
         rows = self.plan.rows
         return self.clients.train.row.index_select(0, rows.flatten()).view(rows.shape)
 
     @property
-    def _few(self) -> bool:
-        """Whether goals of all steps are made at once on a CPU."""
-        return self._truth[0].numel() * self.clients.model.network.outputs <= GOALS
+    def _precomputes_targets(self) -> bool:
+        """Return whether a CPU computes the weighted targets of all steps at once."""
+        return self._labels[0].numel() * self.clients.model.network.outputs <= MAX_TARGET_VALUES
 
-    def _stretches(self, memory: Memory | None, wide: Tensor | None) -> Iterator[Stretch]:
-        """The steps of the round, on a CPU."""
-        clients, (y, weight) = self.clients, self._truth
+    def _group_batches(self, memory: BufferFactory | None, wide: Tensor | None) -> Iterator[StepGroup]:
+        """Iterate over the steps of the round on a CPU, in groups of equally many clients."""
+        clients, (y, weight) = self.clients, self._labels
         model, batch = clients.model, y.shape[2]
-        at, store = (self._stored, clients.train.store) if wide is None else (self.plan.rows, wide)
+        at, store = (self._stored_places, clients.train.store) if wide is None else (self.plan.rows, wide)
         tensors = [at]
-        if self._few:
-            tensors += [model.loss_of.goal(y, weight, model.network.outputs), weight.unsqueeze(2)]
-        for active, (places, *goals) in _cut(self.plan.active, *tensors):
-            read = clients.reader(store, self.cohort.ids, (active, batch), memory)
+        if self._precomputes_targets:
+            tensors += [
+                model.loss_function.weighted_targets(y, weight, model.network.outputs),
+                weight.unsqueeze(2),
+            ]
+        for active, (places, *targets) in _group_steps(self.plan.active, *tensors):
+            read = clients.make_reader(store, self.cohort.ids, (active, batch), memory)
             steps = places.flatten(1).unbind(0)
-            yield active, read, steps, list(_unbound(goals)) if goals else [None] * len(steps)
+            yield active, read, steps, list(_unbind(targets)) if targets else [None] * len(steps)
 
-    def _when_read(self, memory: Memory | None, wide: Tensor | None) -> Iterator[tuple[Read, Goal | None]]:
-        """How the features of each step are read and, where it is worth while, the goal of its loss."""
-        for _, read, places, goals in self._stretches(memory, wide):
-            for at, goal in zip(places, goals, strict=True):
-                yield partial(read, at), goal
+    def _read_lazily(
+        self, memory: BufferFactory | None, wide: Tensor | None
+    ) -> Iterator[tuple[FeatureReader, WeightedTargets | None]]:
+        """Iterate over the steps: a function that reads the features, and the weighted targets or None."""
+        for _, read, places, targets_per_step in self._group_batches(memory, wide):
+            for at, targets in zip(places, targets_per_step, strict=True):
+                yield partial(read, at), targets
 
-    def _together(self, y: Tensor, weight: Tensor) -> Iterator[tuple[Read, Goal | None]]:
-        """The same, with features and goals of several steps made at once."""
+    def _read_together(
+        self, y: Tensor, weight: Tensor
+    ) -> Iterator[tuple[FeatureReader, WeightedTargets | None]]:
+        """Iterate over the steps like `_read_lazily`, but gather features of several steps at once."""
         clients, train, active = self.clients, self.clients.train, self.plan.active
-        loss, outputs, stored = clients.model.loss_of, clients.model.network.outputs, self._stored
-        together = max(1, TOGETHER // (stored[0].numel() * train.store[0].numel()))
+        loss, outputs = clients.model.loss_function, clients.model.network.outputs
+        stored = self._stored_places
+        together = max(1, MAX_GATHERED_VALUES // (stored[0].numel() * train.store[0].numel()))
         for begin in range(0, len(active), together):
-            some = stored[begin : begin + together, : active[begin]]
-            ids = self.cohort.ids[: active[begin]].repeat(len(some))
-            x = clients.features(train, ids, some.flatten(0, 1)).unflatten(0, some.shape[:2])
+            places = stored[begin : begin + together, : active[begin]]
+            ids = self.cohort.ids[: active[begin]].repeat(len(places))
+            x = clients.read_features(train, ids, places.flatten(0, 1)).unflatten(0, places.shape[:2])
             now = slice(begin, begin + together)
-            goals = loss.goal(y[now], weight[now], outputs)
-            for most, each, goal, own in zip(active[now], x, goals, weight[now].unsqueeze(2), strict=True):
-                yield partial(each.narrow, 0, 0, most), (goal[:most], own[:most])
+            targets_per_step = loss.weighted_targets(y[now], weight[now], outputs)
+            steps = zip(active[now], x, targets_per_step, weight[now].unsqueeze(2), strict=True)
+            for size, features, targets, w in steps:
+                yield partial(features.narrow, 0, 0, size), (targets[:size], w[:size])
 
-    def descend(self, w: Stack, batch: Batch, lr: Number) -> Stack:
-        """A step at the clients of the batch, in place: the stack is the task's own."""
+    def step(self, w: Stack, batch: Batch, lr: Number) -> Stack:
+        """Take one step at the clients of the batch, in place."""
         active = len(batch.x)
-        self.clients.model.descend(w[:active], batch, at_rows(lr, active))
+        self.clients.model.descend(w[:active], batch, take_first_rows(lr, active))
         return w
 
-    def descended(self, w: Stack, lr: Number) -> Stack:
-        """All steps of the round, in place, with as little between them as can be."""
+    def sgd(self, w: Stack, lr: Number) -> Stack:
+        """Take all steps of the round, in place."""
         self._check("w", w)
-        if self._fused(w, lr):
+        if self._run_fused(w, lr):
             return w
-        if self.clients.model.mixes:
+        if self.clients.model.is_batch_dependent:
             for batch in self.batches():
-                self.descend(w, batch, lr)
+                self.step(w, batch, lr)
             return w
         clients, plan, before = self.clients, self.plan, -1
-        model, memory, more = clients.model, clients.memory, range(plan.repeat)
-        wide = clients.wide if len(w) > 1 else None
-        held = model.network.hold(w, len(plan.active) * plan.repeat, memory, wide is not None)
-        if clients.device.type == "cpu" and self._few and not isinstance(lr, PerRun):
-            # Products leave no room in a cache: whatever else a step touches is waited for.
-            for active, read, places, goals in self._stretches(memory, wide):
-                descend = held.first(active)
-                for at, goal in zip(places, goals, strict=True):
+        model, memory, repeats = clients.model, clients.memory, range(plan.repeat)
+        wide = clients.wide_rows if len(w) > 1 else None
+        held = model.network.prepare_weights(w, len(plan.active) * plan.repeat, memory, wide is not None)
+        if clients.device.type == "cpu" and self._precomputes_targets and not isinstance(lr, PerRun):
+            # Products fill the cache, so anything else that a step touches costs time.
+            for active, read, places, targets_per_step in self._group_batches(memory, wide):
+                descend = held.step_for(active)
+                for at, targets in zip(places, targets_per_step, strict=True):
                     x = read(at)
-                    for _ in more:
-                        model.step_to(descend, x, goal, lr)
+                    for _ in repeats:
+                        model.step_to_targets(descend, x, targets, lr)
         else:
-            for active, batch in self._steps(memory, wide):
+            for active, batch in self._iterate_steps(memory, wide):
                 if active != before:
-                    before, descend, rate = active, held.first(active), at_rows(lr, active)
-                for _ in more:
+                    before, descend, rate = active, held.step_for(active), take_first_rows(lr, active)
+                for _ in repeats:
                     model.step(descend, batch, rate)
-        held.give()
+        held.write_back()
         return w
 
-    def pulled(
-        self, w: Stack, lr: Number, to: Stack, by: Number, times: int = 1, drag: Number | None = None
+    def proximal_sgd(
+        self,
+        w: Stack,
+        lr: Number,
+        anchor: Stack,
+        pull: Number,
+        steps_per_batch: int = 1,
+        anchor_pull: Number | None = None,
     ) -> Stack:
-        """All steps of the round, in place, each with a step towards other models."""
+        """Take all steps of the round, in place, each with a pull towards the anchor."""
         self._check("w", w)
-        self._check("to", to)
-        whole("times", times, 1, scope="pulled")
-        if to.is_contiguous() and self._fused(w, lr, times, Pulled(to, by, drag)):
+        self._check("anchor", anchor)
+        check_integer("steps_per_batch", steps_per_batch, 1, scope="proximal_sgd")
+        variant = ProximalPull(anchor, pull, anchor_pull)
+        if anchor.is_contiguous() and self._run_fused(w, lr, steps_per_batch, variant):
             return w
         for batch in self.batches():
             active = len(batch.x)
-            for _ in range(times):
-                back = w[:active] - to[:active]
-                w = self.descend(w, batch, lr)
-                w[:active] -= by * back
-            if drag is not None:
-                to[:active] -= drag * (to[:active] - w[:active])
+            for _ in range(steps_per_batch):
+                back = w[:active] - anchor[:active]
+                w = self.step(w, batch, lr)
+                w[:active] -= pull * back
+            if anchor_pull is not None:
+                anchor[:active] -= anchor_pull * (anchor[:active] - w[:active])
         return w
 
-    def ahead(self, w: Stack, lr: Number, then: Number) -> Stack:
-        """Steps of two mini-batches each, in place: the second's gradient is that where the first leads."""
+    def first_order_maml(self, w: Stack, adapt_lr: Number, lr: Number) -> Stack:
+        """Take steps by the gradient at the end of a look-ahead step on another mini-batch, in place."""
         self._check("w", w)
-        if self._fused(w, lr, 1, Ahead(then)):
+        if self._run_fused(w, adapt_lr, 1, MamlLookahead(lr)):
             return w
-        for here, there in zip(*[self.batches()] * 2, strict=True):  # one iterator, in turn
-            reached = self.descend(w.clone(), here, lr)
+        for here, there in zip(*[self.batches()] * 2, strict=True):  # one iterator: batches alternate
+            reached = self.step(w.clone(), here, adapt_lr)
             step = self.gradient(reached[: len(there.x)], there)
-            w[: len(step)] -= then * step
+            w[: len(step)] -= lr * step
         return w
 
-    def ascended(self, w: Stack, alpha: Dual, scale: Rows, share: Rows, loss: Conjugate) -> bool:
-        """Coordinate ascent through all of the round's rows, in place, where it can be made at once."""
+    def dual_coordinate_ascent(
+        self,
+        w: Stack,
+        alpha: DualVariables,
+        scale: ClientScalars,
+        share: ClientScalars,
+        loss: Conjugate,
+    ) -> bool:
+        """Run dual coordinate ascent on the round's rows, in place; return False if no kernel supports it."""
         self._check("w", w)
-        return self._fused(w, 0.0, 1, Ascent(loss, alpha, scale, share))
+        return self._run_fused(w, 0.0, 1, DualAscent(loss, alpha, scale, share))
 
     def _check(self, name: str, w: Tensor) -> None:
-        """Raise InputError unless these are models of the task's clients that steps can change in place."""
+        """Raise InputError unless w holds the models of the task's clients and can be updated in place."""
         clients = self.clients
-        check_models(name, w, self.cohort.most.shape[0], clients.model, clients.dtype, clients.device)
+        check_models(name, w, self.cohort.max_count.shape[0], clients.model, clients.dtype, clients.device)
         if w.shape[0] > 1 and not w.stride()[0]:
-            raise InputError(f"{name} has rows that share one memory; pass a copy, {name}.clone()")
+            raise InputError(f"rows of {name} share memory; pass a copy: {name}.clone()")
 
-    def _fused(self, w: Stack, lr: Number, times: int = 1, way: Way = None) -> bool:
-        """Whether all steps were made at once."""
-        fused, plan = None if self.plainly else self.clients.fused, self.plan
-        if fused is None or (plan.repeat > 1 and way is not None):
+    def _run_fused(self, w: Stack, lr: Number, times: int = 1, variant: StepVariant = None) -> bool:
+        """Run all steps in one kernel, in place; return False if no kernel supports them."""
+        fused, plan = None if self.step_by_step else self.clients.fused, self.plan
+        if fused is None or (plan.repeat > 1 and variant is not None):
             return False
-        return fused(w, self.cohort, plan, lr, plan.repeat * times, way)
+        return fused(w, self.cohort, plan, lr, plan.repeat * times, variant)
 
-    def gradient(self, w: Some, batch: Batch) -> Stack:
-        """The gradient at the clients of the batch."""
+    def gradient(self, w: PaddedStack, batch: Batch) -> Stack:
+        """Return the gradient at the clients of the batch."""
         return self.clients.model.gradient(w[: len(batch.x)], batch)
 
-    def curvature(self, w: Some, batch: Batch, v: Some) -> Stack:
-        """The Hessian times v, at the clients of the batch, by differentiating twice."""
+    def curvature(self, w: PaddedStack, batch: Batch, v: PaddedStack) -> Stack:
+        """Return the Hessian times v at the clients of the batch, by differentiating twice."""
         active = len(batch.x)
         with torch.enable_grad():
             at = w[:active].detach().clone().requires_grad_()
@@ -268,8 +292,8 @@ class StackTask:
             (product,) = torch.autograd.grad((gradient * v[:active]).sum(), at)
         return product
 
-    def slope(self, w: Stack) -> Stack:
-        """The gradient over all training rows of every client."""
+    def full_gradient(self, w: Stack) -> Stack:
+        """Return the gradient over all training rows of every client."""
         model = self.clients.model
         total = model.l2 * w
         for batch, _ in self.rows():
@@ -277,8 +301,8 @@ class StackTask:
             total[:active] += model.gradient(w[:active], batch) - model.l2 * w[:active]
         return total
 
-    def loss(self, w: Stack) -> Float[Tensor, "client 1"]:
-        """The loss over all training rows of every client."""
+    def loss(self, w: Stack) -> ClientScalars:
+        """Return the loss over all training rows of every client."""
         model = self.clients.model
         total = model.ridge(w)
         for batch, _ in self.rows():
@@ -287,30 +311,32 @@ class StackTask:
         return total.unsqueeze(1)
 
     def rows(self) -> Iterator[tuple[Batch, Int64[Tensor, "client batch"]]]:
-        """All training rows in blocks, weighted by one over their client's count, with their numbers."""
+        """Iterate over all training rows in blocks, weighted by 1/n_k, with the indices of the rows."""
         first = 0
-        for x, y, inside in self.clients.blocks(self.clients.train, self.cohort):
+        for x, y, inside in self.clients.read_blocks(self.clients.train, self.cohort):
             number = torch.arange(first, first + x.shape[1], device=x.device)
             first += x.shape[1]
             batch = Batch(x, y, inside.to(self.clients.dtype) / self.count[: len(x)])
             yield batch, torch.where(inside, number, 0)
 
 
-def _cut(active: Sequence[int], *tensors: Tensor) -> Iterator[tuple[int, list[Tensor]]]:
-    """Steps in a row with as many clients at work: how many, and what the tensors hold of these."""
+def _group_steps(active: Sequence[int], *tensors: Tensor) -> Iterator[tuple[int, list[Tensor]]]:
+    """Group consecutive steps with equally many active clients: their number, and slices of the tensors."""
     begin = 0
-    for most, alike in groupby(active):
-        end = begin + len(list(alike))
-        yield most, [each[begin:end, :most] for each in tensors]
+    for clients, steps in groupby(active):
+        end = begin + len(list(steps))
+        yield clients, [tensor[begin:end, :clients] for tensor in tensors]
         begin = end
 
 
-def _each(stretches: Iterable[tuple[int, list[Tensor]]]) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
-    """The same step by step, cut apart by one operation: views that Python makes take their time."""
-    for active, tensors in stretches:
-        for parts in _unbound(tensors):
+def _iterate_groups(
+    groups: Iterable[tuple[int, list[Tensor]]],
+) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
+    """Iterate over single steps; one `unbind` per group is faster than indexing step by step in Python."""
+    for active, tensors in groups:
+        for parts in _unbind(tensors):
             yield active, parts
 
 
-def _unbound(tensors: Sequence[Tensor]) -> Iterator[tuple[Tensor, ...]]:
-    return zip(*(each.unbind(0) for each in tensors), strict=True)
+def _unbind(tensors: Sequence[Tensor]) -> Iterator[tuple[Tensor, ...]]:
+    return zip(*(tensor.unbind(0) for tensor in tensors), strict=True)

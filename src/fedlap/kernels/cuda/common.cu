@@ -1,12 +1,12 @@
-// What kernels have in common; it stands before their own text.
+// Code that all kernels share; it precedes their sources.
 
 constexpr int LANES = 32;  // threads of a warp
 
-__host__ __device__ constexpr int up(int n, int to) { return (n + to - 1) / to * to; }
+__host__ __device__ constexpr int round_up(int n, int to) { return (n + to - 1) / to * to; }
 
-__device__ __forceinline__ float4 &four(float *at) { return *reinterpret_cast<float4 *>(at); }
+__device__ __forceinline__ float4 &as_float4(float *at) { return *reinterpret_cast<float4 *>(at); }
 
-// One number or four to shared memory, while the thread goes on.
+// Copy one float or four to shared memory asynchronously.
 template <int N = 4> __device__ __forceinline__ void copy(float *to, const float *from) {
 #ifdef __CUDA_ARCH__
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(to));
@@ -19,7 +19,7 @@ template <int N = 4> __device__ __forceinline__ void copy(float *to, const float
 #endif
 }
 
-__device__ __forceinline__ void copied() {
+__device__ __forceinline__ void wait_for_copies() {
 #ifdef __CUDA_ARCH__
     asm volatile("cp.async.wait_all;" ::: "memory");
 #endif

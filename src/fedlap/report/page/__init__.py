@@ -1,41 +1,41 @@
-"""One self-contained HTML page of tables and figures, and the same in other forms."""
+"""Pages of tables and figures: one self-contained HTML file, with all tables and figures as files."""
 
-from fedlap.report.page.html import html
+from fedlap.report.page.html import render_html
+from fedlap.report.page.page_files import write_page
 from fedlap.report.page.sections import (
     BarsSection,
-    Cell,
-    DrawingSection,
+    CurveSeries,
     FactsSection,
     FigureSection,
-    HeatSection,
+    GraphSection,
+    HeatmapSection,
     Page,
+    PageSection,
     Panel,
     Records,
-    Section,
-    Series,
+    TableCell,
     TableSection,
     TextSection,
 )
-from fedlap.report.page.table_formats import comma_separated, latex, markdown
-from fedlap.report.page.write_page import write
+from fedlap.report.page.table_formats import render_csv, render_latex, render_markdown
 
 __all__ = [
     "BarsSection",
-    "Cell",
-    "DrawingSection",
+    "CurveSeries",
     "FactsSection",
     "FigureSection",
-    "HeatSection",
+    "GraphSection",
+    "HeatmapSection",
     "Page",
+    "PageSection",
     "Panel",
     "Records",
-    "Section",
-    "Series",
+    "TableCell",
     "TableSection",
     "TextSection",
-    "comma_separated",
-    "html",
-    "latex",
-    "markdown",
-    "write",
+    "render_csv",
+    "render_html",
+    "render_latex",
+    "render_markdown",
+    "write_page",
 ]

@@ -1,4 +1,4 @@
-"""What clients hold, and the graph that joins them."""
+"""Figures of the clients: label distribution and graph."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,104 +9,108 @@ from jaxtyping import Int64
 
 from fedlap.data.federation import Federation
 from fedlap.graph import Graph
-from fedlap.graph.description import component, vertices
+from fedlap.graph.description import label_components, list_vertices
 from fedlap.graph.weights import DENSE_UP_TO, CompleteWeights
-from fedlap.report.data_summary import Description
-from fedlap.report.graph_layout import layout
+from fedlap.report.data_summary import DataSummary
+from fedlap.report.graph_layout import compute_layout
 from fedlap.report.graph_thinning import thin
-from fedlap.report.page.sections import EVEN, UNKNOWN, DrawingSection, HeatSection, TextSection
+from fedlap.report.page.sections import EVEN, UNKNOWN, GraphSection, HeatmapSection, TextSection
 from fedlap.report.page.styles import LIGHT
 
-MOST_CLIENTS = 200  # of the picture of labels
-MOST_LABELS = 60
-MOST_NODES, MOST_EDGES = 400, 5_000  # in a drawing
-GAINS, LOSES = 0, 1  # colour groups
+MAX_HEATMAP_CLIENTS = 200  # of the label heatmap
+MAX_HEATMAP_LABELS = 60
+MAX_PAGE_NODES, MAX_PAGE_EDGES = 400, 5_000  # in a graph
+GAIN_GROUP, LOSS_GROUP = 0, 1  # colour groups
 
 
-def held(federation: Federation, when: str) -> HeatSection | None:
-    """Who has how many rows of which label; None where targets are real numbers."""
-    about = Description.of("", federation)
-    if about.held is None or about.labels is None or len(about.labels) > MOST_LABELS:
+def build_label_heatmap(federation: Federation, seed: str) -> HeatmapSection | None:
+    """Build a heatmap of rows per label and client; None for real targets or too many labels."""
+    about = DataSummary.of("", federation)
+    if about.label_counts is None or about.labels is None or len(about.labels) > MAX_HEATMAP_LABELS:
         return None
-    clients = about.clients[:MOST_CLIENTS]
+    clients = about.clients[:MAX_HEATMAP_CLIENTS]
     more = (
         f"; the first {len(clients):,} of {len(about.clients):,} clients"
         if len(clients) < len(about.clients)
         else ""
     )
-    values = about.held[: len(clients)].T.double().tolist()
-    text = f"A line a label, a column a client, {when}{more}: the stronger the colour, the more rows."
-    return HeatSection("Who has which labels", text, "labels", list(about.labels), list(clients), values)
+    values = about.label_counts[: len(clients)].T.double().tolist()
+    text = f"One line per label, one column per client, {seed}{more}; darker: more rows."
+    return HeatmapSection("Label distribution", text, "labels", list(about.labels), list(clients), values)
 
 
 @dataclass(frozen=True)
-class Sides:
-    """Each client's gain over a row, NaN without test rows, and the seeds that it is of, in words."""
+class ClientGains:
+    """Gain of each client over the row `base`, NaN without test rows, and the seeds it covers, as text."""
 
     base: str
     gains: Mapping[str, float]
-    over: str
+    seeds: str
 
 
-def drawing(
-    row: str, graph: Graph, sides: Sides | None, seed: str, name: str = "graph"
-) -> Iterator[DrawingSection | TextSection]:
-    """The graph, neighbours near each other; colours say who gains, or which component a client is in.
+def build_graph_sections(
+    row: str, graph: Graph, sides: ClientGains | None, seed: str, name: str = "graph"
+) -> Iterator[GraphSection | TextSection]:
+    """Build a figure of a graph; colours show gains and losses, or components if `sides` is None.
 
-    `seed` says which seed's graph it is, where there are several.
+    `seed` names the seed of the graph if there are several.
     """
-    title = f"The graph of {row}"
+    title = f"Graph of {row}"
     complete = isinstance(graph.weights, CompleteWeights) and graph.edges > 0
-    all_joined = ": everybody is joined with everybody" if complete else ""
+    complete_note = ", complete graph" if complete else ""
     if complete and graph.size > DENSE_UP_TO:
         yield TextSection(
-            title, [f"{graph.size:,} clients, {graph.edges:,} edges{all_joined}, which makes no picture."]
+            title, [f"{graph.size:,} clients, {graph.edges:,} edges{complete_note}; too dense to draw."]
         )
         return
-    drawn = thin(graph, MOST_NODES, MOST_EDGES)
-    every = vertices(graph)
-    names = [every[place] for place in drawn.vertices.tolist()]
+    drawn = thin(graph, MAX_PAGE_NODES, MAX_PAGE_EDGES)
+    all_names = list_vertices(graph)
+    names = [all_names[place] for place in drawn.vertices.tolist()]
     edges = [
-        (int(one), int(other), float(each))
-        for one, other, each in zip(*drawn.ends, drawn.weight, strict=True)
+        (int(one), int(other), float(weight))
+        for one, other, weight in zip(*drawn.ends, drawn.weight, strict=True)
     ]
     group, coloured = (
-        _components(graph, drawn.vertices) if sides is None else _sides(sides, names, graph.server)
+        _group_by_component(graph, drawn.vertices)
+        if sides is None
+        else _group_by_gain(sides, names, graph.server)
     )
     nodes = [
         (name, float(x), float(y), colour)
-        for name, (x, y), colour in zip(names, layout(drawn.matrix), group, strict=True)
+        for name, (x, y), colour in zip(names, compute_layout(drawn.matrix), group, strict=True)
     ]
     if sides is not None and len(names) < graph.size:
-        coloured += "; numbers count the clients drawn"
-    when = f" The edges are those of {seed}." if seed else ""
-    yield DrawingSection(title, f"{drawn.about}{all_joined}.{when} {coloured}.", name, nodes, edges)
+        coloured += "; counts are of drawn clients"
+    when = f" Edges of {seed}." if seed else ""
+    yield GraphSection(title, f"{drawn.about}{complete_note}.{when} {coloured}.", name, nodes, edges)
 
 
-def _components(graph: Graph, drawn: Int64[np.ndarray, "drawn"]) -> tuple[list[int], str]:
-    """A colour for each of the largest components, one for all others; in words."""
-    own = component(graph.weights)
-    number, most = int(own.max(initial=0)) + 1, len(LIGHT) - 1
-    group = [int(place) if place < most or number <= most + 1 else EVEN for place in own[drawn]]
+def _group_by_component(graph: Graph, drawn: Int64[np.ndarray, "drawn"]) -> tuple[list[int], str]:
+    """Return a colour group per vertex: one per largest component, one for all others; and a caption."""
+    component_of = label_components(graph.weights)
+    number, most = int(component_of.max(initial=0)) + 1, len(LIGHT) - 1
+    group = [int(place) if place < most or number <= most + 1 else EVEN for place in component_of[drawn]]
     if number <= most + 1:
-        return group, "Colours tell components apart"
+        return group, "Colours: components"
     return (
         group,
-        f"Colours tell the {most} largest components apart; clients of the {number - most:,} others are grey",
+        f"Colours: the {most} largest components; clients of the {number - most:,} others are grey",
     )
 
 
-def _sides(sides: Sides, names: Sequence[str], server: bool) -> tuple[list[int], str]:
-    """Who gains, loses, does neither, or is not known to; in words. A server comes last."""
-    group = [_side(sides.gains[name]) for name in names[: len(names) - server]]
-    number = {side: f"{group.count(side):,}" for side in (GAINS, LOSES, EVEN, UNKNOWN)}
-    text = f"Colours, {sides.over}: blue clients gain against {sides.base} ({number[GAINS]}), orange ones "
-    text += f"lose ({number[LOSES]}), grey ones do neither ({number[EVEN]})"
+def _group_by_gain(sides: ClientGains, names: Sequence[str], server: bool) -> tuple[list[int], str]:
+    """Return a colour group per vertex (gain, loss, neither, unknown) and a caption. A server comes last."""
+    group = [_choose_gain_group(sides.gains[name]) for name in names[: len(names) - server]]
+    number = {side: f"{group.count(side):,}" for side in (GAIN_GROUP, LOSS_GROUP, EVEN, UNKNOWN)}
+    text = (
+        f"Colours, {sides.seeds}: blue clients gain against {sides.base} ({number[GAIN_GROUP]}), orange ones "
+    )
+    text += f"lose ({number[LOSS_GROUP]}), grey ones are unchanged ({number[EVEN]})"
     text += f", hollow ones have no test rows ({number[UNKNOWN]})" if UNKNOWN in group else ""
     return group + [len(LIGHT) - 1] * server, text
 
 
-def _side(gain: float) -> int:
+def _choose_gain_group(gain: float) -> int:
     if math.isnan(gain):
         return UNKNOWN
-    return GAINS if gain > 0 else LOSES if gain < 0 else EVEN
+    return GAIN_GROUP if gain > 0 else LOSS_GROUP if gain < 0 else EVEN

@@ -1,4 +1,4 @@
-"""How well each client is served: who gains and who loses against training alone."""
+"""Scores of each client, and its gain over a baseline such as local training."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,94 +12,103 @@ from fedlap.errors import InputError
 from fedlap.experiments.outcomes import tally_test_rows
 from fedlap.models import Model
 from fedlap.personal import Personals
-from fedlap.report.page.sections import BarsSection, Cell, Records, TableSection, Value
+from fedlap.report.page.sections import BarsSection, Records, RecordValue, TableCell, TableSection
 
-MOST_BARS = 120  # clients of all seeds together
-NAMED = 8  # clients without test rows that are named
-TINY = 1e-12  # of scores that are percents or losses; less is rounding
+MAX_BARS = 120  # over all seeds together
+MAX_NAMES_LISTED = 8  # of clients without test rows
+ROUNDING_ERROR = 1e-12  # of scores, which are percentages or losses
 
-Each = Float64[np.ndarray, "client"]
+ClientValues = Float64[np.ndarray, "client"]
 
 
 @dataclass(frozen=True, eq=False)
-class Served:
-    """The test score of each client's own model: row, seed, client. More is better; NaN without test rows.
+class PersonalScores:
+    """Test score of each client's personal model, per row and seed. Higher is better; NaN without test rows.
 
     Scores are accuracies in percent, or minus the loss where targets are real numbers.
     """
 
-    clients: list[tuple[str, ...]]  # of each seed
-    scores: Mapping[str, list[Each]]  # for each row, of each seed
+    clients: list[tuple[str, ...]]  # per seed
+    scores: Mapping[str, list[ClientValues]]  # per row, per seed
     seeds: list[int]
-    same: bool  # whether clients are the same ones at every seed
-    classifies: bool
+    shared_clients: bool  # True if all seeds have the same clients
+    is_classification: bool
 
     @property
     def unit(self) -> str:
-        """What scores are counted in."""
-        return "points" if self.classifies else "loss"
+        """Unit of the gains."""
+        return "points" if self.is_classification else "loss"
 
 
-def scored(federation: Federation, trained: Personals) -> Each:
-    """Each client's score by its own model on its test rows, all clients at once."""
-    about = trained.about
+def score_clients(federation: Federation, trained: Personals) -> ClientValues:
+    """Score each client's personal model on its test rows, all clients at once."""
+    about = trained.metadata
     if trained.network is None:
-        raise InputError("the models are of a module of your own, which is not stored; score them in Python")
+        raise InputError("the run trained a custom module, which is not stored; score its models in Python")
     if (federation.inputs, federation.labels) != (about.inputs, about.labels):
-        raise InputError("the models have other features or labels than the data; name a run of these data")
-    at = {name: place for place, name in enumerate(trained.clients)}
-    missing = next((name for name in federation.clients if name not in at), None)
+        raise InputError(
+            "the models and the data have different features or labels; use a run of the same data"
+        )
+    place_of = {name: place for place, name in enumerate(trained.clients)}
+    missing = next((name for name in federation.clients if name not in place_of), None)
     if missing is not None:
-        raise InputError(f"client {missing!r} of the data has no model in the run; name a run of these data")
-    places = [at[name] for name in federation.clients]
-    scaled = replace(federation, scale=trained.scale.reordered(places))
+        raise InputError(
+            f"client {missing!r} of the data has no model in the run; use a run of the same data"
+        )
+    places = [place_of[name] for name in federation.clients]
+    scaled = replace(federation, scale=trained.scale.reorder(places))
     tally = tally_test_rows(scaled, Model(trained.network, about.loss), trained.models[places])
     total = -tally.loss if tally.hits is None else 100 * tally.hits
     return np.asarray((total / tally.count).numpy())  # NaN is 0 / 0
 
 
-def sections(served: Served, base: str | None) -> Iterator[TableSection | BarsSection]:
-    """Gains over a row as a table and as bars; without such a row the scores themselves."""
+def build_gain_sections(served: PersonalScores, base: str | None) -> Iterator[TableSection | BarsSection]:
+    """Build a table and bars of gains over the row `base`; without a base, bars of the scores."""
     if base is None:
-        sign = 1 if served.classifies else -1
-        unit, what = ("%", "accuracy") if served.classifies else ("loss", "loss")
+        sign = 1 if served.is_classification else -1
+        unit, what = ("%", "accuracy") if served.is_classification else ("loss", "loss")
         shown = {
-            row: _common(served, [sign * values for values in each]) for row, each in served.scores.items()
+            row: _average_shared(served, [sign * values for values in by_seed])
+            for row, by_seed in served.scores.items()
         }
-        about = f"Test {what} of each client's own model"
-        name = "accuracy_percent" if served.classifies else "loss"
-        yield _bars(served, shown, "Client by client", about, "clients", unit, name)
+        about = f"Test {what} of each client's personal model"
+        name = "accuracy_percent" if served.is_classification else "loss"
+        yield _build_bars(served, shown, "Score per client", about, "clients", unit, name)
         return
-    gains = {row: gains_of(served, row, base) for row in served.scores if row != base}
+    gains = {row: compute_gains(served, row, base) for row in served.scores if row != base}
     if not gains:
         return
-    yield _counts(served, gains, base)
-    what = "Test accuracy of each client's own model" if served.classifies else "Fall of each client's loss"
-    about = f"{what} minus that of {base}: above zero a client gains, below it loses"
-    title = f"Who gains, who loses against {base}"
-    yield _bars(served, gains, title, about, "gains", served.unit, f"gain_{served.unit}")
+    yield _build_count_table(served, gains, base)
+    what = (
+        "Test accuracy of each client's personal model"
+        if served.is_classification
+        else "Reduction of each client's test loss"
+    )
+    about = f"{what} compared with {base}: above zero a client gains, below zero it loses"
+    title = f"Gain per client over {base}"
+    yield _build_bars(served, gains, title, about, "gains", served.unit, f"gain_{served.unit}")
 
 
-def gains_of(served: Served, row: str, base: str) -> list[Each]:
-    """Each client's gain over a row, as every section shows it.
+def compute_gains(served: PersonalScores, row: str, base: str) -> list[ClientValues]:
+    """Compute each client's gain over the row `base`.
 
-    Clients that are the same at every seed have their mean over seeds; else there is a list for each seed.
+    If all seeds share the clients, return one array of means over seeds, else one array per seed.
     """
     pairs = zip(served.scores[row], served.scores[base], strict=True)
-    each = [_clean(mine - alone) for mine, alone in pairs]
-    return _common(served, each)
+    by_seed = [_drop_rounding(mine - alone) for mine, alone in pairs]
+    return _average_shared(served, by_seed)
 
 
-def _common(served: Served, each: list[Each]) -> list[Each]:
-    """Values of one mean over seeds where clients are the same at every seed, else seed by seed."""
-    return [_mean(each)] if served.same else each
+def _average_shared(served: PersonalScores, by_seed: list[ClientValues]) -> list[ClientValues]:
+    """Return means over seeds if all seeds share the clients, else the values per seed."""
+    return [_average_seeds(by_seed)] if served.shared_clients else by_seed
 
 
-def over(served: Served, places: Sequence[int] = ()) -> str:
-    """The seeds that clients' gains are of, in words; of those without clients in common, these seeds."""
+def describe_seeds(served: PersonalScores, places: Sequence[int] = ()) -> str:
+    """Return the seeds behind the gains as text; without shared clients, the seeds at `places`."""
     if len(served.seeds) == 1:
         return f"seed {served.seeds[0]}"
-    if served.same:
+    if served.shared_clients:
         return f"mean over {len(served.seeds)} seeds"
     return f"clients of {seeds_named([served.seeds[place] for place in places])}"
 
@@ -109,45 +118,53 @@ def seeds_named(seeds: Sequence[int]) -> str:
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
-def _mean(each: Sequence[Each]) -> Each:
-    """Mean over those seeds at which a client has test rows; NaN where it has none at any."""
-    known = np.isfinite(np.stack(each))
-    total = np.where(known, np.stack(each), 0).sum(0)
-    return _clean(total / np.where(known.any(0), known.sum(0), np.nan))
+def _average_seeds(by_seed: Sequence[ClientValues]) -> ClientValues:
+    """Average over the seeds at which a client has test rows; NaN if it never has any."""
+    known = np.isfinite(np.stack(by_seed))
+    total = np.where(known, np.stack(by_seed), 0).sum(0)
+    return _drop_rounding(total / np.where(known.any(0), known.sum(0), np.nan))
 
 
-def _clean(values: Each) -> Each:
-    """Without what rounding leaves, so that those who neither gain nor lose have zero."""
-    return np.where(np.abs(values) < TINY, 0.0, values)
+def _drop_rounding(values: ClientValues) -> ClientValues:
+    """Set rounding errors to zero, so that unchanged clients have a gain of exactly zero."""
+    return np.where(np.abs(values) < ROUNDING_ERROR, 0.0, values)
 
 
-def _counts(served: Served, gains: Mapping[str, list[Each]], base: str) -> TableSection:
-    """How many gain and lose."""
-    digits = 2 if served.classifies else 4
-    rows: list[list[Cell]] = []
-    records: list[list[Value]] = []
-    for row, each in gains.items():
-        every = np.concatenate(each)
+def _build_count_table(
+    served: PersonalScores, gains: Mapping[str, list[ClientValues]], base: str
+) -> TableSection:
+    """Build a table of how many clients gain and lose."""
+    digits = 2 if served.is_classification else 4
+    rows: list[list[TableCell]] = []
+    records: list[list[RecordValue]] = []
+    for row, by_seed in gains.items():
+        every = np.concatenate(by_seed)
         sides = (every > 0).sum(), (every == 0).sum(), (every < 0).sum(), np.isnan(every).sum()
-        counts, values = [int(count) for count in sides], _four(every[np.isfinite(every)])
+        counts, values = [int(count) for count in sides], _summarise_gains(every[np.isfinite(every)])
         rows.append(
-            [Cell(row), *(Cell(f"{count}") for count in counts), *(Cell(_signed(v, digits)) for v in values)]
+            [
+                TableCell(row),
+                *(TableCell(f"{count}") for count in counts),
+                *(TableCell(_format_gain(v, digits)) for v in values),
+            ]
         )
         records.append([row, *counts, *values])
     unit = served.unit
-    columns = ["method", "gain", "the same", "lose", "no test rows"]
+    columns = ["method", "gain", "unchanged", "lose", "no test rows"]
     columns += [f"{what}, {unit}" for what in ("mean", "worst tenth", "largest loss", "largest gain")]
     names = ["method", "clients_gain", "clients_same", "clients_lose", "clients_without_test_rows"]
     names += [f"{what}_{unit}" for what in ("mean", "worst_tenth", "largest_loss", "largest_gain")]
-    seeds = over(served, range(len(served.seeds)))
-    about = f"Clients whose own model is better on their test rows, the same, or worse than that of {base}"
+    seeds = describe_seeds(served, range(len(served.seeds)))
+    about = (
+        f"Clients whose personal model scores higher, equal or lower on their test rows than that of {base}"
+    )
     return TableSection(
-        f"Clients against {base}", f"{about}; {seeds}.", "clients", columns, rows,
+        f"Clients compared with {base}", f"{about}; {seeds}.", "clients", columns, rows,
         records=Records(names, records),
     )  # fmt: skip
 
 
-def _four(every: Float64[np.ndarray, "_"]) -> tuple[float, float, float, float]:
+def _summarise_gains(every: Float64[np.ndarray, "_"]) -> tuple[float, float, float, float]:
     if not len(every):
         return (math.nan,) * 4
     rising = np.sort(every)
@@ -155,43 +172,47 @@ def _four(every: Float64[np.ndarray, "_"]) -> tuple[float, float, float, float]:
     return float(every.mean()), float(worst.mean()), float(rising[0]), float(rising[-1])
 
 
-def _signed(value: float, digits: int) -> str:
+def _format_gain(value: float, digits: int) -> str:
     return "–" if math.isnan(value) else f"{value:+z.{digits}f}".replace("-", "−")
 
 
-def _bars(
-    served: Served,
-    values: Mapping[str, list[Each]],
+def _build_bars(
+    served: PersonalScores,
+    values: Mapping[str, list[ClientValues]],
     title: str,
     about: str,
     name: str,
     unit: str,
     column: str,
 ) -> BarsSection:
-    """A bar for each client, and the values of all clients as records.
+    """Build bars, one per client, with the values of all clients as records.
 
-    Of clients without a common name over seeds, as many seeds are drawn as there is room for.
+    If seeds do not share clients, as many seeds are drawn as fit.
     """
-    seeds = 1 if served.same else min(len(served.seeds), max(1, MOST_BARS // max(1, len(served.clients[0]))))
+    seeds = (
+        1
+        if served.shared_clients
+        else min(len(served.seeds), max(1, MAX_BARS // max(1, len(served.clients[0]))))
+    )
     labels = [
         f"{client}, seed {served.seeds[place]}" if seeds > 1 else client
         for place in range(seeds)
         for client in served.clients[place]
     ]
-    series = [(row, np.concatenate(each[:seeds]).tolist()) for row, each in values.items()]
-    several = not served.same and len(served.seeds) > 1
-    note = " (each seed deals out clients of its own)" if several else ""
+    series = [(row, np.concatenate(by_seed[:seeds]).tolist()) for row, by_seed in values.items()]
+    several = not served.shared_clients and len(served.seeds) > 1
+    note = " (each seed has different clients)" if several else ""
     first = next(iter(series))[1]
     untested = [label for label, value in zip(labels, first, strict=True) if math.isnan(value)]
-    text = f"{about}; {over(served, range(seeds))}{note}."
+    text = f"{about}; {describe_seeds(served, range(seeds))}{note}."
     if untested:
-        more = f" and {len(untested) - NAMED:,} more" if len(untested) > NAMED else ""
-        text += f" Without test rows, and so without a bar: {', '.join(untested[:NAMED])}{more}."
+        more = f" and {len(untested) - MAX_NAMES_LISTED:,} more" if len(untested) > MAX_NAMES_LISTED else ""
+        text += f" Clients without test rows have no bar: {', '.join(untested[:MAX_NAMES_LISTED])}{more}."
     records = [
         [client, *([served.seeds[place]] if several else []), row, value]
-        for row, each in values.items()
-        for place, own in enumerate(each)
-        for client, value in zip(served.clients[place], own.tolist(), strict=True)
+        for row, by_seed in values.items()
+        for place, client_values in enumerate(by_seed)
+        for client, value in zip(served.clients[place], client_values.tolist(), strict=True)
     ]
     names = ["client", *(["seed"] if several else []), "method", column]
     return BarsSection(title, text, name, labels, series, unit, Records(names, records))

@@ -1,7 +1,7 @@
 "use strict";
 (() => {
-  const all = (where, what) => Array.from(where.querySelectorAll(what));
-  const made = (name, attributes = {}, text = "") => {
+  const all = (root, selector) => Array.from(root.querySelectorAll(selector));
+  const build = (name, attributes = {}, text = "") => {
     const element = document.createElement(name);
     for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
     element.textContent = text;
@@ -9,8 +9,8 @@
   };
   document.documentElement.classList.add("script");
 
-  // One box for whatever is under the pointer.
-  const tip = made("div", { id: "tip", role: "status" });
+  // One tooltip for the element under the pointer.
+  const tip = build("div", { id: "tip", role: "status" });
   tip.hidden = true;
   document.body.append(tip);
   const show = (x, y, lines) => {
@@ -24,30 +24,30 @@
   const hide = () => { tip.hidden = true; };
   const text = value => value === null ? "–" : String(Number(value.toPrecision(5))).replace("-", "−");
 
-  // Titles of bars, cells and nodes become that box.
+  // Titles of bars, cells and nodes become tooltips.
   for (const title of all(document, "figure svg title")) {
     const owner = title.parentElement;
     owner.dataset.tip = title.textContent;
     title.remove();
   }
   for (const svg of all(document, "figure svg")) {
-    const lit = node => {
+    const highlight = node => {
       for (const edge of all(svg, ".edge")) {
         edge.classList.toggle("lit", node !== null && edge.dataset.ends.split(" ").includes(node));
       }
     };
     const over = event => {
       const owner = event.target.closest("[data-tip]");
-      if (owner === null) { hide(); } else { show(event.clientX, event.clientY, [made("div", {}, owner.dataset.tip)]); }
-      if (svg.classList.contains("graph")) lit(owner === null ? null : owner.dataset.node);
+      if (owner === null) { hide(); } else { show(event.clientX, event.clientY, [build("div", {}, owner.dataset.tip)]); }
+      if (svg.classList.contains("graph")) highlight(owner === null ? null : owner.dataset.node);
     };
     if (svg.querySelector("[data-tip]") === null) continue;
     svg.addEventListener("pointermove", over);
     svg.addEventListener("pointerdown", over);
-    svg.addEventListener("pointerleave", () => { hide(); if (svg.classList.contains("graph")) lit(null); });
+    svg.addEventListener("pointerleave", () => { hide(); if (svg.classList.contains("graph")) highlight(null); });
   }
 
-  // Curves: a click on a method hides or shows it in all panels; hovering shows every value at that place.
+  // Curves: a click on a method hides or shows it in all panels; hovering shows every value at that position.
   const hidden = (figure, name) =>
     all(figure, ".keys button").some(b => b.dataset.name === name && b.getAttribute("aria-pressed") === "false");
   for (const figure of all(document, "figure.curves")) {
@@ -60,24 +60,24 @@
         }
       });
     }
-    for (const panel of all(figure, ".panel")) hovering(figure, panel);
+    for (const panel of all(figure, ".panel")) addTooltip(figure, panel);
   }
-  function hovering(figure, panel) {
+  function addTooltip(figure, panel) {
     const svg = panel.querySelector("svg"), data = JSON.parse(panel.querySelector("script").textContent);
     const line = svg.querySelector(".cursor");
-    let now = null;
-    const shown = () => data.series.filter(series => !hidden(figure, series.name));
-    const places = () => [...new Set(shown().flatMap(series => series.at.filter(at => at !== null)))].sort((a, b) => a - b);
-    const put = at => {
-      now = at;
+    let current = null;
+    const visible = () => data.series.filter(series => !hidden(figure, series.name));
+    const places = () => [...new Set(visible().flatMap(series => series.at.filter(at => at !== null)))].sort((a, b) => a - b);
+    const moveTo = at => {
+      current = at;
       const lines = [], box = svg.getBoundingClientRect();
-      for (const series of shown()) {
+      for (const series of visible()) {
         const place = series.at.indexOf(at);
         if (place < 0) continue;
-        if (!lines.length) lines.push(made("b", {}, `${data.label} ${text(series.x[place])}`));
-        const row = made("div");
+        if (!lines.length) lines.push(build("b", {}, `${data.label} ${text(series.x[place])}`));
+        const row = build("div");
         const band = series.low === null ? "" : ` (${text(series.low[place])} to ${text(series.high[place])})`;
-        row.append(made("i", { class: series.colour }), `${series.name}: ${text(series.mean[place])}${band}`);
+        row.append(build("i", { class: series.colour }), `${series.name}: ${text(series.mean[place])}${band}`);
         lines.push(row);
       }
       line.setAttribute("x1", at);
@@ -88,8 +88,8 @@
     const leave = () => { line.classList.add("off"); hide(); };
     const over = event => {
       const box = svg.getBoundingClientRect(), x = (event.clientX - box.left) * data.width / box.width;
-      const near = places().reduce((best, at) => best === null || Math.abs(at - x) < Math.abs(best - x) ? at : best, null);
-      if (near === null) { leave(); } else { put(near); }
+      const nearest = places().reduce((best, at) => best === null || Math.abs(at - x) < Math.abs(best - x) ? at : best, null);
+      if (nearest === null) { leave(); } else { moveTo(nearest); }
     };
     svg.addEventListener("pointermove", over);
     svg.addEventListener("pointerdown", over);
@@ -99,22 +99,22 @@
       const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key], known = places();
       if (step === undefined || !known.length) return;
       event.preventDefault();
-      const place = known.indexOf(now);
-      put(known[place < 0 ? (step > 0 ? 0 : known.length - 1) : Math.max(0, Math.min(known.length - 1, place + step))]);
+      const place = known.indexOf(current);
+      moveTo(known[place < 0 ? (step > 0 ? 0 : known.length - 1) : Math.max(0, Math.min(known.length - 1, place + step))]);
     });
   }
 
-  // Bars: one method at a time.
+  // Bars: show one method at a time.
   for (const figure of all(document, "figure.bars")) {
     const charts = all(figure, ".one");
     if (charts.length < 2) continue;
-    const keys = made("div", { class: "keys", role: "group", "aria-label": "Method" });
+    const keys = build("div", { class: "keys", role: "group", "aria-label": "Method" });
     const choose = name => {
       for (const chart of charts) chart.classList.toggle("off", chart.dataset.name !== name);
       for (const button of keys.children) button.setAttribute("aria-pressed", String(button.dataset.name === name));
     };
     for (const chart of charts) {
-      const button = made("button", { type: "button", "data-name": chart.dataset.name }, chart.dataset.name);
+      const button = build("button", { type: "button", "data-name": chart.dataset.name }, chart.dataset.name);
       button.addEventListener("click", () => choose(chart.dataset.name));
       keys.append(button);
     }
@@ -122,8 +122,8 @@
     choose(charts[0].dataset.name);
   }
 
-  // Tables: a click on a column sorts by it, by numbers where there are any; a third one gives the first order back.
-  const worth = cell => {
+  // Tables: a click on a header sorts by that column, numerically if it has numbers; a third click restores the order.
+  const parseNumber = cell => {
     const found = cell.textContent.replaceAll("−", "-").replaceAll(",", "").match(/[-+]?\d+(\.\d+)?(e[-+]?\d+)?/i);
     return found === null ? null : Number(found[0]);
   };
@@ -131,7 +131,7 @@
     const body = table.tBodies[0], first = Array.from(body.rows), heads = all(table, "thead th");
     if (first.length < 2) continue;
     heads.forEach((head, column) => {
-      const button = made("button", { type: "button" }, head.textContent);
+      const button = build("button", { type: "button" }, head.textContent);
       head.replaceChildren(button);
       button.addEventListener("click", () => {
         const order = { none: "descending", descending: "ascending", ascending: "none" }[head.getAttribute("aria-sort") || "none"];
@@ -140,10 +140,10 @@
         head.setAttribute("aria-sort", order);
         const sign = order === "ascending" ? 1 : -1;
         const cells = new Map(first.map(row => [row, row.cells[column]]));
-        const numbers = column > 0 && first.some(row => worth(cells.get(row)) !== null);
+        const numbers = column > 0 && first.some(row => parseNumber(cells.get(row)) !== null);
         const compare = (one, other) => {
           if (!numbers) return sign * cells.get(one).textContent.localeCompare(cells.get(other).textContent);
-          const a = worth(cells.get(one)), b = worth(cells.get(other));
+          const a = parseNumber(cells.get(one)), b = parseNumber(cells.get(other));
           if (a === null || b === null) return (a === null) - (b === null);
           return sign * (a - b);
         };

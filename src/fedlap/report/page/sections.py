@@ -1,6 +1,6 @@
-"""What a page is made of: plain data, from which HTML, Markdown, CSV, LaTeX and pictures are written.
+"""Sections of a page as plain data, which is rendered as HTML, Markdown, CSV, LaTeX, PNG and PDF.
 
-A section with a name has files of its own (`tables/NAME.md`, `figures/NAME.png`), each name once on a page.
+A section with a name has files (`tables/NAME.md`, `figures/NAME.png`); names are unique on a page.
 """
 
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ from dataclasses import dataclass
 EVEN, UNKNOWN = -2, -1  # colour groups of nodes: grey, and hollow
 
 
-Value = str | int | float | None  # None and NaN are missing
+RecordValue = str | int | float | None  # None and NaN are missing
 
 
 @dataclass(frozen=True)
 class Records:
-    """Plain values for other programs: a name with its unit for each column, then rows."""
+    """Plain values for other programs: column names with units, then rows."""
 
     columns: list[str]
-    rows: list[list[Value]]
+    rows: list[list[RecordValue]]
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One cell: `note` stands small beneath (the paper's number), `best` is marked, `muted` is grey."""
+class TableCell:
+    """One cell: `note` is small text below (the paper's number), `best` is marked, `muted` is grey."""
 
     text: str
     note: str = ""
@@ -31,7 +31,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class TableSection:
-    """A table; `columns[0]` names the rows. Neighbouring tables of one `group` stand under one heading.
+    """A table; `columns[0]` names the rows. Adjacent tables of one `group` share a heading.
 
     Cells are texts; `records` are the numbers behind them, for the CSV file.
     """
@@ -40,15 +40,15 @@ class TableSection:
     about: str
     name: str
     columns: list[str]
-    rows: list[list[Cell]]
+    rows: list[list[TableCell]]
     footer: str = ""
     group: str = ""
     records: Records | None = None
 
 
 @dataclass(frozen=True)
-class Series:
-    """A curve, and the band from `low` to `high` around it. Its name gives it its colour on the page."""
+class CurveSeries:
+    """A curve, and the band from `low` to `high` around it. Its name selects its colour on the page."""
 
     name: str
     x: list[float]
@@ -65,7 +65,7 @@ class Panel:
     title: str
     x_label: str
     y_label: str
-    series: list[Series]
+    series: list[CurveSeries]
     log_x: bool = False
     log_y: bool = False
 
@@ -82,9 +82,9 @@ class FigureSection:
 
 @dataclass(frozen=True)
 class BarsSection:
-    """A bar for each label, up for gains and down for losses; one set of bars for each of the `series`.
+    """Bars, one per label, up for gains and down for losses; one chart per series.
 
-    `records` are all values for a CSV file; of very many bars not all are drawn.
+    `records` are all values for a CSV file; very many bars are not all drawn.
     """
 
     title: str
@@ -97,8 +97,8 @@ class BarsSection:
 
 
 @dataclass(frozen=True)
-class HeatSection:
-    """A picture of a table of numbers: the stronger the colour, the more."""
+class HeatmapSection:
+    """A heatmap of a table of numbers: stronger colours are higher values."""
 
     title: str
     about: str
@@ -109,7 +109,7 @@ class HeatSection:
 
 
 @dataclass(frozen=True)
-class DrawingSection:
+class GraphSection:
     """A graph: nodes are (name, x, y, colour group), edges (node, node, weight).
 
     Nodes of the group EVEN are grey, those of UNKNOWN hollow.
@@ -132,21 +132,23 @@ class TextSection:
 
 @dataclass(frozen=True)
 class FactsSection:
-    """What and its value, line by line."""
+    """Names and values, line by line."""
 
     title: str
     facts: list[tuple[str, str]]
 
 
-Named = TableSection | FigureSection | BarsSection | HeatSection | DrawingSection  # those with files
-Section = Named | TextSection | FactsSection
+FileSection = (
+    TableSection | FigureSection | BarsSection | HeatmapSection | GraphSection
+)  # sections with files
+PageSection = FileSection | TextSection | FactsSection
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page: title, a sentence or two that lead in, sections, and the command that makes it again."""
+    """A page: title, introduction, sections, and the command that reproduces it."""
 
     title: str
     lead: str
-    sections: list[Section]
+    sections: list[PageSection]
     command: str

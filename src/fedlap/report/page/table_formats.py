@@ -1,17 +1,17 @@
-"""A table as Markdown, CSV and LaTeX."""
+"""Tables as Markdown, CSV and LaTeX."""
 
 import csv
 import io
 import math
 from collections.abc import Iterable
 
-from fedlap.report.page.sections import Cell, Records, TableSection, Value
+from fedlap.report.page.sections import Records, RecordValue, TableCell, TableSection
 
-PAPER = "paper "  # what a note begins with that is the paper's number
+PAPER_PREFIX = "paper "  # of notes with the paper's number
 MARK = "★"
 
-# What LaTeX reads as something else, or has no letter for.
-LATEX = {
+# Characters that LaTeX interprets, or has no glyph for.
+LATEX_ESCAPES = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{",
     "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
     ">": r"\textgreater{}", "|": r"\textbar{}", "±": r"$\pm$", "−": "$-$", "×": r"$\times$", "·": r"$\cdot$",
@@ -22,36 +22,36 @@ LATEX = {
 }  # fmt: skip
 
 
-def markdown(table: TableSection) -> str:
-    """For a page: the best in bold, the left-out in italics, notes in brackets behind."""
+def render_markdown(table: TableSection) -> str:
+    """Render a table as Markdown: best cells bold, muted cells in italics, notes in parentheses."""
     lines = [
-        list(map(_pipes, table.columns)),
+        list(map(_escape_pipes, table.columns)),
         ["---"] + ["---:"] * (len(table.columns) - 1),
-        *([_marked(cell) for cell in row] for row in table.rows),
+        *([_format_markdown_cell(cell) for cell in row] for row in table.rows),
     ]
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     parts = [table.title, table.about, text, table.footer]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def comma_separated(records: Records) -> str:
-    """For other programs: one line of names, numbers to the last digit, nothing where a value is missing."""
+def render_csv(records: Records) -> str:
+    """Render records as CSV with full precision; missing values are empty."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(records.columns)
-    writer.writerows([_plain(value) for value in row] for row in records.rows)
+    writer.writerows([_format_value(value) for value in row] for row in records.rows)
     return file.getvalue()
 
 
-def _plain(value: Value) -> str:
+def _format_value(value: RecordValue) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     return value if isinstance(value, str) else repr(value)
 
 
-def latex(table: TableSection) -> str:
-    """For a paper, with the package booktabs: the best in bold, notes in a column of their own."""
-    heads = _noted(table)
+def render_latex(table: TableSection) -> str:
+    """Render a table as LaTeX with booktabs: best cells bold, notes in separate columns."""
+    heads = _name_note_columns(table)
     kinds = ["l" if place == 0 else "r" if head is None else "rr" for place, head in enumerate(heads)]
     names = [
         name
@@ -62,50 +62,52 @@ def latex(table: TableSection) -> str:
         f"% {' '.join(table.title.split())}; needs \\usepackage{{booktabs}}",
         f"\\begin{{tabular}}{{{''.join(kinds)}}}",
         r"\toprule",
-        _line(map(escaped, names)),
+        _format_latex_row(map(escape_latex, names)),
         r"\midrule",
-        *(_line(_latex_cells(row, heads)) for row in table.rows),
+        *(_format_latex_row(_format_latex_cells(row, heads)) for row in table.rows),
         r"\bottomrule",
         r"\end{tabular}",
     ]
     return "\n".join(lines) + "\n"
 
 
-def escaped(text: str) -> str:
-    """Text as LaTeX, in which every sign stands for itself."""
-    return "".join(LATEX.get(sign, sign) for sign in text)
+def escape_latex(text: str) -> str:
+    """Escape text for LaTeX."""
+    return "".join(LATEX_ESCAPES.get(sign, sign) for sign in text)
 
 
-def _noted(table: TableSection) -> list[str | None]:
-    """For each column what a column of its notes is called; None where it has none."""
+def _name_note_columns(table: TableSection) -> list[str | None]:
+    """Return the header of the notes column of each column; None without notes."""
     heads: list[str | None] = []
     for place in range(len(table.columns)):
         notes = [row[place].note for row in table.rows if row[place].note]
-        heads.append(("paper" if all(n.startswith(PAPER) for n in notes) else "note") if notes else None)
+        heads.append(
+            ("paper" if all(n.startswith(PAPER_PREFIX) for n in notes) else "note") if notes else None
+        )
     return heads
 
 
-def _note(cell: Cell, head: str) -> str:
-    return cell.note.removeprefix(PAPER) if head == "paper" else cell.note
+def _format_note(cell: TableCell, head: str) -> str:
+    return cell.note.removeprefix(PAPER_PREFIX) if head == "paper" else cell.note
 
 
-def _marked(cell: Cell) -> str:
-    text = _pipes(cell.text)
+def _format_markdown_cell(cell: TableCell) -> str:
+    text = _escape_pipes(cell.text)
     text = f"**{text}** {MARK}" if cell.best else f"*{text}*" if cell.muted and text else text
-    return f"{text} ({_pipes(cell.note)})" if cell.note else text
+    return f"{text} ({_escape_pipes(cell.note)})" if cell.note else text
 
 
-def _pipes(text: str) -> str:
+def _escape_pipes(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def _latex_cells(row: list[Cell], heads: list[str | None]) -> Iterable[str]:
+def _format_latex_cells(row: list[TableCell], heads: list[str | None]) -> Iterable[str]:
     for cell, head in zip(row, heads, strict=True):
-        text = escaped(cell.text)
+        text = escape_latex(cell.text)
         yield f"\\textbf{{{text}}}" if cell.best else f"\\textit{{{text}}}" if cell.muted and text else text
         if head is not None:
-            yield escaped(_note(cell, head))
+            yield escape_latex(_format_note(cell, head))
 
 
-def _line(cells: Iterable[str]) -> str:
+def _format_latex_row(cells: Iterable[str]) -> str:
     return f"{' & '.join(cells)} \\\\"

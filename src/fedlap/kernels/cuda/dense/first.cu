@@ -1,9 +1,9 @@
-// The first layer, in tiles, and the features that enter it.
+// The first layer, in tiles, and the features that it reads.
 
-// Features of the next batch on their way: copied by the hardware, or bytes that wait in registers.
+// Features of the next batch in transfer: asynchronous copies, or bytes held in registers.
 #if BYTES
 constexpr int PIECES = B * (D / 16), HELD = (PIECES + THREADS - 1) / THREADS;
-struct Coming {
+struct NextFeatures {
     uint4 held[HELD];
 
     __device__ void begin(const void *store, const int *place, float *) {
@@ -31,51 +31,51 @@ struct Coming {
                 v.y = ((float)(words[j] >> 8 & 255u) - shift) * factor;
                 v.z = ((float)(words[j] >> 16 & 255u) - shift) * factor;
                 v.w = ((float)(words[j] >> 24) - shift) * factor;
-                four(to + 4 * j) = v;
+                as_float4(to + 4 * j) = v;
             }
         }
     }
 };
 #else
-struct Coming {
+struct NextFeatures {
     __device__ void begin(const void *store, const int *place, float *x) {
-        constexpr int EACH = D % 4 == 0 ? 4 : 1;
-        for (int at = thread(); at < B * (D / EACH); at += THREADS) {
-            const int b = at / (D / EACH), i = at % (D / EACH) * EACH;
-            copy<EACH>(x + b * DP + i, static_cast<const float *>(store) + (long long)place[b] * D + i);
+        constexpr int FLOATS_PER_COPY = D % 4 == 0 ? 4 : 1;
+        for (int at = thread(); at < B * (D / FLOATS_PER_COPY); at += THREADS) {
+            const int b = at / (D / FLOATS_PER_COPY), i = at % (D / FLOATS_PER_COPY) * FLOATS_PER_COPY;
+            copy<FLOATS_PER_COPY>(x + b * DP + i, static_cast<const float *>(store) + (long long)place[b] * D + i);
         }
     }
-    __device__ void end(float *, float, float) { copied(); }
+    __device__ void end(float *, float, float) { wait_for_copies(); }
 };
 #endif
 
-// A tile of the first layer: eight inputs, four outputs of each.
+// A tile of the first layer: eight inputs times four outputs.
 struct Tile {
     float4 w[8];
 
-    __device__ __forceinline__ void from_room(float *room, int i0, int h0) {
+    __device__ __forceinline__ void load(float *scratch, int i0, int h0) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) w[i] = four(room + (i0 + i) * HP + h0);
+        for (int i = 0; i < 8; ++i) w[i] = as_float4(scratch + (i0 + i) * HP + h0);
     }
-    __device__ __forceinline__ void to_room(float *room, int i0, int h0) const {
+    __device__ __forceinline__ void store(float *scratch, int i0, int h0) const {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) four(room + (i0 + i) * HP + h0) = w[i];
+        for (int i = 0; i < 8; ++i) as_float4(scratch + (i0 + i) * HP + h0) = w[i];
     }
-    // w ← keep·w + pull·(to − w) + Σ_b x_b ⊗ slope_b
-    __device__ __forceinline__ void change(float *x, float *slope, const Pull &pull, float *to, int i0, int h0) {
-        if (pull.drawn) {
-            Tile there;
-            there.from_room(to, i0, h0);
+    // w ← decay·w + pull·(to − w) + Σ_b x_b ⊗ slope_b
+    __device__ __forceinline__ void update(float *x, float *slope, const Pull &pull, float *to, int i0, int h0) {
+        if (pull.has_anchor) {
+            Tile anchor_tile;
+            anchor_tile.load(to, i0, h0);
 #pragma unroll
-            for (int i = 0; i < 8; ++i) w[i] = pull.near(w[i], there.w[i]);
+            for (int i = 0; i < 8; ++i) w[i] = pull.pull_to(w[i], anchor_tile.w[i]);
         } else {
 #pragma unroll
             for (int i = 0; i < 8; ++i)
-                w[i] = make_float4(pull.keep * w[i].x, pull.keep * w[i].y, pull.keep * w[i].z, pull.keep * w[i].w);
+                w[i] = make_float4(pull.decay * w[i].x, pull.decay * w[i].y, pull.decay * w[i].z, pull.decay * w[i].w);
         }
 #pragma unroll
         for (int b = 0; b < B; ++b) {
-            const float4 d = four(slope + b * HP + h0), x0 = four(x + b * DP + i0), x1 = four(x + b * DP + i0 + 4);
+            const float4 d = as_float4(slope + b * HP + h0), x0 = as_float4(x + b * DP + i0), x1 = as_float4(x + b * DP + i0 + 4);
             add(w[0], x0.x, d);
             add(w[1], x0.y, d);
             add(w[2], x0.z, d);
@@ -85,18 +85,18 @@ struct Tile {
             add(w[6], x1.z, d);
             add(w[7], x1.w, d);
         }
-        if (pull.follows) {
-            Tile there;
-            there.from_room(to, i0, h0);
+        if (pull.moves_anchor) {
+            Tile anchor_tile;
+            anchor_tile.load(to, i0, h0);
 #pragma unroll
-            for (int i = 0; i < 8; ++i) there.w[i] = pull.after(w[i], there.w[i]);
-            there.to_room(to, i0, h0);
+            for (int i = 0; i < 8; ++i) anchor_tile.w[i] = pull.move_anchor(w[i], anchor_tile.w[i]);
+            anchor_tile.store(to, i0, h0);
         }
     }
     __device__ __forceinline__ void multiply(float *x, int i0, float4 *sum) const {
 #pragma unroll
         for (int b = 0; b < B; ++b) {
-            const float4 x0 = four(x + b * DP + i0), x1 = four(x + b * DP + i0 + 4);
+            const float4 x0 = as_float4(x + b * DP + i0), x1 = as_float4(x + b * DP + i0 + 4);
             add(sum[b], x0.x, w[0]);
             add(sum[b], x0.y, w[1]);
             add(sum[b], x0.z, w[2]);
@@ -109,27 +109,27 @@ struct Tile {
     }
 };
 
-// Matrices of a flat row, turned, and back again. Threads go along inputs, four outputs each.
-template <int l> __device__ void turn(const float *w, float *room) {
-    constexpr int I = Width<l>::n, O = Width<l + 1>::n, IP = up(I, l ? 4 : 8), OP = Width<l + 1>::wide;
+// Transpose matrices of a flat row, and back. Threads run along inputs, with four outputs each.
+template <int l> __device__ void transpose(const float *w, float *scratch) {
+    constexpr int I = Width<l>::n, O = Width<l + 1>::n, IP = round_up(I, l ? 4 : 8), OP = Width<l + 1>::padded;
 #pragma unroll 4
     for (int at = threadIdx.x; at < OP / 4 * IP; at += THREADS) {
         const int i = at % IP, o = at / IP * 4;
         float v[4];
 #pragma unroll
-        for (int k = 0; k < 4; ++k) v[k] = i < I && o + k < O ? w[weight_at(l) + (o + k) * I + i] : 0.f;
-        four(room + turned_at(l) + i * OP + o) = make_float4(v[0], v[1], v[2], v[3]);
+        for (int k = 0; k < 4; ++k) v[k] = i < I && o + k < O ? w[weight_offset(l) + (o + k) * I + i] : 0.f;
+        as_float4(scratch + transposed_offset(l) + i * OP + o) = make_float4(v[0], v[1], v[2], v[3]);
     }
 }
 
-template <int l> __device__ void turn_back(float *room, float *w) {
-    constexpr int I = Width<l>::n, O = Width<l + 1>::n, IP = up(I, l ? 4 : 8), OP = Width<l + 1>::wide;
+template <int l> __device__ void transpose_back(float *scratch, float *w) {
+    constexpr int I = Width<l>::n, O = Width<l + 1>::n, IP = round_up(I, l ? 4 : 8), OP = Width<l + 1>::padded;
 #pragma unroll 4
     for (int at = threadIdx.x; at < OP / 4 * IP; at += THREADS) {
         const int i = at % IP, o = at / IP * 4;
         if (i >= I) continue;
-        const float4 v = four(room + turned_at(l) + i * OP + o);
-        float *to = w + weight_at(l) + o * I + i;
+        const float4 v = as_float4(scratch + transposed_offset(l) + i * OP + o);
+        float *to = w + weight_offset(l) + o * I + i;
         to[0] = v.x;
         if (o + 1 < O) to[I] = v.y;
         if (o + 2 < O) to[2 * I] = v.z;
@@ -137,16 +137,16 @@ template <int l> __device__ void turn_back(float *room, float *w) {
     }
 }
 
-template <int l> __device__ void turn_all(const float *w, float *room) {
+template <int l> __device__ void transpose_all(const float *w, float *scratch) {
     if constexpr (l < LAYERS) {
-        turn<l>(w, room);
-        turn_all<l + 1>(w, room);
+        transpose<l>(w, scratch);
+        transpose_all<l + 1>(w, scratch);
     }
 }
 
-template <int l> __device__ void turn_all_back(float *room, float *w) {
+template <int l> __device__ void transpose_all_back(float *scratch, float *w) {
     if constexpr (l < LAYERS) {
-        turn_back<l>(room, w);
-        turn_all_back<l + 1>(room, w);
+        transpose_back<l>(scratch, w);
+        transpose_all_back<l + 1>(scratch, w);
     }
 }

@@ -1,42 +1,42 @@
-// Layers behind the first, which lie in shared memory: forward, backward and changed.
+// Layers after the first, in shared memory: forward, backward and update.
 
-// Along `wide` values of rows that begin with b0: every KS-th four of them, with the weights that meet them, are read
-// before those of the turn before are used.
-template <int wide, int KS, int RB, class Weights, class Use>
-__device__ __forceinline__ void along(float *rows, int b0, int ks, Weights weights, Use use) {
+// Iterate over the `padded` values of rows from b0 on: every KS-th group of four and its weights are read one
+// iteration before they are used.
+template <int padded, int KS, int RB, class Weights, class Use>
+__device__ __forceinline__ void for_each_four(float *rows, int b0, int ks, Weights weights, Use use) {
     float4 w[2][4], a[2][RB];
     auto read = [&](int i, float4 *w_, float4 *a_) {
 #pragma unroll
         for (int j = 0; j < 4; ++j) w_[j] = weights(i, j);
 #pragma unroll
-        for (int r = 0; r < RB; ++r) a_[r] = four(rows + (b0 + r < B ? b0 + r : B - 1) * wide + i);
+        for (int r = 0; r < RB; ++r) a_[r] = as_float4(rows + (b0 + r < B ? b0 + r : B - 1) * padded + i);
     };
-    if (4 * ks < wide) read(4 * ks, w[0], a[0]);
+    if (4 * ks < padded) read(4 * ks, w[0], a[0]);
 #pragma unroll
-    for (int t = 0; t < (wide / 4 + KS - 1) / KS; ++t) {
+    for (int t = 0; t < (padded / 4 + KS - 1) / KS; ++t) {
         const int i = 4 * (ks + t * KS);
-        if (i + 4 * KS < wide) read(i + 4 * KS, w[(t + 1) % 2], a[(t + 1) % 2]);
-        if (i >= wide) continue;
+        if (i + 4 * KS < padded) read(i + 4 * KS, w[(t + 1) % 2], a[(t + 1) % 2]);
+        if (i >= padded) continue;
 #pragma unroll
         for (int r = 0; r < RB; ++r) use(r, w[t % 2], a[t % 2][r]);
     }
 }
 
-// What leaves the inner layer l.
+// Outputs of the inner layer l.
 template <int l> __device__ void forward(float *s) {
-    constexpr int IP = Width<l>::wide, OP = Width<l + 1>::wide, OG = OP / 4;
-    constexpr int RB = OG * B >= 2 * THREADS ? 4 : 1, ITEMS = OG * ((B + RB - 1) / RB), KS = lanes_each(ITEMS);
-    float *W = s + inner_at(l), *bias = s + inner_bias_at(l), *in = s + out_at(l), *out = s + out_at(l + 1);
+    constexpr int IP = Width<l>::padded, OP = Width<l + 1>::padded, OG = OP / 4;
+    constexpr int RB = OG * B >= 2 * THREADS ? 4 : 1, ITEMS = OG * ((B + RB - 1) / RB), KS = lanes_per_sum(ITEMS);
+    float *W = s + inner_offset(l), *bias = s + inner_bias_offset(l), *in = s + out_offset(l), *out = s + out_offset(l + 1);
     const int tid = thread(), ks = tid % KS;
     for (int first = 0; first < ITEMS; first += THREADS / KS) {
         const int item = first + tid / KS;
-        const bool mine = item < ITEMS;
-        const int og = mine ? item % OG : 0, b0 = mine ? item / OG * RB : 0;
+        const bool valid = item < ITEMS;
+        const int og = valid ? item % OG : 0, b0 = valid ? item / OG * RB : 0;
         float4 sum[RB];
 #pragma unroll
         for (int r = 0; r < RB; ++r) sum[r] = make_float4(0, 0, 0, 0);
-        auto weights = [=](int i, int j) { return four(W + (i + j) * OP + 4 * og); };
-        along<IP, KS, RB>(in, b0, ks, weights, [&](int r, const float4 *w, const float4 &a) {
+        auto weights = [=](int i, int j) { return as_float4(W + (i + j) * OP + 4 * og); };
+        for_each_four<IP, KS, RB>(in, b0, ks, weights, [&](int r, const float4 *w, const float4 &a) {
             add(sum[r], a.x, w[0]);
             add(sum[r], a.y, w[1]);
             add(sum[r], a.z, w[2]);
@@ -51,12 +51,12 @@ template <int l> __device__ void forward(float *s) {
                 sum[r].z += __shfl_xor_sync(0xffffffffu, sum[r].z, off);
                 sum[r].w += __shfl_xor_sync(0xffffffffu, sum[r].w, off);
             }
-            if (mine && ks == 0 && b0 + r < B) {
+            if (valid && ks == 0 && b0 + r < B) {
                 float z[4] = {sum[r].x, sum[r].y, sum[r].z, sum[r].w};
 #pragma unroll
                 for (int j = 0; j < 4; ++j) {
                     z[j] += bias[4 * og + j];
-                    if (l + 1 < LAYERS) z[j] = z[j] <= 0 ? 0 : z[j];  // what is no number stays so
+                    if (l + 1 < LAYERS) z[j] = z[j] <= 0 ? 0 : z[j];  // NaN stays NaN
                     out[(b0 + r) * OP + 4 * og + j] = z[j];
                 }
             }
@@ -64,19 +64,19 @@ template <int l> __device__ void forward(float *s) {
     }
 }
 
-// The slope by what enters the inner layer l, from that by what leaves it; nothing where ReLU was zero.
+// The derivative by the inputs of the inner layer l, from that by its outputs; zero where ReLU was zero.
 template <int l> __device__ void backward(float *s) {
-    constexpr int IP = Width<l>::wide, OP = Width<l + 1>::wide, IG = IP / 4;
-    constexpr int RB = IG * B >= 2 * THREADS ? 4 : 1, ITEMS = IG * ((B + RB - 1) / RB), KS = lanes_each(ITEMS);
-    float *W = s + inner_at(l), *out = s + slope_at(l + 1), *seen = s + out_at(l), *in = s + slope_at(l);
+    constexpr int IP = Width<l>::padded, OP = Width<l + 1>::padded, IG = IP / 4;
+    constexpr int RB = IG * B >= 2 * THREADS ? 4 : 1, ITEMS = IG * ((B + RB - 1) / RB), KS = lanes_per_sum(ITEMS);
+    float *W = s + inner_offset(l), *out = s + slope_offset(l + 1), *inputs = s + out_offset(l), *in = s + slope_offset(l);
     const int tid = thread(), ks = tid % KS;
     for (int first = 0; first < ITEMS; first += THREADS / KS) {
         const int item = first + tid / KS;
-        const bool mine = item < ITEMS;
-        const int ig = mine ? item % IG : 0, b0 = mine ? item / IG * RB : 0;
+        const bool valid = item < ITEMS;
+        const int ig = valid ? item % IG : 0, b0 = valid ? item / IG * RB : 0;
         float sum[RB][4] = {};
-        auto weights = [=](int o, int j) { return four(W + (ig + IG * j) * OP + o); };
-        along<OP, KS, RB>(out, b0, ks, weights, [&](int r, const float4 *w, const float4 &d) {
+        auto weights = [=](int o, int j) { return as_float4(W + (ig + IG * j) * OP + o); };
+        for_each_four<OP, KS, RB>(out, b0, ks, weights, [&](int r, const float4 *w, const float4 &d) {
 #pragma unroll
             for (int j = 0; j < 4; ++j) sum[r][j] = dot(w[j], d, sum[r][j]);
         });
@@ -88,95 +88,95 @@ template <int l> __device__ void backward(float *s) {
                 for (int off = 1; off < KS; off *= 2)
                     sum[r][j] += __shfl_xor_sync(0xffffffffu, sum[r][j], off);
                 const int at = (b0 + r) * IP + ig + IG * j;
-                if (mine && ks == 0 && b0 + r < B) in[at] = seen[at] <= 0 ? 0 : sum[r][j];
+                if (valid && ks == 0 && b0 + r < B) in[at] = inputs[at] <= 0 ? 0 : sum[r][j];
             }
         }
     }
 }
 
-// Parameters that are drawn to others, w ← keep·w + pull·(anchor − w) + change, which follow where `drag` says so:
-// differences are what is scaled, or a sum of rounded shares that is not one would add up over steps. It lies
-// in shared memory: registers are scarce where most of the time goes.
+// Step towards an anchor, w ← decay·w + pull·(anchor − w) + change, after which the anchor may move by
+// follow·(w − anchor). Differences are scaled, since rounded shares whose sum is not one would accumulate over
+// steps. The struct is in shared memory, since registers are scarce in the innermost loops.
 struct Pull {
     float *anchor;
-    float keep, pull, drag;
-    bool drawn, follows;
+    float decay, pull, follow;
+    bool has_anchor, moves_anchor;
 
-    __device__ __forceinline__ float near(float w, float to) const { return fmaf(pull, to - w, keep * w); }
-    __device__ __forceinline__ float4 near(const float4 &w, const float4 &to) const {
-        return make_float4(near(w.x, to.x), near(w.y, to.y), near(w.z, to.z), near(w.w, to.w));
+    __device__ __forceinline__ float pull_to(float w, float to) const { return fmaf(pull, to - w, decay * w); }
+    __device__ __forceinline__ float4 pull_to(const float4 &w, const float4 &to) const {
+        return make_float4(pull_to(w.x, to.x), pull_to(w.y, to.y), pull_to(w.z, to.z), pull_to(w.w, to.w));
     }
-    __device__ __forceinline__ float after(float w, float to) const { return fmaf(drag, w - to, to); }
-    __device__ __forceinline__ float4 after(const float4 &w, const float4 &to) const {
-        return make_float4(after(w.x, to.x), after(w.y, to.y), after(w.z, to.z), after(w.w, to.w));
+    __device__ __forceinline__ float move_anchor(float w, float to) const { return fmaf(follow, w - to, to); }
+    __device__ __forceinline__ float4 move_anchor(const float4 &w, const float4 &to) const {
+        return make_float4(move_anchor(w.x, to.x), move_anchor(w.y, to.y), move_anchor(w.z, to.z), move_anchor(w.w, to.w));
     }
-    __device__ __forceinline__ float moved(float w, float change, int at) const {
-        if (!drawn) return fmaf(keep, w, change);
+    __device__ __forceinline__ float update(float w, float change, int at) const {
+        if (!has_anchor) return fmaf(decay, w, change);
         const float to = anchor[at];
-        w = near(w, to) + change;
-        if (follows) anchor[at] = after(w, to);
+        w = pull_to(w, to) + change;
+        if (moves_anchor) anchor[at] = move_anchor(w, to);
         return w;
     }
 };
 
-// A step of the inner layer l.
-template <int l> __device__ void change(float *s, const Pull &pull, float *anchors) {
-    constexpr int O = Width<l + 1>::n, IP = Width<l>::wide, OP = Width<l + 1>::wide;
-    constexpr int OG = OP / 4, IG = IP / 4, BESIDE = THREADS / OG, TILES = (IG + BESIDE - 1) / BESIDE;
+// Update the inner layer l.
+template <int l> __device__ void update_layer(float *s, const Pull &pull, float *anchors) {
+    constexpr int O = Width<l + 1>::n, IP = Width<l>::padded, OP = Width<l + 1>::padded;
+    constexpr int OG = OP / 4, IG = IP / 4, GROUPS_AT_ONCE = THREADS / OG, TILES = (IG + GROUPS_AT_ONCE - 1) / GROUPS_AT_ONCE;
     static_assert(OG <= THREADS, "too wide");
-    float *W = s + inner_at(l), *bias = s + inner_bias_at(l), *anchor = anchors + turned_at(l);
-    float *seen = s + out_at(l), *slope = s + slope_at(l + 1);
+    float *W = s + inner_offset(l), *bias = s + inner_bias_offset(l), *anchor = anchors + transposed_offset(l);
+    float *inputs = s + out_offset(l), *slope = s + slope_offset(l + 1);
     const int tid = thread(), og = tid % OG, ig0 = tid / OG;
-    if (ig0 < BESIDE) {
-        constexpr int AT_ONCE = TILES < 3 ? TILES : 3;
-        for (int t0 = 0; t0 < TILES; t0 += AT_ONCE) {
-            float4 sum[AT_ONCE][4];
+    if (ig0 < GROUPS_AT_ONCE) {
+        constexpr int TILES_AT_ONCE = TILES < 3 ? TILES : 3;
+        for (int t0 = 0; t0 < TILES; t0 += TILES_AT_ONCE) {
+            float4 sum[TILES_AT_ONCE][4];
 #pragma unroll
-            for (int t = 0; t < AT_ONCE; ++t)
+            for (int t = 0; t < TILES_AT_ONCE; ++t)
 #pragma unroll
                 for (int j = 0; j < 4; ++j) sum[t][j] = make_float4(0, 0, 0, 0);
 #pragma unroll 4
             for (int b = 0; b < B; ++b) {
-                const float4 d = four(slope + b * OP + 4 * og);
+                const float4 d = as_float4(slope + b * OP + 4 * og);
 #pragma unroll
-                for (int t = 0; t < AT_ONCE; ++t) {
-                    const int ig = ig0 + (t0 + t) * BESIDE;
-                    const float4 a = four(seen + b * IP + 4 * (ig < IG ? ig : 0));
+                for (int t = 0; t < TILES_AT_ONCE; ++t) {
+                    const int ig = ig0 + (t0 + t) * GROUPS_AT_ONCE;
+                    const float4 a = as_float4(inputs + b * IP + 4 * (ig < IG ? ig : 0));
                     add(sum[t][0], a.x, d);
                     add(sum[t][1], a.y, d);
                     add(sum[t][2], a.z, d);
                     add(sum[t][3], a.w, d);
                 }
             }
-            if (pull.drawn) {
-                float4 to[AT_ONCE][4];
+            if (pull.has_anchor) {
+                float4 to[TILES_AT_ONCE][4];
 #pragma unroll
-                for (int t = 0; t < AT_ONCE; ++t)
+                for (int t = 0; t < TILES_AT_ONCE; ++t)
 #pragma unroll
                     for (int j = 0; j < 4; ++j) {
-                        const int i = 4 * (ig0 + (t0 + t) * BESIDE) + j;
-                        if (i < IP) to[t][j] = four(anchor + i * OP + 4 * og);
+                        const int i = 4 * (ig0 + (t0 + t) * GROUPS_AT_ONCE) + j;
+                        if (i < IP) to[t][j] = as_float4(anchor + i * OP + 4 * og);
                     }
 #pragma unroll
-                for (int t = 0; t < AT_ONCE; ++t)
+                for (int t = 0; t < TILES_AT_ONCE; ++t)
 #pragma unroll
                     for (int j = 0; j < 4; ++j) {
-                        const int i = 4 * (ig0 + (t0 + t) * BESIDE) + j;
+                        const int i = 4 * (ig0 + (t0 + t) * GROUPS_AT_ONCE) + j;
                         if (i >= IP) continue;
-                        float4 &w = four(W + i * OP + 4 * og);
-                        add(sum[t][j], 1.f, pull.near(w, to[t][j]));
+                        float4 &w = as_float4(W + i * OP + 4 * og);
+                        add(sum[t][j], 1.f, pull.pull_to(w, to[t][j]));
                         w = sum[t][j];
-                        if (pull.follows) four(anchor + i * OP + 4 * og) = pull.after(w, to[t][j]);
+                        if (pull.moves_anchor) as_float4(anchor + i * OP + 4 * og) = pull.move_anchor(w, to[t][j]);
                     }
             } else {
 #pragma unroll
-                for (int t = 0; t < AT_ONCE; ++t)
+                for (int t = 0; t < TILES_AT_ONCE; ++t)
 #pragma unroll
                     for (int j = 0; j < 4; ++j) {
-                        const int i = 4 * (ig0 + (t0 + t) * BESIDE) + j;
+                        const int i = 4 * (ig0 + (t0 + t) * GROUPS_AT_ONCE) + j;
                         if (i >= IP) continue;
-                        float4 &w = four(W + i * OP + 4 * og);
-                        add(sum[t][j], pull.keep, w);
+                        float4 &w = as_float4(W + i * OP + 4 * og);
+                        add(sum[t][j], pull.decay, w);
                         w = sum[t][j];
                     }
             }
@@ -186,7 +186,7 @@ template <int l> __device__ void change(float *s, const Pull &pull, float *ancho
         float sum = 0;
 #pragma unroll
         for (int b = 0; b < B; ++b) sum += slope[b * OP + o];
-        bias[o] = pull.moved(bias[o], sum, bias_at(l) + o);
+        bias[o] = pull.update(bias[o], sum, bias_offset(l) + o);
     }
 }
 
@@ -202,35 +202,35 @@ template <int l> __device__ void backward_all(float *s, const Pull &pull, float 
     if constexpr (l >= 1) {
         backward<l>(s);
         __syncthreads();
-        change<l>(s, pull, anchors);
+        update_layer<l>(s, pull, anchors);
         backward_all<l - 1>(s, pull, anchors);
     }
 }
 
-// Inner layers and biases between a flat row and shared memory.
-template <int l> __device__ void fetch(float *s, const float *w) {
+// Copy inner layers and biases from a flat row to shared memory, and back.
+template <int l> __device__ void load_inner(float *s, const float *w) {
     if constexpr (l < LAYERS) {
-        constexpr int I = Width<l>::n, O = Width<l + 1>::n, OP = Width<l + 1>::wide;
+        constexpr int I = Width<l>::n, O = Width<l + 1>::n, OP = Width<l + 1>::padded;
         if constexpr (l > 0) {
-            for (int at = threadIdx.x; at < Width<l>::wide * OP; at += THREADS) {
+            for (int at = threadIdx.x; at < Width<l>::padded * OP; at += THREADS) {
                 const int i = at / OP, o = at % OP;
-                s[inner_at(l) + at] = i < I && o < O ? w[weight_at(l) + o * I + i] : 0.f;
+                s[inner_offset(l) + at] = i < I && o < O ? w[weight_offset(l) + o * I + i] : 0.f;
             }
         }
         for (int o = threadIdx.x; o < OP; o += THREADS)
-            s[inner_bias_at(l) + o] = o < O ? w[bias_at(l) + o] : 0.f;
-        fetch<l + 1>(s, w);
+            s[inner_bias_offset(l) + o] = o < O ? w[bias_offset(l) + o] : 0.f;
+        load_inner<l + 1>(s, w);
     }
 }
 
-template <int l> __device__ void bring(const float *s, float *w) {
+template <int l> __device__ void store_inner(const float *s, float *w) {
     if constexpr (l < LAYERS) {
-        constexpr int I = Width<l>::n, O = Width<l + 1>::n, OP = Width<l + 1>::wide;
+        constexpr int I = Width<l>::n, O = Width<l + 1>::n, OP = Width<l + 1>::padded;
         if constexpr (l > 0) {
             for (int at = threadIdx.x; at < I * O; at += THREADS)
-                w[weight_at(l) + at] = s[inner_at(l) + at % I * OP + at / I];
+                w[weight_offset(l) + at] = s[inner_offset(l) + at % I * OP + at / I];
         }
-        for (int o = threadIdx.x; o < O; o += THREADS) w[bias_at(l) + o] = s[inner_bias_at(l) + o];
-        bring<l + 1>(s, w);
+        for (int o = threadIdx.x; o < O; o += THREADS) w[bias_offset(l) + o] = s[inner_bias_offset(l) + o];
+        store_inner<l + 1>(s, w);
     }
 }

@@ -1,48 +1,48 @@
-// What the scores of a batch ask of the layer below them.
+// The derivative of the loss by the scores of a batch.
 
-// softmax(scores) − the one-hot vector of the label, times the row's weight and −lr: what is added to
-// parameters is linear in it.
+// softmax(scores) − the one-hot vector of the label, times the row's weight and −lr, since updates are linear in
+// this derivative.
 __device__ void loss_slope(float *s, const float *weight, const int *label, float lr) {
-    constexpr int K = Width<LAYERS>::n, KP = Width<LAYERS>::wide;
-    const float *z = s + out_at(LAYERS);
-    float *d = s + slope_at(LAYERS);
-    constexpr int EACH = (KP + 31) / 32;  // outputs of a lane
+    constexpr int K = Width<LAYERS>::n, KP = Width<LAYERS>::padded;
+    const float *z = s + out_offset(LAYERS);
+    float *d = s + slope_offset(LAYERS);
+    constexpr int OUTPUTS_PER_LANE = (KP + 31) / 32;
     const int tid = thread(), lane = tid % 32;
 #pragma unroll
     for (int turn = 0; turn < (B + WARPS - 1) / WARPS; ++turn) {
-        const int own = tid / 32 + turn * WARPS, b = own < B ? own : B - 1;
-        float most = -3.402823466e38f, sum = 0, e[EACH];
+        const int row = tid / 32 + turn * WARPS, b = row < B ? row : B - 1;
+        float largest = -3.402823466e38f, sum = 0, e[OUTPUTS_PER_LANE];
 #pragma unroll
-        for (int k = 0; k < EACH; ++k) {
+        for (int k = 0; k < OUTPUTS_PER_LANE; ++k) {
             e[k] = lane + 32 * k < K ? z[b * KP + lane + 32 * k] : -3.402823466e38f;
-            most = fmaxf(most, e[k]);
+            largest = fmaxf(largest, e[k]);
         }
 #pragma unroll
-        for (int off = 16; off; off /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, off));
+        for (int off = 16; off; off /= 2) largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, off));
 #pragma unroll
-        for (int k = 0; k < EACH; ++k) {
-            e[k] = lane + 32 * k < K ? expf(e[k] - most) : 0.f;
+        for (int k = 0; k < OUTPUTS_PER_LANE; ++k) {
+            e[k] = lane + 32 * k < K ? expf(e[k] - largest) : 0.f;
             sum += e[k];
         }
 #pragma unroll
         for (int off = 16; off; off /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, off);
         const float scale = -lr * weight[b];
 #pragma unroll
-        for (int k = 0; k < EACH; ++k) {
+        for (int k = 0; k < OUTPUTS_PER_LANE; ++k) {
             const int at = lane + 32 * k;
-            if (at < KP && own < B) d[b * KP + at] = at < K ? scale * (e[k] / sum - (at == label[b] ? 1.f : 0.f)) : 0.f;
+            if (at < KP && row < B) d[b * KP + at] = at < K ? scale * (e[k] / sum - (at == label[b] ? 1.f : 0.f)) : 0.f;
         }
     }
 }
 
 #if ASCENT
-// Dual coordinate ascent: instead of a slope, what each row of a batch in turn, for every label, changes its dual
-// variable by.
+// Dual coordinate ascent: rows of a batch change their dual variables in turn, one per label; these changes take
+// the place of the derivative.
 static_assert(LAYERS == 1 && H <= 32, "for linear models of few labels");
 
-// Products of a batch's rows with each other.
+// Inner products of the rows of a batch with each other.
 __device__ void products(float *s, float *x) {
-    constexpr int HALF = (B + 1) / 2, ITEMS = HALF * (HALF + 1) / 2, KS = lanes_each(ITEMS);
+    constexpr int HALF = (B + 1) / 2, ITEMS = HALF * (HALF + 1) / 2, KS = lanes_per_sum(ITEMS);
     const int tid = thread(), ks = tid % KS;
     for (int first = 0; first < ITEMS; first += THREADS / KS) {
         const int item = first + tid / KS;
@@ -54,7 +54,7 @@ __device__ void products(float *s, float *x) {
         for (int at = 4 * ks; at < DP; at += 4 * KS) {
             float4 v[4];
 #pragma unroll
-            for (int r = 0; r < 4; ++r) v[r] = four(x + rows[r] * DP + at);
+            for (int r = 0; r < 4; ++r) v[r] = as_float4(x + rows[r] * DP + at);
 #pragma unroll
             for (int r = 0; r < 4; ++r) sum[r / 2][r % 2] = dot(v[r / 2], v[2 + r % 2], sum[r / 2][r % 2]);
         }
@@ -69,8 +69,8 @@ __device__ void products(float *s, float *x) {
     }
 }
 
-// α, of which there is one for each of the client's rows and labels, is changed; the slope is what the model
-// changes by. `scale` is what a change of α adds to the model for each x, and only a share of the rows works.
+// Update α, with one value per row and label of the client, and write the change of the model as the derivative.
+// A change of α adds `scale` times x to the model. Only a `share` of the rows takes part.
 __device__ void ascend(
     float *s, const float *weight, const int *label, const int *number, float *alpha, float scale, float share) {
     const int tid = thread();
@@ -79,7 +79,7 @@ __device__ void ascend(
     if (tid >= H) return;
     int size = 0;
     for (int b = 0; b < B; ++b) size += weight[b] > 0;
-    const float todo = ceilf(share * size);
+    const float active_rows = ceilf(share * size);
     float z[B], old[B];
 #pragma unroll
     for (int b = 0; b < B; ++b) {
@@ -88,15 +88,15 @@ __device__ void ascend(
     }
 #pragma unroll
     for (int b = 0; b < B; ++b) {
-        float moved = 0;
-        if (b < todo) {
+        float change = 0;
+        if (b < active_rows) {
             const float y = label[b] == tid ? 1.f : -1.f;
-            moved = best(ASCENT, old[b], z[b], y, (s[LATER + b * B + b] + 1) * scale) - old[b];
-            alpha[number[b] * H + tid] = old[b] + moved;
+            change = best_dual(ASCENT, old[b], z[b], y, (s[LATER + b * B + b] + 1) * scale) - old[b];
+            alpha[number[b] * H + tid] = old[b] + change;
         }
 #pragma unroll
-        for (int r = b + 1; r < B; ++r) z[r] = fmaf((s[LATER + r * B + b] + 1) * scale, moved, z[r]);
-        s[SLOPE1 + b * HP + tid] = scale * moved;
+        for (int r = b + 1; r < B; ++r) z[r] = fmaf((s[LATER + r * B + b] + 1) * scale, change, z[r]);
+        s[SLOPE1 + b * HP + tid] = scale * change;
     }
 }
 #endif
