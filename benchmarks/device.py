@@ -46,7 +46,7 @@ def images(rows: int, shape: tuple[int, ...], clients: int, labels: int = 10) ->
         str(k): (rng.integers(0, 256, (int(n), *shape), dtype=np.uint8), rng.integers(0, labels, int(n)))
         for k, n in enumerate(counts)
     }
-    return fl.Federation.from_arrays(made, labels=labels).scaled("pooled")
+    return fl.Federation.from_arrays(made, labels=labels).standardize("pooled")
 
 
 def round_of(federation: fl.Federation, model: fl.models.Architecture, rounds: int) -> Callable[[str], float]:

@@ -38,7 +38,7 @@ def federation(clients: int) -> fl.Federation:
     train = ClientRows(store, row, y, torch.full((clients,), ROWS))
     test = ClientRows(store, row[:0], y[:0], none)
     names = tuple(str(k) for k in range(clients))
-    return fl.Federation(names, train, test, tuple(str(k) for k in range(LABELS))).scaled("pooled")
+    return fl.Federation(names, train, test, tuple(str(k) for k in range(LABELS))).standardize("pooled")
 
 
 def graph(clients: tuple[str, ...]) -> fl.Graph:

@@ -102,7 +102,7 @@ def digits() -> fl.Federation:
     for k in range(100):
         n = int(rng.integers(150, 778))
         made[str(k)] = rng.integers(0, 256, (n, 28, 28), dtype=np.uint8), rng.integers(0, 10, n)
-    return fl.Federation.from_arrays(made, test_share=0.0, labels=10).scaled("pooled")
+    return fl.Federation.from_arrays(made, test_share=0.0, labels=10).standardize("pooled")
 
 
 WORKLOADS = [

@@ -65,7 +65,7 @@ def originals(tmp_path_factory, federation, graph):
     facts = Comparison("synthetic", [0], {"scaffold": [run.read_scores()]}).as_dict()
     facts |= {"command": "fedlap compare", "kept": {"scaffold": [run.name]}}
     files.write_file(root / "comparison" / "compare" / "comparison.json", json.dumps(facts).encode())
-    result = fl.fit(fl.FedU(graph), federation.scaled("client"), fl.models.mlp(3), rounds=1)
+    result = fl.fit(fl.FedU(graph), federation.standardize("client"), fl.models.mlp(3), rounds=1)
     result.personals.save(root / "models" / "all")
     result.personals.of_client("a").save(root / "models" / "a.safetensors")
     for form in ("csv", "parquet", "npz"):

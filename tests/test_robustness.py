@@ -66,7 +66,7 @@ def test_a_model_handed_out_is_the_user_s_own(federation, graph):
 def test_large_values_keep_their_digits():
     """Features are shifted before they are rounded."""
     arrays = {name: (x + 1e9, y) for name, (x, y) in random_arrays([30, 20]).items()}
-    federation = fl.Federation.from_arrays(arrays, test_share=0).scaled("pooled")
+    federation = fl.Federation.from_arrays(arrays, test_share=0).standardize("pooled")
     seen = federation.to_device(torch.device("cpu"), torch.float32).train.x
     assert seen.std(0, correction=0).sub(1).abs().max() < 1e-5
 
@@ -80,7 +80,7 @@ def test_a_bad_row_is_named_as_the_user_counts():
 
 def test_grey_images_are_one_channel():
     x = torch.randint(0, 255, (10, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    federation = fl.Federation.from_arrays({"a": (x, torch.arange(10) % 2)}, test_share=0).scaled("pooled")
+    federation = fl.Federation.from_arrays({"a": (x, torch.arange(10) % 2)}, test_share=0).standardize("pooled")
     assert federation.scale.shift.numel() == 1
 
 

@@ -243,7 +243,7 @@ def test_a_drawn_run_is_coloured_by_the_accuracy_that_it_states(graph, folder, m
         ("draw begun a.png --colour accuracy", "--colour accuracy: there are no models; pass a finished run"),
         ("draw --data digits a.png --colour accuracy", "--colour accuracy: there are no models"),
         ("draw real a.png --graph ring --colour label", "--colour label: a regression has no labels; use"),
-        ("draw --data synthetic --set data.clients=3000 a.png", "which makes no picture"),
+        ("draw --data synthetic --set data.clients=3000 a.png", "3,000 clients in a complete graph; draw a graph with fewer edges"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line(call, folder, monkeypatch, capsys, words, message):

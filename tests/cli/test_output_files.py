@@ -42,18 +42,24 @@ def place(call, tmp_path, monkeypatch):
         ("graph draw edges.csv hard.png", "edges.csv"),
         ("export run --client north --to run/models/models.safetensors", "run/models/models.safetensors"),
         ("show run --to run/link.csv", "run/rounds.jsonl"),
-        ("results results --to results/table/cell.json", "results/table/cell.json"),
     ],
 )
 def test_no_command_writes_over_what_it_reads(place, call, line, input_):
     Path("run/link.csv").hardlink_to("run/rounds.jsonl")
-    Path("results/table").mkdir(parents=True)
-    Path("results/table/cell.json").write_text("{}")
     before = Path(input_).read_bytes()
     code, _, err = call(*line.split(), out=False)
     assert code == 2
-    assert err.endswith(" is read by this command; name another file to write\n")
+    assert err.endswith(" is an input of this command; choose another output file\n")
     assert Path(input_).read_bytes() == before
+
+
+def test_results_are_pages_in_a_folder_and_never_over_what_is_read(place, call):
+    Path("results/table").mkdir(parents=True)
+    Path("results/table/cell.json").write_text("{}")
+    code, _, err = call("results", "results", "--to", "results/table/cell.json", out=False)
+    assert code == 2
+    assert err == "error: --to 'results/table/cell.json': expected a folder; pass one, such as docs/results\n"
+    assert Path("results/table/cell.json").read_text() == "{}"
 
 
 def test_what_a_command_wrote_before_is_written_again(place, call):
@@ -67,7 +73,7 @@ def test_only_plain_files_are_written(place, call, to):
     os.mkfifo("fifo")
     code, _, err = call("predict", "run", "rows.csv", "--client", "north", "--to", to, out=False)
     assert code == 2
-    assert err == f"error: {to!r} is not a plain file; name another file to write\n"
+    assert err == f"error: {to!r} is not a regular file; choose another output file\n"
 
 
 NAMELESS = """

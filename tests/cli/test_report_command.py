@@ -71,7 +71,7 @@ def test_a_comparison_becomes_a_page(call, compared):
 def test_compare_names_the_command(call, compared, tmp_path):
     code, out, _ = call(*COMPARED)  # it is there already
     assert code == 0
-    assert out.splitlines()[-1].endswith(f"; `fedlap report {compared}` makes a page")
+    assert out.splitlines()[-1].endswith(f"; `fedlap report {compared}` writes a page")
 
 
 def test_the_comparison_is_what_it_was(compared):
@@ -129,7 +129,7 @@ def test_a_run_that_went_on_keeps_its_numbers_but_not_its_clients(call, compared
     assert call("resume", str(run.folder), "--rounds", "6", out=False)[0] == 0
     code, out, err = call("report", str(compared), out=False)
     assert code == 0
-    assert "clients of fedavg are left out; its scores are of round" in " ".join(err.split())
+    assert "clients of fedavg are omitted; its scores are of round" in " ".join(err.split())
     assert load_results([compared]).comparison.runs["fedavg"][0][-1].round == 4
     assert 'data-name="fedavg"><h4>' not in page(out).read_text("utf-8")
 

@@ -77,8 +77,8 @@ def test_all_parts_of_a_federation_share_one_store():
     table = Table.of((torch.randn(60, 4, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 3))
     federation = from_table(table, Dirichlet(5))
     ways = [
-        federation, federation.scaled("client"), federation.pool_clients(), federation.reorder("42031"),
-        federation.scarce(), federation.scaled("pooled").scarce(cut_test=True).pool_clients(),
+        federation, federation.standardize("client"), federation.pool_clients(), federation.reorder("42031"),
+        federation.scarce(), federation.standardize("pooled").scarce(cut_test=True).pool_clients(),
     ]  # fmt: skip
     for made in ways:
         assert made.train.store is made.test.store is table.x
@@ -102,7 +102,7 @@ def test_features_stay_in_the_file_that_is_mapped(tmp_path, dtype, scale):
     values, y = rng.integers(0, 256, (60, 1, 4, 5)).astype(dtype), torch.from_numpy(rng.integers(0, 3, 60))
     x = mapped(tmp_path / "x.npy", values)
     on_disk, in_memory = (
-        from_table(Table(torch.from_numpy(own), y, ("a", "b", "c")), Iid(5)).scaled(scale)
+        from_table(Table(torch.from_numpy(own), y, ("a", "b", "c")), Iid(5)).standardize(scale)
         for own in (x, values.copy())
     )
     moved = on_disk.to_device(CPU, torch.float32)
@@ -123,7 +123,7 @@ def test_features_that_must_change_are_copied_once(tmp_path):
     values = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
     x = mapped(tmp_path / "x.npy", values)
     federation = from_table(Table(torch.from_numpy(x), torch.arange(40) % 2, ("a", "b")), Iid(4))
-    for other, dtype in ((federation, torch.float64), (federation.scaled("pooled"), torch.float32)):
+    for other, dtype in ((federation, torch.float64), (federation.standardize("pooled"), torch.float32)):
         resident = other.to_device(CPU, dtype)
         assert resident.train.store.dtype == dtype
         assert resident.train.store.data_ptr() != x.ctypes.data
@@ -164,13 +164,13 @@ def test_scale_is_numpys_mean_and_deviation_in_blocks_of_any_size(shape, dtype, 
     assert scale.shift.shape == scale.factor.shape == mean.shape
     assert np.allclose(scale.shift, mean, rtol=1e-10, atol=0)
     assert np.allclose(1 / scale.factor, std, rtol=1e-10, atol=0)
-    seen = federation.scaled(kind).to_device(CPU, torch.float64)
+    seen = federation.standardize(kind).to_device(CPU, torch.float64)
     for block in (1, 7, 100):
         monkeypatch.setattr(standardize, "VALUES_PER_BLOCK", block)
         again = Standardizer.of(kind, federation.train)
         assert np.allclose(again.shift, scale.shift, rtol=1e-12, atol=0)
         assert np.allclose(again.factor, scale.factor, rtol=1e-12, atol=0)
-        anew = federation.scaled(kind).to_device(CPU, torch.float64)
+        anew = federation.standardize(kind).to_device(CPU, torch.float64)
         assert np.allclose(anew.train.x, seen.train.x, atol=1e-10)
         assert np.allclose(anew.test.x, seen.test.x, atol=1e-10)
 

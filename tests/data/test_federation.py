@@ -165,7 +165,7 @@ X, Y = np.zeros((3, 2)), np.array([0, 1, 0])
         ((np.zeros((3, 4)), Y), r"client 'b' has real features \(4,\) and labels; expected real fea"),
         ((X.astype(np.uint8), Y), r"client 'b' has byte features \(2,\)"),
         ((X, Y.astype(float)), r"client 'b' has .* real targets \(1,\); expected .* labels, as client 'a'"),
-        ((X, np.zeros((3, 2), dtype=int)), r"client 'b' has .* labels of shape \(3, 2\); whole-number"),
+        ((X, np.zeros((3, 2), dtype=int)), r"client 'b' has .* labels of shape \(3, 2\); integer labels"),
         ((X * 1j, Y), "client 'b' has .*real numbers"),
         ((X.astype(str), Y), r"client 'b': features are text \('0\.0'\); turn them into numbers first"),
         ((X.astype(object), Y), "client 'b' needs .* as arrays of numbers"),

@@ -88,7 +88,7 @@ def test_folds_are_about_equally_large_however_small_clients_are():
 
 @pytest.mark.parametrize("scale", ["pooled", "client"])
 def test_features_are_scaled_by_the_rows_that_train(scale):
-    whole = fl.Federation.from_arrays(random_arrays([20, 11, 8]), labels=3).scaled(scale)
+    whole = fl.Federation.from_arrays(random_arrays([20, 11, 8]), labels=3).standardize(scale)
     fold = whole.fold(4, 2, 1)
     seen = fold.scale.standardize_rows(fold.train, torch.float64)
     groups = [seen] if scale == "pooled" else [seen[fold.train.locate_client(k)] for k in range(3)]

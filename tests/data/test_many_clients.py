@@ -90,7 +90,7 @@ def test_labels_are_taken_at_once_as_one_after_another(counts, clients, alpha, s
     mix = Dirichlet(clients, alpha)._draw_log_mixes(stream, left.double() / left.sum())
     together = partition._take_in_turn(sizes, mix, left)
     for size, own, taken in zip(sizes.tolist(), mix, together, strict=True):
-        assert torch.equal(partition._taken(size, own, left), taken)
+        assert torch.equal(partition._take_rows(size, own, left), taken)
         left = left - taken
     assert left.tolist() == [0] * len(left)
 
@@ -119,7 +119,7 @@ def test_many_clients_are_made_without_a_loop_over_them():
     federation = fl.Federation.from_table(table)
     assert len(federation.clients) == MANY
     assert sorted(torch.cat([federation.train.row, federation.test.row]).tolist()) == list(range(3 * MANY))
-    assert len(federation.scarce(cut_test=True).scaled("client").reorder(names).clients) == MANY
+    assert len(federation.scarce(cut_test=True).standardize("client").reorder(names).clients) == MANY
     assert len(federation.list_warnings()) == 2
     ring = fl.Graph.ring(names)
     assert ring.align(federation.clients).edges == MANY

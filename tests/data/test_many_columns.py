@@ -59,7 +59,7 @@ def test_repeated_names():
 
 def trained(scale, model):
     arrays = random_arrays([3 + place % 4 for place in range(CLIENTS)], 5, 3)
-    federation = fl.Federation.from_arrays(arrays, test_share=0, labels=3).scaled(scale)
+    federation = fl.Federation.from_arrays(arrays, test_share=0, labels=3).standardize(scale)
     result = fl.fit(fl.Local(lr=0.1), federation, model, rounds=2)
     return federation, result.personals
 
@@ -95,7 +95,7 @@ def test_blocks_of_clients_do_not_change_scores(monkeypatch):
 def test_pictures_are_bytes_or_not_by_client():
     random = np.random.default_rng(3)
     pictures = {name: (random.integers(0, 256, (6, 4, 4), np.uint8), np.array([0, 1] * 3)) for name in "ab"}
-    federation = fl.Federation.from_arrays(pictures, test_share=0, labels=2).scaled("pooled")
+    federation = fl.Federation.from_arrays(pictures, test_share=0, labels=2).standardize("pooled")
     personals = fl.fit(fl.Local(lr=0.1), federation, fl.models.linear(), rounds=2).personals
     x = torch.from_numpy(random.integers(0, 256, (4, 4, 4)).astype(float))
     x[3] += 0.5  # of the second client, whose rows are then no bytes
@@ -107,7 +107,7 @@ def test_pictures_are_bytes_or_not_by_client():
 @pytest.mark.parametrize(("number", "together"), [(7, 1), (2_000, 1), (4_500, 3)])
 def test_a_picture_of_many_clients_shows_means_and_says_so(monkeypatch, number, together):
     figures = []
-    monkeypatch.setattr(data_summary, "png", lambda figure: figures.append(figure) or b"")
+    monkeypatch.setattr(data_summary, "render_png", lambda figure: figures.append(figure) or b"")
     random = torch.Generator().manual_seed(0)
     train, test = torch.randint(1, 9, (2, number), generator=random)
     held = torch.stack([train, test], 1)
@@ -117,4 +117,4 @@ def test_a_picture_of_many_clients_shows_means_and_says_so(monkeypatch, number, 
     values = top.patches[0].get_data().values
     assert len(values) == -(-number // together)
     assert values[0] == train[:together].double().mean()
-    assert below.get_xlabel() == ("client" if together == 1 else "client (each column: the mean of 3)")
+    assert below.get_xlabel() == ("client" if together == 1 else "client (columns are means over 3 clients)")

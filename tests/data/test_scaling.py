@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 def test_pooled_scale_is_numpys():
     arrays = random_arrays([7, 9, 4])
     federation = from_arrays(arrays, 0.3)
-    scaled = federation.scaled("pooled").to_device(CPU, torch.float64)
+    scaled = federation.standardize("pooled").to_device(CPU, torch.float64)
     train = federation.train.x.numpy()
     mean, std = train.mean(0), train.std(0)
     assert np.allclose(scaled.train.x, (train - mean) / std, atol=1e-12)
@@ -28,7 +28,7 @@ def test_pooled_scale_is_numpys():
 
 def test_each_clients_scale_is_numpys():
     federation = from_arrays(random_arrays([7, 9, 4]), 0.3)
-    scaled = federation.scaled("client").to_device(CPU, torch.float64)
+    scaled = federation.standardize("client").to_device(CPU, torch.float64)
     for name in federation.clients:
         train, test = (of(part, federation, name)[0].numpy() for part in (federation.train, federation.test))
         mean, std = train.mean(0), train.std(0)
@@ -40,7 +40,7 @@ def test_each_clients_scale_is_numpys():
 def test_scales_come_from_training_rows_only(kind):
     arrays = random_arrays([7, 9, 4])
     scales = [
-        from_arrays(arrays, test={"b": (factor * arrays["b"][0], arrays["b"][1])}).scaled(kind).scale
+        from_arrays(arrays, test={"b": (factor * arrays["b"][0], arrays["b"][1])}).standardize(kind).scale
         for factor in (1, 1e6)
     ]
     assert torch.equal(scales[0].shift, scales[1].shift)
@@ -54,7 +54,7 @@ def test_a_constant_feature_is_only_shifted(kind, value):
     for x, _ in arrays.values():
         x[:, 1] = value
     test = {"a": (np.full((2, 4), value + 3.0), np.array([0, 1]))}
-    scaled = from_arrays(arrays, test=test).scaled(kind).to_device(CPU, torch.float64)
+    scaled = from_arrays(arrays, test=test).standardize(kind).to_device(CPU, torch.float64)
     assert scaled.train.x[:, 1].abs().max() == 0
     assert np.allclose(scaled.test.x[:, 1], 3, atol=1e-7)
     assert bool(scaled.train.x.isfinite().all())
@@ -71,7 +71,7 @@ def images(counts=(6, 3)):
 def test_images_are_scaled_by_channel():
     federation = from_arrays(images(), test_share=0)
     pixels = federation.train.x.numpy().astype(float)
-    pooled, each = federation.scaled("pooled").scale, federation.scaled("client").scale
+    pooled, each = federation.standardize("pooled").scale, federation.standardize("client").scale
     assert pooled.shift.shape == (1, 2, 1, 1)
     assert np.allclose(pooled.shift.flatten(), pixels.mean((0, 2, 3)))
     assert np.allclose(1 / pooled.factor.flatten(), pixels.std((0, 2, 3)))
@@ -81,7 +81,7 @@ def test_images_are_scaled_by_channel():
 
 
 def test_images_stay_bytes_until_they_are_used():
-    scaled = from_arrays(images(), test_share=0).scaled("client")
+    scaled = from_arrays(images(), test_share=0).standardize("client")
     resident = scaled.to_device(CPU, torch.float64)
     assert resident.train.x.dtype == torch.uint8
     seen = resident.scale.apply(resident.train.x[:6].unsqueeze(0), torch.tensor([0]), torch.float64)[0]
@@ -91,14 +91,14 @@ def test_images_stay_bytes_until_they_are_used():
 
 def test_byte_tables_are_scaled_by_feature():
     x = np.random.default_rng(0).integers(0, 256, (30, 3), dtype=np.uint8)
-    scale = from_arrays({"a": (x, np.arange(30) % 2)}, test_share=0).scaled("pooled").scale
+    scale = from_arrays({"a": (x, np.arange(30) % 2)}, test_share=0).standardize("pooled").scale
     assert np.allclose(scale.shift[0], x.mean(0))
     assert np.allclose(1 / scale.factor[0], x.std(0))
 
 
 def test_no_scale():
     federation = from_arrays(random_arrays([7, 9]), 0.3)
-    again = federation.scaled("pooled").scaled("none").to_device(CPU, torch.float64)
+    again = federation.standardize("pooled").standardize("none").to_device(CPU, torch.float64)
     assert torch.equal(again.train.x, federation.train.x)
     assert torch.equal(again.test.x, federation.test.x)
     single = federation.to_device(CPU, torch.float32)
@@ -109,7 +109,7 @@ def test_no_scale():
 @pytest.mark.parametrize("kind", ["none", "pooled", "client"])
 def test_pooled_rows_keep_their_values(kind):
     """Pooling and then taking the rows gives what each client would have seen."""
-    federation = from_arrays(random_arrays([7, 9, 4, 8]), 0.3).scaled(kind)
+    federation = from_arrays(random_arrays([7, 9, 4, 8]), 0.3).standardize(kind)
     pooled = federation.pool_clients().to_device(CPU, torch.float64)
     apart = federation.to_device(CPU, torch.float64)
     names = sorted(federation.clients, key=digest_name)
@@ -123,7 +123,7 @@ def test_pooled_rows_keep_their_values(kind):
 
 
 def test_pooled_images_keep_bytes_and_scale():
-    federation = from_arrays(images()).scaled("pooled")
+    federation = from_arrays(images()).standardize("pooled")
     pooled = federation.pool_clients()
     assert pooled.train.x.dtype == torch.uint8
     assert torch.equal(pooled.scale.shift, federation.scale.shift)
@@ -132,7 +132,7 @@ def test_pooled_images_keep_bytes_and_scale():
 @law
 @given(st.permutations("abcd"), st.sampled_from(["none", "pooled", "client"]))
 def test_reordering(order, kind):
-    federation = from_arrays(random_arrays([7, 9, 4, 8]), 0.3).scaled(kind)
+    federation = from_arrays(random_arrays([7, 9, 4, 8]), 0.3).standardize(kind)
     other = federation.reorder(order)
     assert other.clients == tuple(order)
     before, after = (f.to_device(CPU, torch.float64) for f in (federation, other))

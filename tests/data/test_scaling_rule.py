@@ -80,7 +80,7 @@ def test_every_maker_follows_the_rule(name):
         (make(scale="pooled"), "pooled"),
         (make(scale="client"), "client"),
     ):
-        wanted = plain.scaled(kind).scale
+        wanted = plain.standardize(kind).scale
         assert federation.scale.kind == kind
         assert torch.equal(federation.scale.shift, wanted.shift)
         assert torch.equal(federation.scale.factor, wanted.factor)

@@ -101,10 +101,10 @@ def test_who_is_scarce_is_fair():
 
 @pytest.mark.parametrize("kind", ["none", "pooled", "client"])
 def test_scale_is_made_of_what_is_left(kind):
-    federation = named_clients(14, 30, 22, 40).scaled(kind)
+    federation = named_clients(14, 30, 22, 40).standardize(kind)
     scarce = federation.scarce(0.5, 0.2, 1, cut_test=True)
     assert scarce.scale.kind == kind
-    again = scarce.scaled(kind).scale
+    again = scarce.standardize(kind).scale
     assert torch.equal(scarce.scale.shift, again.shift)
     assert torch.equal(scarce.scale.factor, again.factor)
     if kind == "pooled":

@@ -227,7 +227,7 @@ def test_a_description_takes_no_settings_of_training(setting, call):
     code, _, err = call("data", "describe", "digits", "--set", setting)
     assert code == 2
     assert err.count("\n") == 1
-    assert f"--set {setting}: only data, partition, scarce and seed matter here" in err
+    assert f"--set {setting}: data describe only uses data, partition, scarce and seed" in err
 
 
 def test_a_zip_file_of_something_else(call, tmp_path):

@@ -32,7 +32,7 @@ def test_every_form_of_the_same_rows_trains_the_same_models(form, held, rows, tm
 
     def trained(federation):
         method = fl.FedU(fl.Graph.ring(federation.clients), strength=0.1, lr=0.1, local_steps=3)
-        return fl.fit(method, federation.scaled("pooled"), fl.models.linear(), rounds=2, batch=4, seed=1)
+        return fl.fit(method, federation.standardize("pooled"), fl.models.linear(), rounds=2, batch=4, seed=1)
 
     assert torch.equal(trained(one).models, trained(other).models)
 

@@ -132,7 +132,7 @@ def test_data_are_described_in_words_numbers_and_a_picture(rows, words, wanted, 
     Path(answer["picture"]).unlink()
     code, out, err = call("data", "describe", *given, *words)
     assert (code, err) == (0, "")
-    assert f"clients   {answer['clients']:,}\n" in out
+    assert f"clients     {answer['clients']:,}\n" in out
     assert f"{answer['rows']:,}: {answer['train_rows']:,} for training" in out
     names = (
         ["real numbers"] if answer["labels"] is None else [f"{k}: {v:,}" for k, v in answer["labels"].items()]

@@ -29,12 +29,12 @@ def kept(out):
 def test_what_is_there_is_shown_and_what_is_missing_is_trained(command, call, tmp_path):
     words = (*command, "--rounds", "3")
     whole, said = numbers(call(*words))
-    assert "there already" not in said
+    assert "finished and loaded from" not in said
     folders = kept(tmp_path / "runs")
     before = {folder: files(folder) for folder in folders}
     shown, said = numbers(call(*words))
     assert shown == whole
-    assert f"{len(folders)} of {len(folders)} runs are there already" in said
+    assert f"{len(folders)} of {len(folders)} runs are finished and loaded from" in said
     assert "round 1/3" not in said
     assert {folder: files(folder) for folder in folders} == before
     lost = [folder for folder in folders if "scaffold" in folder.name] or folders
@@ -46,7 +46,7 @@ def test_what_is_there_is_shown_and_what_is_missing_is_trained(command, call, tm
         same(folder, copy)
     again, said = numbers(call(*words, "--again"))
     assert again == whole
-    assert "there already" not in said
+    assert "finished and loaded from" not in said
 
 
 def test_runs_of_a_comparison_are_those_of_run(run, call, tmp_path):
@@ -54,11 +54,11 @@ def test_runs_of_a_comparison_are_those_of_run(run, call, tmp_path):
     folder, _ = run("--rounds", "3", "--seed", "1")
     before = files(folder)
     _, said = numbers(call(*COMPARE, "--rounds", "3"))
-    assert "1 of 4 runs are there already" in said
+    assert "1 of 4 runs are finished and loaded from" in said
     assert files(folder) == before
     for algorithm in ("fedu", "scaffold"):
         _, said = run("--rounds", "3", "--seed", "1", "--algorithm", algorithm)
-        assert "this run is there already" in said
+        assert "this run is finished and loaded from" in said
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_together_interrupted_and_gone_on_with_is_as_unbroken(rounds, command, c
     ended, said = numbers(call(*words))
     assert ended == whole
     if rounds % 4:
-        assert f"runs go on from round {rounds % 4}" in said
+        assert f"runs resume from round {rounds % 4}" in said
     for folder in kept(tmp_path / "other"):
         same(tmp_path / "runs" / folder.name, folder)
 
@@ -101,7 +101,7 @@ def test_a_stack_goes_on_from_the_last_round_that_all_have(lost, call, tmp_path)
         shutil.rmtree(checkpoint(folders[place], 4))
     ended, said = numbers(call(*words, "4"))
     assert ended == whole
-    assert "3 of 3 runs go on from round 3" in said
+    assert "3 of 3 runs resume from round 3" in said
     for folder in kept(tmp_path / "other"):
         same(tmp_path / "runs" / folder.name, folder)
 

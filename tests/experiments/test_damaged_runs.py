@@ -56,9 +56,9 @@ def test_a_line_that_is_gone_is_missed(run, call):
     file = folder / "rounds.jsonl"
     lines = file.read_bytes().split(b"\n")
     file.write_bytes(b"\n".join(lines[1:]))
-    assert "no line for round 1" in refused(call(*RUN, "--rounds", "3"))
+    assert "no score of round 1" in refused(call(*RUN, "--rounds", "3"))
     file.write_bytes(b"\n".join(lines[:2]))  # the second is not written to its end
-    assert "no line for round 2" in refused(call(*RUN, "--rounds", "3"))
+    assert "no score of round 2" in refused(call(*RUN, "--rounds", "3"))
 
 
 @pytest.mark.parametrize("name", ["state.safetensors", "manifest.json"])
@@ -68,7 +68,7 @@ def test_the_checkpoint_before_a_damaged_one_is_used(name, run):
     damage(checkpoint(folder, 3) / name)
     _, said = run("--rounds", "5")
     assert "the checkpoint of round 3 is damaged" in said
-    assert "goes on from round 2" in said
+    assert "resumes from round 2" in said
     same(folder, unbroken)
 
 
@@ -80,7 +80,7 @@ def test_the_last_checkpoint_of_a_run_that_was_done_is_made_again(run):
     assert "is incomplete: manifest.json is missing" in said
     same(folder, unbroken)
     _, said = run("--rounds", "3")
-    assert "this run is there already" in said
+    assert "this run is finished and loaded from" in said
 
 
 def test_without_a_good_checkpoint_there_is_again(run, call):
@@ -181,7 +181,7 @@ def test_one_process_trains_a_run(run, call):
             (*COMPARE, "--rounds", "3"),
         ):
             assert f"another process is training {str(folder)!r}; wait until it has finished" in refused(call(*words))
-        assert "there already" in call(*RUN, "--rounds", "2")[2]  # what is only read needs no lock
+        assert "finished and loaded from" in call(*RUN, "--rounds", "2")[2]  # what is only read needs no lock
     assert files(folder) == before
     run("--rounds", "3")
 

@@ -49,11 +49,11 @@ def test_runs_that_are_past_the_round_shown_are_counted_and_kept_off_the_page(
     words = (command, *TINY, *COMMANDS[command])
     code, out, err = call(*words, "--rounds", "4", "--json")
     assert code == 0
-    assert "past the round" not in err
+    assert "trained further" not in err
     assert list(json.loads(out)["folder_rounds"].values()) == [[4], [4]]
     code, out, err = call(*words, "--rounds", "2", "--json")
     assert code == 0
-    assert "note: 2 of 2 runs are past the round that is shown, up to round 4;" in err
+    assert "note: 2 of 2 runs were trained further, up to round 4;" in err
     said = json.loads(out)
     assert list(said["folder_rounds"].values()) == [[4], [4]]
     code, _, err = call("report", said["folder"], out=False)

@@ -10,11 +10,11 @@ from run_folders import RUN, checkpoint, files, refused, rounds, running, same  
 
 def test_the_same_again_is_shown_and_nothing_is_trained(run, call):
     folder, said = run("--rounds", "3")
-    assert "there already" not in said
+    assert "finished and loaded from" not in said
     before = files(folder)
     again, said = run("--rounds", "3")
     assert again == folder
-    assert "note: this run is there already" in said
+    assert "note: this run is finished and loaded from" in said
     assert "--again" in said
     assert f"fedlap resume {folder} --rounds" in said
     assert "round 1/3" not in said
@@ -47,7 +47,7 @@ def test_more_rounds_go_on_exactly(words, run, tmp_path):
     folder, _ = run(*words, "--rounds", "3")
     again, said = run(*words, "--rounds", "5")
     assert again == folder
-    assert "goes on from round 3" in said
+    assert "resumes from round 3" in said
     same(folder, unbroken)
     (only,) = (tmp_path / "runs").iterdir()
     assert only == folder
@@ -70,7 +70,7 @@ def test_fewer_rounds_are_shown_where_they_were_scored(call, tmp_path):
     code, out, err = call(*words, "--rounds", "2")
     shown = json.loads(out)
     assert code == 0
-    assert "there already" in err
+    assert "finished and loaded from" in err
     assert shown["folder"] == long["folder"]
     assert {**shown["last"], "seconds": 0} == {**short["last"], "seconds": 0}
     why = refused(call(*words, "--rounds", "3"))
@@ -95,7 +95,7 @@ def test_runs_lists_them(run, call, tmp_path):
     code, out, _ = call("runs")
     assert code == 0
     assert [name in out for name in (done.name, half.name, "unfinished", "3/4", "2/2")] == [True] * 5
-    assert "there are no runs" in refused(call("runs", "--out", str(tmp_path / "none"), out=False))
+    assert "error: no runs in" in refused(call("runs", "--out", str(tmp_path / "none"), out=False))
 
 
 def test_show_and_resume_take_a_folder_or_a_name(run, call, tmp_path, monkeypatch):
@@ -107,7 +107,7 @@ def test_show_and_resume_take_a_folder_or_a_name(run, call, tmp_path, monkeypatc
         code, out, err = call("show", name)
         assert (code, err) == (0, "")
         assert str(folder) in out
-        assert "there already" in call("resume", name)[2]
+        assert "finished and loaded from" in call("resume", name)[2]
     assert files(folder) == before
     monkeypatch.chdir(folder.parent)
     assert call("show", folder.name, out=False)[0] == 0
@@ -129,7 +129,7 @@ def test_resume_goes_on_exactly(run, call):
     assert call("resume", str(folder), "--rounds", "5", "--save-rounds", "1")[0] == 0
     code, _, err = call("resume", str(folder), "--rounds", "6", "--save-rounds", "2")
     assert code == 0
-    assert "goes on from round 5" in err
+    assert "resumes from round 5" in err
     same(folder, unbroken)
     renamed = folder.rename(folder.with_name("mine"))
     assert "not named by its experiment" in refused(call("resume", str(renamed), "--rounds", "7"))
@@ -141,7 +141,7 @@ def test_an_unfinished_run_is_shown_as_far_as_it_is(run, call):
     shutil.rmtree(checkpoint(folder, 3))
     code, out, err = call("show", str(folder), "--json")
     assert code == 0
-    assert "not finished (saved at round 2)" in err
+    assert "not finished (checkpoint at round 2)" in err
     assert f"fedlap resume {folder}" in err
     assert json.loads(out)["last"]["round"] >= 2
     shutil.rmtree(folder / "checkpoint")

@@ -60,7 +60,7 @@ def test_other_data_in_the_same_file_are_another_run(run, call, tmp_path):
     own_files(path, 1e-9)
     second, said = run(command=words)
     assert first.name != second.name
-    assert "there already" not in said
+    assert "finished and loaded from" not in said
     own_files(path)
     assert run(command=words)[0] == first
     own_files(path, 1e-9)
@@ -81,8 +81,8 @@ def test_other_content_is_refused(run, call):
         assert f"content = {'0' * 32!r}" in why
         assert content in why
     before = files(folder)
-    assert "another experiment than its name says" in refused(call(*RUN, "--rounds", "2"))
-    assert "another experiment than its name says" in refused(call(*RUN, "--rounds", "2", "--again"))
+    assert "another experiment than its name states" in refused(call(*RUN, "--rounds", "2"))
+    assert "another experiment than its name states" in refused(call(*RUN, "--rounds", "2", "--again"))
     assert refused(call("resume", str(folder)))
     assert files(folder) == before
 
@@ -107,12 +107,12 @@ def test_a_file_makes_the_same_run_again(run, call, tmp_path):
     file.write_bytes((folder / "experiment.toml").read_bytes())
     code, _, err = call("run", str(file))
     assert code == 0
-    assert "there already" in err
+    assert "finished and loaded from" in err
     other, _ = run(command=("run", str(file), "--save-rounds", "1"), out="other")
     same(folder, other)
     longer, said = run("--rounds", "4", command=("run", str(file), "--save-rounds", "1"), out="other")
     assert longer == other
-    assert "goes on from round 3" in said
+    assert "resumes from round 3" in said
     changed, _ = run("--set", "algorithm.lr=0.5", command=("run", str(file)))
     assert changed != folder
     assert tomllib.loads((changed / "experiment.toml").read_text())["algorithm"]["lr"] == 0.5

@@ -48,7 +48,7 @@ def append(path):
 @pytest.mark.parametrize("change", [remove, truncate, empty, replace, move, link, append])
 @pytest.mark.parametrize("most", [32, 1], ids=["at once", "later"])
 def test_scores_are_restored(change, most, tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "MOST_OPEN", most)
+    monkeypatch.setattr(session, "MAX_OPEN_LOGS", most)
     unbroken = train(tmp_path / "other", tiny(6, seeds=(0, 1)))
     plan, said = ResumePlan.of(tmp_path / "runs", tiny(6, seeds=(0, 1))), []
     folders = [run.folder for run in plan.runs]

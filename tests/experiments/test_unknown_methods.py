@@ -83,7 +83,7 @@ def test_only_training_needs_the_method_and_says_so(own, call, monkeypatch):
     assert files(folder) == before
     monkeypatch.setitem(ALGORITHMS, name, {"mine": Mine, "linked": Linked}[name])
     code, _, err = call("resume", str(folder), "--rounds", "5")
-    assert (code, "goes on from round 3" in err) == (0, True)
+    assert (code, "resumes from round 3" in err) == (0, True)
     assert len(rounds(folder)) == 5
 
 

@@ -107,7 +107,7 @@ def test_label_shares():
 
 @pytest.mark.parametrize("scale", ["none", "pooled", "client"])
 def test_feature_means_are_of_what_models_see(scale):
-    federation = sized(30, 7, 50).scaled(scale)
+    federation = sized(30, 7, 50).standardize(scale)
     ready = federation.to_device(torch.device("cpu"), torch.float64)
     expected = np.stack([ready.train.client(k)[0].numpy().mean(0) for k in range(3)])
     assert compute_feature_means(federation) == pytest.approx(expected, abs=1e-12)

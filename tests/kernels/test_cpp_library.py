@@ -36,7 +36,7 @@ def made(features, outputs=3, kind="numbers", sizes=(9, 2, 13, 5, 21)):
         for k, n in enumerate(sizes)
     }
     federation = fl.Federation.from_arrays(arrays, labels=outputs, test_share=0.2, scale="none")
-    return federation.scaled("client") if kind == "bytes" else federation
+    return federation.standardize("client") if kind == "bytes" else federation
 
 
 def both(method, federation, model, monkeypatch, **schedule):

@@ -46,7 +46,7 @@ def made(kind):
         for k, n in enumerate(sizes)
     }
     federation = fl.Federation.from_arrays(arrays, labels=3, test_share=0.0, scale="none")
-    return federation.scaled("pooled") if kind == "bytes" else federation
+    return federation.standardize("pooled") if kind == "bytes" else federation
 
 
 @pytest.fixture(scope="module", params=["bytes", "numbers"])

@@ -34,7 +34,7 @@ def named(scale="pooled", real=False, seed=0):
     )
     rest = (frame.age - 50) / 12 + frame.dose / 4 + rng.normal(size=96)
     frame["outcome"] = rest if real else np.where(rest > 1, "ill", "well")
-    return fl.Federation.from_dataframe(frame, "site", "outcome").scaled(scale)
+    return fl.Federation.from_dataframe(frame, "site", "outcome").standardize(scale)
 
 
 def right(result, ask):
@@ -137,8 +137,8 @@ def test_a_frame_is_read_by_the_names_of_its_columns():
 @pytest.mark.parametrize(
     "change",
     [
-        lambda f: f.scaled("client"), lambda f: f.scarce(0.5, 0.5), lambda f: f.reorder(f.clients[::-1]),
-        lambda f: f.pool_clients(), lambda f: f.scaled("client").pool_clients(),
+        lambda f: f.standardize("client"), lambda f: f.scarce(0.5, 0.5), lambda f: f.reorder(f.clients[::-1]),
+        lambda f: f.pool_clients(), lambda f: f.standardize("client").pool_clients(),
         lambda f: f.to_device(torch.device("cpu"), torch.float32),
     ],
     ids=["scaled", "scarce", "reordered", "pooled", "pooled from scaled", "resident"],

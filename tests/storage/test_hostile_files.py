@@ -61,7 +61,7 @@ def progress():
 
 @pytest.fixture
 def models(tmp_path, federation, graph):
-    result = fl.fit(fl.FedU(graph), federation.scaled("client"), fl.models.mlp(3), rounds=1)
+    result = fl.fit(fl.FedU(graph), federation.standardize("client"), fl.models.mlp(3), rounds=1)
     result.personals.save(tmp_path / "models")
     result.personals.of_client("a").save(tmp_path / "a.safetensors")
     return tmp_path

@@ -48,7 +48,7 @@ def make_federation(kind="real", number=0):
         arrays[str(place)] = (x, draw.normal(size=rows) if kind == "targets" else draw.integers(0, 3, rows))
     labels = None if kind == "targets" else 3
     made = fl.Federation.from_arrays(arrays, labels=labels)
-    return made.scaled("client") if kind == "bytes" else made
+    return made.standardize("client") if kind == "bytes" else made
 
 
 def fit(federation=None, method=None, model=None, **schedule):

@@ -38,7 +38,7 @@ def draw_federation(draw):
         x = draw.integers(0, 256, shape).astype(np.uint8) if as_bytes else draw.normal(size=shape)
         arrays[f"c{place}"] = (x, draw.integers(0, labels, rows))
     made = fl.Federation.from_arrays(arrays, labels=labels, test_share=float(draw.choice([0, 0.3])))
-    return made.scaled(str(draw.choice(["client", "pooled"]))) if as_bytes else made
+    return made.standardize(str(draw.choice(["client", "pooled"]))) if as_bytes else made
 
 
 def fit_once(number):

@@ -136,7 +136,7 @@ def test_images_kept_on_the_host_are_brought_as_bytes(kind, dtype):
     federation = fl.data.load("digits", partition=fl.partition.Labels(8, 3))
     images = {c: ((16 * x).byte(), y) for c, (x, y) in zip(
         federation.clients, map(federation.train.client, range(8)), strict=True)}  # fmt: skip
-    made = fl.Federation.from_arrays(images, labels=10).scaled(kind)
+    made = fl.Federation.from_arrays(images, labels=10).standardize(kind)
     cpu, near, far = (
         fl.fit(fl.Local(), made, fl.models.linear(), rounds=5, sample=0.5, dtype=dtype, **where)
         for where in ({}, {"device": "cuda"}, {"device": "cuda", "keep": "host"})

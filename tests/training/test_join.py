@@ -19,7 +19,7 @@ def newcomer():
 def trained(federation, graph, strength=0.3, scale="none", method=fl.FedU, **how):
     made = method(graph, strength=strength, lr=0.1, local_steps=3)
     how = {"rounds": 5, "dtype": "float64", "seed": 2, **how}
-    return fl.fit(made, federation.scaled(scale), fl.models.linear(l2=0.01), **how)
+    return fl.fit(made, federation.standardize(scale), fl.models.linear(l2=0.01), **how)
 
 
 def softmax(scores):

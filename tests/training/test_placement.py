@@ -77,7 +77,7 @@ def test_steps_on_held_layers_are_steps_on_rows(model, wide, lent, each):
 )
 @every_model
 def test_together_and_apart(model, kind, scale, work):
-    federation = pictures(kind).scaled(scale)
+    federation = pictures(kind).standardize(scale)
     method = fl.FedU(fl.Graph.path(federation.clients), strength=0.05, lr=0.05, **work)
     together, apart = (
         fl.fit(method, federation, model, rounds=3, batch=4, dtype="float64", evaluate_every=0, engine=engine)
@@ -89,7 +89,7 @@ def test_together_and_apart(model, kind, scale, work):
 
 def test_rows_are_wide_where_they_are_read_often():
     """Features, a one, and zeros, in the order of training rows; images stay bytes."""
-    federation = pictures().reorder(["k3", "k1", "k0", "k4", "k2"]).scaled("client")
+    federation = pictures().reorder(["k3", "k1", "k0", "k4", "k2"]).standardize("client")
     some = clients(federation, fl.models.linear())
     assert some.prepare(MIN_WIDE_STEPS - 1).wide_rows is None
     wide = some.prepare(MIN_WIDE_STEPS).wide_rows
@@ -98,7 +98,7 @@ def test_rows_are_wide_where_they_are_read_often():
     assert (wide[:, 16] == 1).all()
     assert not wide[:, 17:].any()
     assert (
-        clients(pictures("bytes").scaled("pooled"), fl.models.linear()).prepare(MIN_WIDE_STEPS).wide_rows
+        clients(pictures("bytes").standardize("pooled"), fl.models.linear()).prepare(MIN_WIDE_STEPS).wide_rows
         is None
     )
     assert clients(federation, fl.models.cnn()).prepare(MIN_WIDE_STEPS).wide_rows is None

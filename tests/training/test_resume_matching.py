@@ -129,7 +129,7 @@ CHANGES = {
     "start": ("start differs from the start of the run", lambda a: {"start": torch.ones(15)}),
     "scale": (
         "the scaling differs from the scaling of the run",
-        lambda a: {"federation": a["federation"].scaled("pooled")},
+        lambda a: {"federation": a["federation"].standardize("pooled")},
     ),
     "features": (
         "the training rows of client 'b' differ from those of the run",

@@ -31,7 +31,7 @@ def clients(data):
 @pytest.mark.parametrize("block", [8_000_000, 400], ids=["one block", "several"])
 def test_scores_are_those_of_gathered_rows(kind, block, monkeypatch):
     monkeypatch.setattr("fedlap.training.placement.EVALUATION_BLOCK_VALUES", block)
-    data = federation(kind).scaled("pooled")  # which lays the rows of a client together
+    data = federation(kind).standardize("pooled")  # which lays the rows of a client together
     W = torch.randn(len(SIZES), clients(data).model.size, generator=torch.Generator().manual_seed(1)).double()
     called, score_spans = [], stored_scores.score_spans
     monkeypatch.setattr(
@@ -69,7 +69,7 @@ def test_rows_are_read_in_the_store_only_where_they_lie_together(monkeypatch):
 @pytest.mark.parametrize("scaled", ["none", "pooled"])
 def test_fit_on_scaled_and_plain_rows_is_scored_alike_by_both_engines(scaled, monkeypatch):
     monkeypatch.setattr(stored_scores, "MIN_VALUES_PER_CLIENT", 0)
-    data = federation("labels").scaled(scaled)
+    data = federation("labels").standardize(scaled)
     here, apart = (
         fl.fit(fl.Local(), data, fl.models.linear(), rounds=2, engine=engine, dtype="float64")
         for engine in ("stacked", "one_by_one")

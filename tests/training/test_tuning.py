@@ -46,7 +46,7 @@ def other_tests(federation, seed):
     train = {name: federation.train.client(k) for k, name in enumerate(names)}
     rng = np.random.default_rng(seed)
     x, y = 100 * rng.normal(size=(7, 4)), rng.integers(0, 3, 7)
-    return fl.Federation.from_arrays(train, test=dict.fromkeys(names, (x, y)), labels=3).scaled("pooled")
+    return fl.Federation.from_arrays(train, test=dict.fromkeys(names, (x, y)), labels=3).standardize("pooled")
 
 
 def test_test_rows_have_no_say(federation, graph):

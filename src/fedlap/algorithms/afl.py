@@ -13,9 +13,8 @@ from fedlap.errors import check_number
 from fedlap.models.model import Stack
 
 MixtureWeights = Float[Tensor, "everyone 1"]
-AFLServer = tuple[
-    GlobalModel, MixtureWeights, GlobalModel, Float[Tensor, ""]
-]  # w, λ, the sum of w over all rounds, the number of rounds
+# w, λ, the sum of w over all rounds, and the number of rounds
+AFLServer = tuple[GlobalModel, MixtureWeights, GlobalModel, Float[Tensor, ""]]
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,8 @@ from fedlap.models.model import Stack
 from fedlap.randomness import draws
 
 L2GDServer = tuple[GlobalModel, Int64[Tensor, ""]]  # the mean model, and the number of rounds so far
-L2GDBroadcast = tuple[
-    Stack | None, Bool[Tensor, "client 2"]
-]  # the mean or None; coins of this round and the next
+# The mean or None, and the coins of this round and the next.
+L2GDBroadcast = tuple[Stack | None, Bool[Tensor, "client 2"]]
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,8 @@ EPSILON = 1e-6  # ε of a learned Ω
 
 MochaBroadcast = tuple[Stack, ClientScalars, ClientScalars]  # w_k, σ′q_k, and the share of rows to use
 VertexMatrix = Float64[Tensor, "vertex vertex"]
-MochaServer = tuple[
-    VertexModels, VertexMatrix, Float64[Tensor, ""], Float[Tensor, ""]
-]  # V, A⁻¹, σ′ and the rounds so far
+# V, A⁻¹, σ′ and the number of rounds so far
+MochaServer = tuple[VertexModels, VertexMatrix, Float64[Tensor, ""], Float[Tensor, ""]]
 
 
 @dataclass(frozen=True)

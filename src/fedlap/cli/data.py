@@ -53,7 +53,7 @@ def data_get_command(
             raise InputError(f"data {name!r} needs no download; choose from {', '.join(known)}")
         if name not in known:
             raise unknown_name_error("data set to download", name, known)
-        arrays = known[name].arrays()
+        arrays = known[name].load_arrays()
         console.print_result(f"{name}: ready, {len(arrays['y']):,} rows")
 
 

@@ -127,7 +127,7 @@ def score_predictions(
     scores: Float[Tensor, "row output"], rows: PredictionRows, metadata: ModelMetadata
 ) -> dict[str, Any]:
     """Return accuracy and mean loss over the rows whose true label or value is known."""
-    known, y = rows.known(metadata.labels, metadata.outputs)
+    known, y = rows.parse_truth(metadata.labels, metadata.outputs)
     if not len(y):
         return {"known": 0}
     y = y if metadata.labels is not None else y.to(scores.dtype)

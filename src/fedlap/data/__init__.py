@@ -158,7 +158,7 @@ def load_with_graph(
             if setting not in (fields := ("share_of_clients", "keep", "cut_test")):
                 raise unknown_name_error("setting of scarce", setting, fields, field=setting)
         federation = federation.scarce(**scarce, seed=seed)
-    return federation.scaled(source.scale if scale is None else scale), graph
+    return federation.standardize(source.scale if scale is None else scale), graph
 
 
 __all__ = [

@@ -72,7 +72,7 @@ class Federation:
         """
         return cls.from_table(
             table_from_arrays(arrays, test, _parse_labels(labels)), None, test_share, seed
-        ).scaled(scale)
+        ).standardize(scale)
 
     @classmethod
     def from_table(
@@ -80,7 +80,7 @@ class Federation:
     ) -> "Federation":
         """Split a table into clients: by the client of each row, or by `partition`.
 
-        Features are not scaled: call `scaled` at the end, since `scarce` may still remove rows.
+        Features are not scaled: call `standardize` at the end, since `scarce` may still remove rows.
         """
         if not isinstance(test_share, int | float) or not 0 <= test_share < 1:
             raise InputError(
@@ -118,7 +118,7 @@ class Federation:
         as in `from_arrays`: `scale` is "pooled", "client" or "none".
         """
         table = table_from_frame(frame, client, label, test=test, features=features, drop=drop, task=task)
-        federation = cls.from_table(table, partition, test_share, seed).scaled(scale)
+        federation = cls.from_table(table, partition, test_share, seed).standardize(scale)
         for warning in federation.list_warnings():
             warnings.warn(warning, DataWarning, stacklevel=2)
         return federation
@@ -140,7 +140,7 @@ class Federation:
         standardised by training rows, as in `from_arrays`: `scale` is "pooled", "client" or "none".
         """
         table = table_from_dataset(dataset, client, _parse_labels(labels))
-        return cls.from_table(table, None, test_share, seed).scaled(scale)
+        return cls.from_table(table, None, test_share, seed).standardize(scale)
 
     @classmethod
     def from_flower(
@@ -160,7 +160,7 @@ class Federation:
         training rows, as in `from_arrays`: `scale` is "pooled", "client" or "none".
         """
         table = table_from_partitioner(partitioner, features, label, _parse_labels(labels))
-        return cls.from_table(table, None, test_share, seed).scaled(scale)
+        return cls.from_table(table, None, test_share, seed).standardize(scale)
 
     @cached_property
     def digests(self) -> Int64[Tensor, "client"]:
@@ -182,7 +182,7 @@ class Federation:
         """Cross-entropy for classes, squared error for real targets."""
         return CrossEntropy() if self.labels is not None else SquaredError()
 
-    def scaled(self, kind: Scaling) -> "Federation":
+    def standardize(self, kind: Scaling) -> "Federation":
         """Return the federation with features standardised by constants from training rows only."""
         return replace(self, scale=Standardizer.of(kind, self.train))
 
@@ -235,7 +235,7 @@ class Federation:
         train = self._subsample(self.train, clients, keep, seed, 1)
         test = self._subsample(self.test, clients, keep, seed, 2) if cut_test else self.test
         federation = replace(self, train=train, test=test)
-        return federation.scaled(self.scale.kind)
+        return federation.standardize(self.scale.kind)
 
     def fold(self, number: int, held_out: int, seed: int = 0) -> "Federation":
         """Return the federation with one of `number` folds of its training rows as test rows.
@@ -262,7 +262,7 @@ class Federation:
             raise InputError(
                 f"fold {held_out} of {number} is empty; use fewer folds or more rows", scope="fold"
             )
-        return replace(self, train=self.train.select(~held), test=self.train.select(held)).scaled(
+        return replace(self, train=self.train.select(~held), test=self.train.select(held)).standardize(
             self.scale.kind
         )
 

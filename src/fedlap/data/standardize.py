@@ -77,7 +77,7 @@ class Standardizer:
             if constants.shape[:1] != (rows,) or not fits or not constants.is_floating_point():
                 raise InputError(
                     f"constants of scale {self.kind!r} are {describe_tensor(constants)} for "
-                    f"{clients} clients with features of shape {inputs}; use federation.scaled(...)",
+                    f"{clients} clients with features of shape {inputs}; use federation.standardize(...)",
                     scope="data",
                 )
 

@@ -56,9 +56,7 @@ def convert_pair(where: str, pair: ArrayPair) -> TensorPair:
     if y.is_floating_point():
         return x, y.reshape(len(y), math.prod(shapes[1][1:]))
     if len(shapes[1]) > 1:
-        raise InputError(
-            f"{_describe_shapes(where, shapes)}; whole-number labels need one entry for each row"
-        )
+        raise InputError(f"{_describe_shapes(where, shapes)}; integer labels need one entry per row")
     return x, y.long()
 
 
