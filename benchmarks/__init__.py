@@ -1,1 +1,1 @@
-"""Speed and scale, each against something that a user would otherwise run."""
+"""Benchmarks of speed and scale, each against a system that a user would otherwise run."""

@@ -1,8 +1,8 @@
-"""CPU seconds of each command that shows or uses a whole federation, by the number of its clients.
+"""Measure the CPU seconds of each command that uses a whole federation, by its number of clients.
 
 Every client has 4 rows of 10 features and two neighbours on a ring; a run of two rounds is trained first.
-Each command is a process of its own with one thread, its start included; time that other processes take on a
-busy machine does not count. The wide file has 10 clients.
+Each command runs in a separate process with one thread, and its start counts; the time of other processes on
+a busy machine does not. The wide file has 10 clients.
 
     python -m benchmarks.commands [--clients 1000,10000,100000] [--only report,nearest] [--state before]
 
@@ -30,18 +30,18 @@ MOST_SECONDS, LIMIT = 10.0, 600  # the aim, and when a command is stopped
 HERE = Path(__file__).parent
 WIDE_FILE = "wide"
 
-# What each line of the table runs; {data}, {run} and {out} are filled in.
-OWN = ["--client", "client", "--label", "label"]
+# The command of each table row; {data}, {run} and {out} are filled in.
+COLUMNS = ["--client", "client", "--label", "label"]
 COMMANDS = {
     "report": ["report", "{run}", "--out", "{out}/page"],
     "draw": ["graph", "draw", "{run}", "{out}/graph.png"],
     "predict": ["predict", "{run}", "{data}", "--by", "client", "--to", "{out}/answers.csv"],
     "nearest": [
-        *("graph", "make", "{out}/near.npz", "--data", "{data}", *OWN),
+        *("graph", "make", "{out}/near.npz", "--data", "{data}", *COLUMNS),
         *("--graph", "nearest", "--set", "graph.by=means"),
     ],
-    "describe": ["data", "describe", "{data}", *OWN, "--out", "{out}"],
-    WIDE_FILE: ["data", "describe", "{data}", *OWN, "--out", "{out}"],
+    "describe": ["data", "describe", "{data}", *COLUMNS, "--out", "{out}"],
+    WIDE_FILE: ["data", "describe", "{data}", *COLUMNS, "--out", "{out}"],
 }
 TITLES = {
     "report": "`report`",
@@ -56,7 +56,7 @@ Times = dict[str, dict[str, float | None]]  # seconds by command and number of c
 
 
 def write_data(path: Path, clients: int, features: int) -> None:
-    """Write a CSV file in which a client's features lie around its own centre."""
+    """Write a CSV file in which every client's features lie around a centre of its own."""
     random = np.random.default_rng(0)
     x = random.normal(size=(clients, 1, features)) + random.normal(size=(clients, ROWS, features))
     frame = pandas.DataFrame(x.reshape(-1, features).round(5), columns=[f"f{k}" for k in range(features)])
@@ -65,9 +65,9 @@ def write_data(path: Path, clients: int, features: int) -> None:
     frame.to_csv(path, index=False)
 
 
-def run_command(given: list[str]) -> float | None:
+def run_command(arguments: list[str]) -> float | None:
     """Return the CPU seconds that a command takes, or None where it is stopped at the limit."""
-    command = [sys.executable, "-m", "fedlap.cli", *given]
+    command = [sys.executable, "-m", "fedlap.cli", *arguments]
     process = subprocess.Popen(
         command,
         stdout=subprocess.DEVNULL,
@@ -84,16 +84,16 @@ def run_command(given: list[str]) -> float | None:
 
 
 def train(folder: Path, data: Path) -> Path:
-    """Train the run that the commands are about; return its folder."""
+    """Train the run that the commands read; return its folder."""
     ring = ["--graph", "ring", "--rounds", "2", "--threads", "1"]
-    run_command(["run", "--data", str(data), *OWN, *ring, "--out", str(folder / "runs")])
+    run_command(["run", "--data", str(data), *COLUMNS, *ring, "--out", str(folder / "runs")])
     return next(path.parent for path in (folder / "runs").rglob("experiment.toml"))
 
 
 def measure(clients: int, names: list[str]) -> dict[str, float | None]:
-    """Seconds of each command with this many clients."""
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
+    """Return the seconds of each command for this number of clients."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         wide = names == [WIDE_FILE]
         data = folder / "data.csv"
         write_data(data, clients, WIDE if wide else FEATURES)
@@ -102,13 +102,13 @@ def measure(clients: int, names: list[str]) -> dict[str, float | None]:
         seconds = {}
         for name in names:
             seconds[name] = run_command([part.format(**filled) for part in COMMANDS[name]])
-            told = "stopped" if seconds[name] is None else f"{seconds[name]:.1f} s"
-            print(f"{clients:>9,} clients  {name:10} {told}", flush=True)
+            outcome = "stopped" if seconds[name] is None else f"{seconds[name]:.1f} s"
+            print(f"{clients:>9,} clients  {name:10} {outcome}", flush=True)
     return seconds
 
 
 def table(states: dict[str, Times]) -> tuple[list[str], list[list[str]]]:
-    """Headers and rows: one column for each number of clients and state."""
+    """Return headers and rows, with one column per number of clients and state."""
     every = [times for state in states.values() for name, times in state.items() if name != WIDE_FILE]
     sizes = sorted({int(size) for times in every for size in times})
     columns = [(size, state) for size in sizes for state in ("before", "after")]
@@ -116,11 +116,11 @@ def table(states: dict[str, Times]) -> tuple[list[str], list[list[str]]]:
     rows = []
     for name, title in TITLES.items():
         # The wide file has its number of features in the title; its times stand with the largest federation.
-        own = {"before": {}, "after": {}}
+        cells = {"before": {}, "after": {}}
         for state, times in states.items():
-            given = times.get(name, {})
-            own[state] = {str(sizes[-1]): s for s in given.values()} if name == WIDE_FILE else given
-        rows.append([title, *(_cell(own[state], str(size)) for size, state in columns)])
+            seconds = times.get(name, {})
+            cells[state] = {str(sizes[-1]): s for s in seconds.values()} if name == WIDE_FILE else seconds
+        rows.append([title, *(_cell(cells[state], str(size)) for size, state in columns)])
     return headers, rows
 
 

@@ -1,8 +1,9 @@
-"""Steps of gradient descent of the convolutional network, in several ways of convolving, interleaved.
+"""Compare convolution backends by gradient steps of the convolutional network, interleaved.
 
-Each way takes the same steps of a stack of clients from the same start: forward, backward, update. On a GPU
-also as a recorded CUDA graph, which is how rounds run there, and with a list of where the time goes. Needs
-PyTorch and jaxtyping alone. Exits with 1 where a gradient is wrong.
+Every backend takes the same steps for a stack of clients from the same start: forward, backward, update. On a
+GPU the steps also run as a captured CUDA graph, as rounds do there, and the time per kernel is listed. Needs
+only PyTorch and jaxtyping. Exits with 1 if a gradient is wrong.
+
 
     python benchmarks/convolutions.py [--device cuda] [--clients 20 --batch 20 --image 3,32,32] [--repeats 7]
 """
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-# The package without its `__init__`, which wants more libraries than a bare machine has.
+# Import the package without its `__init__`, which needs more libraries than a bare machine has.
 sys.modules["fedlap"] = types.ModuleType("fedlap")
 sys.modules["fedlap"].__path__ = [str(Path(__file__).resolve().parent.parent / "src" / "fedlap")]
 
@@ -41,7 +42,7 @@ from fedlap.models.model import InPlaceWeights, ScoreGradient  # noqa: E402
 from fedlap.models.parameters import view_parameters  # noqa: E402
 
 LABELS, LR, STEPS = 10, 0.001, 5
-EVALUATED = 100  # rows of each client that are scored
+EVALUATED = 100  # scored rows per client
 WRONG = 1e-10  # in float64, relative to the gradient; its root in float32
 
 
@@ -52,7 +53,7 @@ class Grouped(cnn.ConvolutionalNetwork):
     layout: torch.memory_format = torch.contiguous_format
 
     def scores(self, W: Tensor, x: Tensor) -> Tensor:
-        """What the network says of each sample."""
+        """Return the scores of every sample."""
         tensors, (clients, batch) = view_parameters(W, self.shapes), x.shape[:2]
         h = x.reshape(clients, batch, *self.image).transpose(0, 1).flatten(1, 2)
         h = h.contiguous(memory_format=self.layout)
@@ -64,36 +65,36 @@ class Grouped(cnn.ConvolutionalNetwork):
         return self._score(W, apply_full_layer(tensors[4], tensors[5], features)).mT
 
     def gradient(self, W: Tensor, x: Tensor, slope: ScoreGradient) -> Tensor:
-        """By autograd."""
+        """Return the gradient by autograd."""
         return autograd.gradient(self.scores, W, x, slope)
 
     def prepare_weights(
         self, W: Tensor, steps: int = 1, buffers: BufferFactory | None = None, padded: bool = False
     ) -> InPlaceWeights:
-        """As it is, with gradients by autograd."""
+        """Return weights that are updated in place, with gradients by autograd."""
         return InPlaceWeights(partial(autograd.descend, self.scores), W)
 
 
 @dataclass(frozen=True)
 class ByHand(cnn.ConvolutionalNetwork):
-    """The network as it is, convolving in a way of choice."""
+    """The network of the library with a chosen convolution backend."""
 
-    way: ConvolutionBackend = DirectConvolution()  # noqa: RUF009 (it holds nothing)
+    backend: ConvolutionBackend = DirectConvolution()  # noqa: RUF009 (it holds nothing)
 
     def _choose_hidden_layers(self, W: Tensor, into: Tensor) -> HiddenLayers:
-        return ChunkedLayers(self.way, self.image, self.shapes)
+        return ChunkedLayers(self.backend, self.image, self.shapes)
 
 
 def networks(image: tuple[int, int, int]) -> dict[str, cnn.ConvolutionalNetwork]:
-    """The ways, by name."""
+    """Return the compared networks by name."""
     return {
         "grouped, autograd": Grouped(image, LABELS),
         "grouped channels last, autograd": Grouped(image, LABELS, torch.channels_last),
-        "conv2d a client": ByHand(image, LABELS, DirectConvolution()),
+        "conv2d per client": ByHand(image, LABELS, DirectConvolution()),
         "windows": ByHand(image, LABELS, UnfoldedConvolution()),
         "tiles": ByHand(image, LABELS, TiledConvolution()),
         "windows, then tiles": ByHand(image, LABELS, BatchedConvolution()),
-        "as it is": cnn.ConvolutionalNetwork(image, LABELS),  # on a GPU, by kernels
+        "library default": cnn.ConvolutionalNetwork(image, LABELS),  # on a GPU, by kernels
     }
 
 
@@ -107,7 +108,7 @@ class Problem:
 
     @staticmethod
     def of(options: argparse.Namespace) -> "Problem":
-        """Normal images, labels at random."""
+        """Draw normal images and random labels."""
         g = torch.Generator().manual_seed(0)
         network = cnn.ConvolutionalNetwork(options.image, LABELS)
         noise = torch.randn(options.clients, network.size, generator=g)
@@ -116,13 +117,13 @@ class Problem:
         for _ in range(STEPS):
             x, y = torch.randn(*shape, *options.image, generator=g), torch.randint(LABELS, shape, generator=g)
             weight = torch.full(shape, 1 / options.batch)
-            batches.append(Batch(*(each.to(options.device) for each in (x, y, weight))))
+            batches.append(Batch(*(tensor.to(options.device) for tensor in (x, y, weight))))
         rows = torch.randn(options.clients, EVALUATED, *options.image, generator=g)
         return Problem(W.to(options.device), batches, rows.to(options.device))
 
 
-def waited(function: Callable[[], object], device: str) -> float:
-    """Seconds until the device has done it."""
+def time_call(function: Callable[[], object], device: str) -> float:
+    """Return the seconds until the device has finished the call."""
     began = time.perf_counter()
     function()
     if device == "cuda":
@@ -131,7 +132,7 @@ def waited(function: Callable[[], object], device: str) -> float:
 
 
 def peak_of(function: Callable[[], object], device: str) -> float:
-    """Megabytes it takes on top of what is there."""
+    """Return the peak megabytes that the call allocates."""
     gc.collect()
     if device == "cuda":
         torch.cuda.synchronize()
@@ -139,8 +140,8 @@ def peak_of(function: Callable[[], object], device: str) -> float:
         before = torch.cuda.memory_allocated()
         function()
         return (torch.cuda.max_memory_allocated() - before) / 1e6
-    ctypes.CDLL(None).malloc_trim(0)  # what was freed goes back, or it would be taken unseen
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark back to where it is now
+    ctypes.CDLL(None).malloc_trim(0)  # return freed memory, which would be reused without being counted
+    Path("/proc/self/clear_refs").write_text("5")  # reset the high-water mark
     before = _kilobytes("VmRSS")
     function()
     return (_kilobytes("VmHWM") - before) / 1e3
@@ -152,7 +153,7 @@ def _kilobytes(field: str) -> int:
 
 
 def steps_of(network: cnn.ConvolutionalNetwork, problem: Problem, W: Tensor) -> Callable[[], None]:
-    """All steps, in place."""
+    """Return a function that takes all steps in place."""
     model = Model(network, CrossEntropy())
 
     def run() -> None:
@@ -162,8 +163,8 @@ def steps_of(network: cnn.ConvolutionalNetwork, problem: Problem, W: Tensor) -> 
     return run
 
 
-def recorded(run: Callable[[], None]) -> Callable[[], None]:
-    """The same as a CUDA graph."""
+def capture(run: Callable[[], None]) -> Callable[[], None]:
+    """Return the replay of a function captured as a CUDA graph."""
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     with torch.cuda.graph(graph):
@@ -172,19 +173,19 @@ def recorded(run: Callable[[], None]) -> Callable[[], None]:
 
 
 def errors_of(network: cnn.ConvolutionalNetwork, problem: Problem) -> tuple[float, float]:
-    """How far the first gradient is from autograd's in float64, relative to it, in float64 and float32.
+    """Relative distance of the first gradient from autograd's in float64, computed in float64 and float32.
 
-    In float32 the maximum of a window may be another one where two are as good as equal: 1e-3 is not wrong.
+    In float32 the maximum of a window may differ where two values are nearly equal: 1e-3 is not wrong.
     """
     first, model = problem.batches[0], Model(network, CrossEntropy())
     exact, W = Batch(first.x.double(), first.y, first.weight.double()), problem.W.double()
     expected = Model(Grouped(network.image, LABELS), CrossEntropy()).gradient(W, exact)
     pair = model.gradient(W, exact), model.gradient(problem.W, first)
-    return tuple(float((each - expected).norm() / expected.norm()) for each in pair)
+    return tuple(float((gradient - expected).norm() / expected.norm()) for gradient in pair)
 
 
 def measure(options: argparse.Namespace) -> tuple[list[list[str]], bool]:
-    """A row of the table for each way, and whether all gradients are right."""
+    """Return one table row per backend, and whether all gradients are right."""
     problem, runs, rows, right = Problem.of(options), {}, {}, True
     for name, network in networks(options.image).items():
         if options.only and not any(word in name for word in options.only.split(";")):
@@ -199,15 +200,15 @@ def measure(options: argparse.Namespace) -> tuple[list[list[str]], bool]:
         runs[name, "steps"] = run
         if options.device == "cuda":
             try:
-                runs[name, "graph"] = recorded(run)
+                runs[name, "graph"] = capture(run)
             except RuntimeError as failure:
-                print(f"{name} cannot be recorded: {failure}", file=sys.stderr)
+                print(f"{name} cannot be captured: {failure}", file=sys.stderr)
         runs[name, "scores"] = torch.no_grad()(lambda n=network, W=W: n.scores(W, problem.rows))
         runs[name, "scores"]()
     seconds: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
     for _ in range(options.repeats):
         for key, run in runs.items():
-            seconds[key].append(waited(run, options.device))
+            seconds[key].append(time_call(run, options.device))
     for name, row in rows.items():
         for kind in ("steps", "graph", "scores"):
             times = seconds.get((name, kind))
@@ -216,7 +217,7 @@ def measure(options: argparse.Namespace) -> tuple[list[list[str]], bool]:
 
 
 def profile(options: argparse.Namespace, name: str) -> None:
-    """Where the time of one way goes on a GPU, kernel by kernel."""
+    """Print the GPU time of one backend per kernel."""
     problem = Problem.of(options)
     run = steps_of(networks(options.image)[name], problem, problem.W)
     run()
@@ -232,7 +233,7 @@ def profile(options: argparse.Namespace, name: str) -> None:
 
 
 def show(table: list[list[str]], head: list[str]) -> None:
-    """With rich where it is installed."""
+    """Print the table, with rich where it is installed."""
     try:
         from rich.console import Console
         from rich.table import Table
@@ -240,23 +241,23 @@ def show(table: list[list[str]], head: list[str]) -> None:
         for row in [head, *table]:
             print(f"{row[0]:34}" + "".join(f"{cell:>19}" for cell in row[1:]))
         return
-    made = Table(*head)
+    grid = Table(*head)
     for row in table:
-        made.add_row(*row)
-    Console(width=130).print(made)
+        grid.add_row(*row)
+    Console(width=130).print(grid)
 
 
 def main() -> int:
-    """Measure every way and print one table."""
+    """Measure every backend and print one table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--batch", type=int, default=20)
     parser.add_argument("--image", type=lambda text: tuple(map(int, text.split(","))), default=(3, 32, 32))
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--only", default="", help="ways whose name has one of these words, parted by ;")
-    parser.add_argument("--profile", default="as it is")
-    parser.add_argument("--kernels", type=int, default=16, help="how many to list of each way, on a GPU")
+    parser.add_argument("--only", default="", help="words in backend names (separated by ;)")
+    parser.add_argument("--profile", default="library default")
+    parser.add_argument("--kernels", type=int, default=16, help="kernels to list per backend")
     options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
@@ -270,12 +271,12 @@ def main() -> int:
         f"float32; {place}, torch {torch.__version__}, median of {options.repeats}"
     )
     head = [
-        "way",
-        "in float64",
-        "in float32",
+        "backend",
+        "error, float64",
+        "error, float32",
         "peak MB",
         "steps, ms",
-        "as a graph, ms",
+        "steps as a CUDA graph, ms",
         f"scores of {EVALUATED}, ms",
     ]
     show(table, head)

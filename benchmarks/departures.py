@@ -1,8 +1,8 @@
-"""What two habits of the paper's published code change, against what its text says (see DEPARTURES.md).
+"""Measure two departures of the paper's published code from its text (see docs/departures.md).
 
-Sequential mixing: clients are mixed one after another, each reading those already mixed, instead of all at
-once from the old values. Random graph: weights drawn anew (normal values brought into [0, 1]) instead of
-equal ones, scaled to the same ρ. Prints test accuracy, mean ± std over seeds, and the paired difference.
+Sequential mixing: clients are mixed one after another, and each reads the models mixed before it, instead of
+all at once from the old values. Random graph: random weights (normal values scaled into [0, 1]) instead of
+equal weights, at the same ρ. Prints test accuracy, mean ± std over seeds, and the paired difference.
 
     python benchmarks/departures.py [--seeds 10]
 """
@@ -23,7 +23,7 @@ from fedlap.models import Model
 
 @dataclass(frozen=True)
 class SequentialFedU:
-    """FedU, except that each client reads the models of those mixed before it."""
+    """FedU, except that each client reads the models mixed before it."""
 
     simultaneous: fl.FedU
 
@@ -31,11 +31,11 @@ class SequentialFedU:
         return getattr(self.simultaneous, name)
 
     def bind(self, federation: fl.Federation, model: Model) -> "SequentialFedU":
-        """The same in the federation's order of clients."""
+        """Bind FedU to the federation's order of clients."""
         return SequentialFedU(self.simultaneous.bind(federation, model))
 
     def merge(self, W: Tensor, ids: Tensor, ups: Tensor) -> RowUpdate:
-        """One client after another, in the order of the federation."""
+        """Mix one client after another, in the order of the federation."""
         mixed = W.index_copy(0, ids, ups)
         a = torch.from_numpy(self.simultaneous.graph.weights.matrix().toarray()).to(W)
         for k in ids.sort().values.tolist():
@@ -45,7 +45,7 @@ class SequentialFedU:
 
 
 def random_graph(clients: tuple[str, ...], seed: int) -> fl.Graph:
-    """Symmetric normal values brought into [0, 1], scaled to the ρ of the complete graph with weight 1."""
+    """Return symmetric normal weights in [0, 1], scaled to the ρ of the complete graph with weight 1."""
     values = np.triu(np.random.default_rng(seed).normal(size=(len(clients),) * 2), 1)
     at = np.triu_indices(len(clients), 1)
     values[at] = (values[at] - values[at].min()) / (values[at].max() - values[at].min())
@@ -68,19 +68,19 @@ def main() -> None:
     cases: dict[str, list[tuple[float, float]]] = {}
     for seed in seeds:
         digits = fl.data.load("digits", seed=seed)
-        made = fl.data.synthetic(seed=seed)
+        generated = fl.data.synthetic(seed=seed)
         equal = fl.FedU(fl.Graph.complete(digits.clients), strength=0.01)
-        known = fl.FedU(made.graph, strength=0.3)
+        known = fl.FedU(generated.graph, strength=0.3)
         drawn = fl.FedU(random_graph(digits.clients, seed), strength=0.01)
         pairs = {
             "sequential mixing, digits, complete graph": (equal, SequentialFedU(equal), digits),
-            "sequential mixing, synthetic, known graph": (known, SequentialFedU(known), made.federation),
+            "sequential mixing, synthetic, known graph": (known, SequentialFedU(known), generated.federation),
             "random graph, digits": (equal, drawn, digits),
         }
         for name, (ours, other, federation) in pairs.items():
             both = accuracy(ours, federation, seed), accuracy(other, federation, seed)
             cases.setdefault(name, []).append(both)
-    table = Table("departure", "the text, %", "the published habit, %", "paired difference ± s.e.")
+    table = Table("departure", "the text, %", "the published code, %", "paired difference ± s.e.")
     for name, values in cases.items():
         ours, other = np.array(values).T
         gap = other - ours

@@ -1,8 +1,9 @@
-"""Rounds on a GPU: what each workload takes, written with date and versions into RESULTS.md.
+"""Measure rounds on a GPU and write them with date and versions into RESULTS.md.
 
-Data are made, in the shape of the real sets: bytes of the same size, clients of about the same sizes. A time
-is that of a round once a recording is replayed: the difference between two scores of one run, evaluation left
-out, and the least of several, since launches are all that varies.
+Data are random bytes in the shape of the real sets, with clients of about the same sizes. A time is that of a
+round replayed as a CUDA graph: the difference between two scores of one run, without evaluation. The minimum
+of several runs is reported, since only launches vary.
+
 
     python -m benchmarks.device [--device cuda] [--repeats 3] [--results benchmarks/RESULTS.md]
 """
@@ -29,7 +30,7 @@ BATCH, LR = 20, 0.03
 
 @dataclass(frozen=True)
 class Row:
-    """A workload: what it measures, in what unit, and what it must reach."""
+    """A workload: its measurement, the unit, and the required and the target value."""
 
     name: str
     measure: Callable[[str], float]
@@ -39,20 +40,20 @@ class Row:
 
 
 def images(rows: int, shape: tuple[int, ...], clients: int, labels: int = 10) -> fl.Federation:
-    """Clients of unequal size with random pictures."""
+    """Return clients of unequal size with random images."""
     rng = np.random.default_rng(0)
     counts = np.maximum(rng.multinomial(rows, rng.dirichlet(np.full(clients, 20.0))), 2 * BATCH)
-    made = {
+    arrays = {
         str(k): (rng.integers(0, 256, (int(n), *shape), dtype=np.uint8), rng.integers(0, labels, int(n)))
         for k, n in enumerate(counts)
     }
-    return fl.Federation.from_arrays(made, labels=labels).standardize("pooled")
+    return fl.Federation.from_arrays(arrays, labels=labels).standardize("pooled")
 
 
 def round_of(federation: fl.Federation, model: fl.models.Architecture, rounds: int) -> Callable[[str], float]:
-    """Milliseconds of a round of FedU with 5 steps and all clients."""
+    """Return a function that measures the milliseconds of a FedU round with 5 steps and all clients."""
 
-    def measured(device: str) -> float:
+    def measure(device: str) -> float:
         method = fl.FedU(fl.Graph.complete(federation.clients), lr=LR)
         result = fl.fit(
             method, federation, model, rounds=2 * rounds, batch=BATCH, device=device, evaluate_every=rounds
@@ -60,13 +61,13 @@ def round_of(federation: fl.Federation, model: fl.models.Architecture, rounds: i
         first, second = (score.seconds for score in result.scores[-2:])
         return 1000 * (second - first) / rounds
 
-    return measured
+    return measure
 
 
 def sweep(federation: fl.Federation, seeds: int, strengths: list[float]) -> Callable[[str], float]:
-    """Seconds for all seeds and strengths as one stack, 200 rounds of 5 steps and evaluation at the end."""
+    """Return a function that measures the seconds of 200 rounds for all seeds and strengths as one stack."""
 
-    def measured(device: str) -> float:
+    def measure(device: str) -> float:
         graph, model = fl.Graph.complete(federation.clients), fl.models.linear()
         trials = [
             Job(fl.FedU(graph, strength, LR), federation, model, seed)
@@ -78,11 +79,11 @@ def sweep(federation: fl.Federation, seeds: int, strengths: list[float]) -> Call
         fit_all(trials, schedule)
         return time.perf_counter() - began
 
-    return measured
+    return measure
 
 
 def rows() -> list[Row]:
-    """All workloads."""
+    """Return all workloads."""
     mnist, cifar = images(61_866, (28, 28), 100), images(54_572, (3, 32, 32), 20)
     logistic, mlp, cnn = fl.models.linear(), fl.models.mlp((100, 100)), fl.models.cnn()
     strengths = [0.0, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2]
@@ -95,12 +96,13 @@ def rows() -> list[Row]:
             sweep(mnist, 10, strengths), "s", 5, 1,
         ),
         Row(
-            "1,000 of 100,000 clients a round against 1,000 of 1,000, sparse graph, kept on the device",
-            lambda device: scale.measured(device, "device", 7)[2], "×", scale.MUST, scale.AIM,
+            "1,000 of 100,000 clients per round vs. 1,000 of 1,000, sparse graph, "
+            "data and models on the device",
+            lambda device: scale.measure_rounds(device, "device", 7)[2], "×", scale.MUST, scale.AIM,
         ),
         Row(
-            "the same, data and models kept on the host",
-            lambda device: scale.measured(device, "host", 3)[2], "×", scale.MUST, scale.AIM,
+            "the same workload, data and models on the host",
+            lambda device: scale.measure_rounds(device, "host", 3)[2], "×", scale.MUST, scale.AIM,
         ),
     ]  # fmt: skip
 
@@ -111,21 +113,21 @@ def main() -> int:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--results", type=Path)
-    parser.add_argument("--only", type=int, help="one workload, by its number from 0")
+    parser.add_argument("--only", type=int, help="index of the only workload to run")
     options = parser.parse_args()
     cells, missed = [], False
     for row in rows() if options.only is None else rows()[options.only :][:1]:
         torch.cuda.reset_peak_memory_stats()
         took = min(row.measure(options.device) for _ in range(options.repeats))
         missed |= took > row.must
-        verdict = "aim met" if took <= row.aim else "met" if took <= row.must else "MISSED"
+        verdict = "target met" if took <= row.aim else "met" if took <= row.must else "MISSED"
         memory = f"{torch.cuda.max_memory_allocated() / 1e9:.2f}"
         cells.append([row.name, f"{took:.3g} {row.unit}", f"{row.must:g}", f"{row.aim:g}", memory, verdict])
         print(" | ".join(cells[-1]), flush=True)
-        if options.results:  # row by row, so that what is measured stays
+        if options.results:  # written row by row, so that an interrupted benchmark keeps its finished rows
             name = torch.cuda.get_device_name()
-            about = f"one {name}, float32; the least of {options.repeats}; by benchmarks/device.py"
-            headers = ["a round of", "ours", "must", "aim", "peak GB", ""]
+            about = f"one {name}, float32; minimum of {options.repeats}; `python -m benchmarks.device`"
+            headers = ["workload", "fedlap", "required", "target", "peak GB", ""]
             write_section(options.results, name, about, headers, cells)
     return int(missed)
 

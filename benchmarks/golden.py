@@ -304,7 +304,7 @@ def count_bytes(score: Any) -> list[int]:
 
 
 def digest_results(results: Sequence[fl.Result]) -> dict[str, Any]:
-    """Digests of every part of these results, all runs of a stack together."""
+    """Digest every part of the results, all runs of a stack together."""
     return {
         "models": digest_state([result.models for result in results]),
         "server": digest_state([result.server for result in results]),
@@ -345,7 +345,7 @@ def load_adapter(path: Path) -> Callable[..., list[fl.Result]]:
 
 
 def describe_environment(device: str) -> dict[str, Any]:
-    """Everything besides fedlap that numbers may depend on, and where fedlap was imported from."""
+    """Everything except fedlap that numbers may depend on, and the path of the imported fedlap."""
     processor = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
@@ -474,7 +474,7 @@ def check(given: argparse.Namespace) -> int:
 
 
 def find_adapter(tree: Path, folder: Path) -> Path:
-    """The adapter of a checkout, else its oldest version in the history, else the one beside this script."""
+    """The adapter of a checkout, else its oldest version in the history, else the one next to this script."""
     own = tree / "benchmarks" / STACKS
     if own.exists():
         return own

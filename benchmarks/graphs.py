@@ -1,8 +1,10 @@
-"""What graphs are worth on real data: given, learned or none, every method tuned on training rows alone.
+"""Compare known, learned and no graphs on real data, with every method tuned on training rows only.
 
-Every seed is another split. On each, every method's settings are chosen by five-fold cross-validation on its
-training rows (`fedlap.tune`); then it is trained on all of them and scored on the test rows once, after the
-last round. Differences are paired over seeds. A strength is given as ηρ, which means the same on every graph.
+Every seed is another split. The settings of a method are chosen per seed by five-fold cross-validation on the
+training rows (`fedlap.tune`); then the method trains on all of them and is scored on the test rows once,
+after the last round. Differences are paired over seeds. Strengths are reported as ηρ, which is comparable
+between graphs.
+
 
     python -m benchmarks.graphs [--seeds 10] [--device cpu] [--only synthetic,har,mnist] [--results FILE]
 """
@@ -29,34 +31,34 @@ Values = dict[str, list[float]]
 
 @dataclass(frozen=True)
 class Case:
-    """Data, how long they are trained on, rates and methods that are tried, and what is claimed of these."""
+    """A data set, its number of rounds, the rates and methods to try, and the claims about the methods."""
 
     name: str
     data: Callable[[int], tuple[fl.Federation, fl.Graph | None]]
     rounds: int
     rates: tuple[float, ...]
     methods: tuple[str, ...]
-    # This against that: better (0), no worse (None), or at most so many points below.
+    # First method against second: better (0), no worse (None), or at most this number of points below.
     claims: tuple[tuple[str, str, float | None], ...]
 
 
 def synthetic(seed: int) -> tuple[fl.Federation, fl.Graph | None]:
-    """Thirty clients in five clusters, with about 25 rows each."""
-    made = fl.data.synthetic(clients=30, clusters=5, rows=25, seed=seed)
-    return made.federation, made.graph
+    """Generate thirty clients in five clusters, with about 25 rows each."""
+    generated = fl.data.synthetic(clients=30, clusters=5, rows=25, seed=seed)
+    return generated.federation, generated.graph
 
 
 def activity(scale: str) -> Callable[[int], tuple[fl.Federation, None]]:
-    """Human Activity, half of the clients with a fifth of their training rows."""
+    """Return a loader of Human Activity, half of the clients with a fifth of their training rows."""
 
-    def loaded(seed: int) -> tuple[fl.Federation, None]:
+    def load(seed: int) -> tuple[fl.Federation, None]:
         return fl.data.load_with_graph("har", seed, scale=scale, scarce={})[0], None
 
-    return loaded
+    return load
 
 
 def pairs(seed: int) -> tuple[fl.Federation, None]:
-    """MNIST, two labels a client."""
+    """Load MNIST with two labels per client."""
     return fl.data.load("mnist", seed), None
 
 
@@ -92,7 +94,7 @@ CASES = {
         (("equal", "local", 0.0), ("equal", "fedavg", 0.0), ("learned", "equal", None)),
     ),
     "mnist": Case(
-        "MNIST, two labels a client",
+        "MNIST, two labels per client",
         pairs,
         30,
         (0.003, 0.01, 0.03),
@@ -103,7 +105,7 @@ CASES = {
 
 
 def method(name: str, federation: fl.Federation, known: fl.Graph | None, seed: int) -> Any:
-    """A method before it is tuned."""
+    """Return a method before tuning."""
     if name in ("local", "fedavg"):
         return {"local": fl.Local, "fedavg": fl.FedAvg}[name](local_epochs=EPOCHS)
     if name == "true":
@@ -113,8 +115,8 @@ def method(name: str, federation: fl.Federation, known: fl.Graph | None, seed: i
     return (fl.FedULearned if name == "learned" else fl.FedU)(graph, strength=0.0, local_epochs=EPOCHS)
 
 
-def chosen(name: str, case: Case, seed: int, device: str) -> tuple[float, str]:
-    """The accuracy of a method on test rows, mean over clients, and the settings it was tuned to."""
+def tune_and_score(name: str, case: Case, seed: int, device: str) -> tuple[float, str]:
+    """Return a tuned method's test accuracy in %, mean over clients, and its settings."""
     federation, known = case.data(seed)
     begin, model = method(name, federation, known, seed), fl.models.linear()
     vary = {"lr": list(case.rates)}
@@ -131,22 +133,22 @@ def chosen(name: str, case: Case, seed: int, device: str) -> tuple[float, str]:
 
 
 def rows_of(case: Case, seeds: int, device: str) -> list[list[str]]:
-    """A line for each method and claim."""
+    """Return one row per method and claim."""
     scores: Values = {}
     lines = []
     for name in case.methods:
-        began, told = time.perf_counter(), []
+        began, settings = time.perf_counter(), []
         for seed in range(seeds):
-            score, words = chosen(name, case, seed, device)
+            score, words = tune_and_score(name, case, seed, device)
             scores.setdefault(name, []).append(score)
-            told.append(words)
-        usual = statistics.mode(told)
+            settings.append(words)
+        usual = statistics.mode(settings)
         mean, std = statistics.fmean(scores[name]), statistics.pstdev(scores[name])
         lines.append(
             [
                 name,
                 f"{mean:.2f} ± {std:.2f}",
-                f"{usual} ({told.count(usual)} of {seeds})",
+                f"{usual} ({settings.count(usual)} of {seeds})",
                 " ",
                 f"{time.perf_counter() - began:.0f} s",
             ]
@@ -170,23 +172,23 @@ def rows_of(case: Case, seeds: int, device: str) -> list[list[str]]:
 
 
 def main() -> int:
-    """Print and, with --results, write."""
+    """Measure, print and, with --results, write the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--only", default=",".join(CASES))
     parser.add_argument("--results", type=Path)
-    given = parser.parse_args()
-    for name in given.only.split(","):
-        lines = rows_of(CASES[name], given.seeds, given.device)
-        if given.results:
+    options = parser.parse_args()
+    for name in options.only.split(","):
+        lines = rows_of(CASES[name], options.seeds, options.device)
+        if options.results:
             about = (
-                f"{given.seeds} seeds, each method tuned on every seed's training rows by 5 folds, logistic "
-                f"models, {EPOCHS} epochs a round, all clients, {given.device}; accuracy %, mean over "
-                "clients, ± std over seeds; by benchmarks/graphs.py"
+                f"{options.seeds} seeds, each method tuned on every seed's training rows by 5 folds, "
+                f"logistic models, {EPOCHS} epochs per round, all clients, {options.device}; accuracy %, "
+                "mean over clients, ± std over seeds; `python -m benchmarks.graphs`"
             )
-            headers = ("graph or method", "accuracy, or difference", "most often tuned to", "", "")
-            write_section(given.results, f"graphs: {CASES[name].name}", about, headers, lines)
+            headers = ("graph or method", "accuracy, or difference", "most frequent settings", "", "")
+            write_section(options.results, f"graphs: {CASES[name].name}", about, headers, lines)
     return 0
 
 

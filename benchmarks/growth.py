@@ -1,4 +1,4 @@
-"""How the cost of a round grows: with clients, with parameters, with samples and with edges, as one picture.
+"""Plot the time of a round against the number of clients, parameters, samples and edges.
 
 python -m benchmarks.growth [growth.png]
 """
@@ -18,15 +18,15 @@ REPEATS, ROUNDS, LABELS = 5, 3, 10
 
 
 def seconds(clients: int = 100, features: int = 200, steps: int = 5, degree: int = 6) -> float:
-    """The median time of a round of FedU."""
+    """Return the median seconds of a round of FedU."""
     rng = np.random.default_rng(0)
-    made = {
+    arrays = {
         str(k): (rng.normal(size=(40, features)).astype(np.float32), rng.integers(0, LABELS, 40))
         for k in range(clients)
     }
-    federation = fl.Federation.from_arrays(made, test_share=0.0, labels=LABELS, scale="none")
-    own, steps_away = np.arange(clients), np.arange(1, degree // 2 + 1)
-    begin, end = np.repeat(own, len(steps_away)), (own[:, None] + steps_away).ravel() % clients
+    federation = fl.Federation.from_arrays(arrays, test_share=0.0, labels=LABELS, scale="none")
+    index, steps_away = np.arange(clients), np.arange(1, degree // 2 + 1)
+    begin, end = np.repeat(index, len(steps_away)), (index[:, None] + steps_away).ravel() % clients
     half = coo_array((np.ones(len(begin)), (begin, end)), shape=(clients, clients))
     graph = fl.Graph.from_matrix((half + half.T).tocsr(), federation.clients)
     method = fl.FedU(graph, strength=1e-4, local_steps=steps)
@@ -39,13 +39,13 @@ def seconds(clients: int = 100, features: int = 200, steps: int = 5, degree: int
 
 AXES: dict[str, tuple[list[int], Callable[[int], float]]] = {
     "clients": ([10, 30, 100, 300, 1000], lambda n: seconds(clients=n)),
-    "parameters of a model": ([20, 60, 200, 600, 2000], lambda n: seconds(features=n)),
-    "samples of a client in a round": ([1, 3, 10, 30, 100], lambda n: seconds(steps=n)),
+    "parameters per model": ([20, 60, 200, 600, 2000], lambda n: seconds(features=n)),
+    "samples per client and round": ([1, 3, 10, 30, 100], lambda n: seconds(steps=n)),
     "edges of 2,500 clients": ([2, 6, 20, 60, 200], lambda n: seconds(2_500, 50, 1, n)),
 }
 UNIT = {
-    "parameters of a model": LABELS,
-    "samples of a client in a round": 20,
+    "parameters per model": LABELS,
+    "samples per client and round": 20,
     "edges of 2,500 clients": 1_250,
 }
 
@@ -69,13 +69,13 @@ def draw(path: Path, console: Console) -> None:
         axis.set_title(f"power {slope:.2f} at the end")
         axis.set_xlabel(name)
         axis.grid(alpha=0.3, which="both")
-    axes[0].set_ylabel("a round, ms")
+    axes[0].set_ylabel("ms/round")
     figure.suptitle(
         "FedU, logistic: 100 clients, 2,010 parameters, 5 steps of 20 rows, 300 edges, unless varied"
     )
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
-    console.print(f"drawn in {path}")
+    console.print(f"figure written to {path}")
 
 
 def main() -> int:

@@ -1,9 +1,10 @@
-"""What a graph of 100,000 clients with 10 neighbours each takes: seconds, and the memory of the process.
+"""Measure seconds and memory of a graph of 100,000 clients with 10 neighbours each.
 
-Each line is measured in a process of its own, whose peak memory includes Python, PyTorch and what was made
-before the clock began. The graph joins everybody to the 10 nearest of clients at random places; models are of
-1,000 parameters (0.4 GB in all); implicit mixing is of strength μ̃ηρ = 10. Exits with 1 where a line takes
-half a minute.
+Each row is measured in a separate process, whose peak memory includes Python, PyTorch and the inputs built
+before the clock starts. The graph connects every client to its 10 nearest clients at random positions; models
+have 1,000 parameters (0.4 GB in all); implicit mixing has strength μ̃ηρ = 10. Exits with 1 if a row takes half
+a minute.
+
 
     python -m benchmarks.large_graph [--threads 2] [--results benchmarks/RESULTS.md]
 """
@@ -32,23 +33,26 @@ from fedlap.graph.spectrum import compute_rho
 CLIENTS, NEIGHBOURS, PARAMS, EDGES = 100_000, 10, 1_000, 1_000_000
 COUPLING = 10.0  # μ̃ηρ of implicit mixing; explicit mixing takes 1
 MOST_SECONDS = 30.0
-HEADERS = ("100,000 clients", "edges", "seconds", "peak MB", "found")
+HEADERS = ("100,000 clients", "edges", "seconds", "peak MB", "result")
 
-Timed = Callable[[], str | fl.Graph]  # what is timed; it gives a number that was found, or a graph
+Timed = Callable[[], str | fl.Graph]  # the timed call; it returns a result as text, or a graph
 
 
 def places(folder: Path, columns: int = 2) -> tuple[fl.Federation, str]:
-    """Clients, and a file that says where they are."""
+    """Return clients, and a file with their positions."""
     clients, file = federation(CLIENTS), folder / "places.csv"
-    at = np.random.default_rng(0).uniform(size=(CLIENTS, columns)).tolist()
-    lines = [",".join([name, *map(str, own)]) for name, own in zip(clients.clients, at, strict=True)]
+    positions = np.random.default_rng(0).uniform(size=(CLIENTS, columns)).tolist()
+    lines = [
+        ",".join([name, *map(str, position)])
+        for name, position in zip(clients.clients, positions, strict=True)
+    ]
     header = ",".join(["client", *(f"axis {k}" for k in range(columns))])
     file.write_text("\n".join([header, *lines]), encoding="utf-8")
     return clients, str(file)
 
 
 def neighbours(folder: Path) -> fl.Graph:
-    """The graph that is measured."""
+    """Return the measured graph."""
     return nearest(*_by_places(folder), neighbours=NEIGHBOURS)
 
 
@@ -58,31 +62,31 @@ def _by_places(folder: Path) -> tuple[fl.Federation, str, str]:
 
 
 def nearest_by_places(folder: Path) -> Timed:
-    """Two columns of a file."""
-    given = _by_places(folder)
-    return lambda: nearest(*given, neighbours=NEIGHBOURS)
+    """Time the nearest neighbours by two columns of a file."""
+    arguments = _by_places(folder)
+    return lambda: nearest(*arguments, neighbours=NEIGHBOURS)
 
 
 def nearest_by_labels(_: Path) -> Timed:
-    """Ten shares of labels, of clients who all draw from the same ones: the hardest case for a tree."""
+    """Time the nearest neighbours by label shares of alike clients, the hardest case for a tree."""
     clients = federation(CLIENTS)
     return lambda: nearest(clients, "labels", neighbours=NEIGHBOURS)
 
 
 def small_world(_: Path) -> Timed:
-    """Of Watts and Strogatz."""
+    """Time a Watts–Strogatz graph."""
     names = federation(CLIENTS).clients
     return lambda: watts_strogatz(names, NEIGHBOURS)
 
 
 def rho(folder: Path) -> Timed:
-    """The largest eigenvalue of L."""
+    """Time the largest eigenvalue of L."""
     graph = neighbours(folder)
     return lambda: f"ρ = {compute_rho(graph.weights):.3f}"
 
 
 def lambda2(folder: Path) -> Timed:
-    """The second smallest."""
+    """Time the second smallest eigenvalue of L and the components."""
     graph = neighbours(folder)
     return lambda: f"λ₂ = {graph.lambda2:.2e}, {graph.components} component(s)"
 
@@ -102,26 +106,26 @@ def mixing_implicit(folder: Path) -> Timed:
 def _to_mix(folder: Path) -> tuple[fl.Graph, torch.Tensor]:
     graph = neighbours(folder)
     W = torch.randn(CLIENTS, PARAMS, generator=torch.Generator().manual_seed(0))
-    graph.mix_(W[:, :1].clone(), 1 / graph.rho)  # lists of neighbours are placed once, ρ is found once
+    graph.mix_(W[:, :1].clone(), 1 / graph.rho)  # the first call caches neighbour lists and ρ
     return graph, W
 
 
 def from_csv(folder: Path) -> Timed:
-    """A million edges with weights."""
-    return _loaded(folder / "edges.csv")
+    """Time reading a million weighted edges from CSV."""
+    return _time_reading(folder / "edges.csv")
 
 
 def from_npz(folder: Path) -> Timed:
-    """The same, as a sparse matrix and names."""
-    return _loaded(folder / "edges.npz")
+    """Time reading a million edges from a sparse matrix with names."""
+    return _time_reading(folder / "edges.npz")
 
 
 def from_mtx(folder: Path) -> Timed:
-    """The same, in the Matrix Market's format."""
-    return _loaded(folder / "edges.mtx")
+    """Time reading a million edges in the Matrix Market format."""
+    return _time_reading(folder / "edges.mtx")
 
 
-def _loaded(file: Path) -> Timed:
+def _time_reading(file: Path) -> Timed:
     names = federation(CLIENTS).clients
     graph = erdos_renyi(names, 2 * EDGES / (CLIENTS * (CLIENTS - 1)), weight=1 / 3)
     to_file(graph, file)
@@ -134,8 +138,8 @@ MEASURED: dict[str, Callable[[Path], Timed]] = {
     "watts-strogatz": small_world,
     "ρ": rho,
     "λ₂ and components": lambda2,
-    "one mixing of 1,000 parameters, explicit": mixing_explicit,
-    "one mixing of 1,000 parameters, implicit": mixing_implicit,
+    "one mixing step, 1,000 parameters, explicit": mixing_explicit,
+    "one mixing step, 1,000 parameters, implicit": mixing_implicit,
     "a million edges from .csv": from_csv,
     "a million edges from .npz": from_npz,
     "a million edges from .mtx": from_mtx,
@@ -144,24 +148,24 @@ MEASURED: dict[str, Callable[[Path], Timed]] = {
 
 @torch.no_grad()
 def measure(name: str) -> list[str]:
-    """One line's cells, in this process."""
+    """Measure one row in this process and return its cells."""
     with tempfile.TemporaryDirectory() as folder:
         timed = MEASURED[name](Path(folder))
         began = time.perf_counter()
-        made = timed()
+        output = timed()
         seconds = time.perf_counter() - began
     status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
-    edges, found = (f"{made.edges:,}", "") if isinstance(made, fl.Graph) else ("", made)
+    edges, found = (f"{output.edges:,}", "") if isinstance(output, fl.Graph) else ("", output)
     return [name, edges, f"{seconds:.2f}", f"{peak / 1000:.0f}", found]
 
 
 def main() -> int:
-    """Measure, print, and say whether anything takes too long."""
+    """Measure, print, and return 1 if a row takes too long."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--results", type=Path)
-    parser.add_argument("--only", choices=list(MEASURED), help="print this one as JSON")
+    parser.add_argument("--only", choices=list(MEASURED), help="measure only this row and print it as JSON")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.only:

@@ -1,7 +1,7 @@
-"""What the machine can do, measured in the same run: the least time that a round could take.
+"""Least time that a round needs on this machine, measured in the same process.
 
-A round needs at least its products, at the rate of one large product of matrices, and its bytes, at the rate
-of copying memory: every sample that is used is read once, and every client's model read and written once.
+A round needs at least its arithmetic, at the rate of one large matrix product, and its memory traffic, at the
+rate of a memory copy: every used sample is read once, and every client's model is read and written once.
 """
 
 import time
@@ -13,20 +13,20 @@ import torch
 
 import fedlap as fl
 
-SIZE = 1536  # of the matrices, 9.4 MB each
+SIZE = 1536  # rows and columns of the matrices, 9.4 MB each
 COPIED = 64_000_000  # float32 numbers, beyond any cache
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Rates of this machine with these threads."""
+    """Rates of this machine with the current number of threads."""
 
-    products: float  # floating-point operations a second
-    bytes: float  # read or written a second
+    products: float  # floating-point operations per second
+    bytes: float  # bytes read or written per second
 
     @staticmethod
-    def measured(repeats: int = 2) -> "Machine":
-        """The best of a few tries."""
+    def measure(repeats: int = 2) -> "Machine":
+        """Measure the rates; return the best of a few repeats."""
         a, b = torch.randn(SIZE, SIZE), torch.randn(SIZE, SIZE)
         one, other = torch.randn(COPIED), torch.empty(COPIED)
         product = min(_seconds(lambda: a @ b) for _ in range(repeats))
@@ -36,22 +36,22 @@ class Machine:
 
 @dataclass(frozen=True)
 class Least:
-    """What a round cannot do without."""
+    """Least work of a round."""
 
     products: float  # floating-point operations
     bytes: float
 
     def seconds(self, machine: Machine) -> tuple[float, str]:
-        """The least time, and what limits it."""
+        """Return the least time, and whether products or bytes limit it."""
         by_products, by_bytes = self.products / machine.products, self.bytes / machine.bytes
         return max((by_products, "products"), (by_bytes, "bytes"))
 
 
 def least(federation: fl.Federation, widths: tuple[int, ...], samples: int, value_bytes: int = 4) -> Least:
-    """Of a round on so many samples, with a dense network of these widths.
+    """Return the least work of a round on this number of samples, for a dense network with the given widths.
 
-    Forward and by weights, two operations each for every weight and sample; by what enters a layer, for all
-    but the first.
+    The forward pass and the gradient by weights take two operations each per weight and sample; so does the
+    gradient by inputs, in all layers but the first.
     """
     layers = [i * o for i, o in pairwise(widths)]
     operations = samples * (4 * sum(layers) + 2 * sum(layers[1:]))

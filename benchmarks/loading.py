@@ -1,7 +1,7 @@
-"""What it takes to load each of the paper's data sets once it is cached: seconds and memory.
+"""Measure seconds and memory to load each of the paper's data sets from the cache.
 
-Each set is loaded, cut into its clients, split and scaled in a process of its own. Peak memory includes
-Python and PyTorch themselves, shown as the first line. Exits with 1 where CIFAR-10 takes a gigabyte or five
+Each set is loaded, partitioned into clients, split and scaled in a separate process. Peak memory includes
+Python and PyTorch, which the first row shows alone. Exits with 1 if CIFAR-10 takes a gigabyte or five
 seconds.
 """
 
@@ -28,17 +28,17 @@ print(json.dumps([clients, seconds, peak / 1000]))
 """
 
 
-def measured(name: str) -> tuple[int, float, float]:
-    """Clients, seconds and megabytes of loading this set; of nothing, for no name."""
+def measure_loading(name: str) -> tuple[int, float, float]:
+    """Return clients, seconds and megabytes of loading this set; an empty name loads nothing."""
     command = [sys.executable, "-c", PROGRAM, name]
     clients, seconds, megabytes = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     return clients, seconds, megabytes
 
 
 def main() -> int:
-    """Print the table."""
+    """Measure, print the table, and return 1 if CIFAR-10 takes too much."""
     table = Table("data", "clients", "seconds", "peak MB")
-    table.add_row("(none)", "", "", f"{measured('')[2]:.0f}")
+    table.add_row("(none)", "", "", f"{measure_loading('')[2]:.0f}")
     within = True
     for name, source in SOURCES.items():
         if source.distribution is None:
@@ -48,7 +48,7 @@ def main() -> int:
         except InputError as error:
             print(error, file=sys.stderr)
             continue
-        clients, seconds, megabytes = measured(name)
+        clients, seconds, megabytes = measure_loading(name)
         table.add_row(name, str(clients), f"{seconds:.2f}", f"{megabytes:.0f}")
         within &= name != "cifar10" or (seconds < MOST_SECONDS and megabytes < MOST_MEGABYTES)
     Console().print(table)

@@ -1,4 +1,4 @@
-"""The ordinary way: a Python loop over clients, each with an `nn.Module` and an optimiser of its own."""
+"""The ordinary way: a Python loop over clients, with one `nn.Module` and one optimiser per client."""
 
 import time
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ BATCH, LR = 20, 0.03
 
 @dataclass
 class Ordinary:
-    """Every client's rows and module; with a shuffling DataLoader, as most code has it, or without."""
+    """Every client's rows and module, with a shuffling DataLoader, as in most code, or without."""
 
     loaders: list[DataLoader]
     modules: list[torch.nn.Module]
 
     @staticmethod
     def of(federation: fl.Federation, model: fl.models.Architecture) -> "Ordinary":
-        """The same rows, in the units that models see, and the same network."""
+        """Build the loop for the rows of a federation, as models see them, and its network."""
         ready = federation.to_device(torch.device("cpu"), torch.float32, as_bytes=False)
         sets = [TensorDataset(*ready.train.client(k)) for k in range(len(ready.clients))]
         network = model.build(ready.inputs, ready.outputs)
@@ -30,7 +30,7 @@ class Ordinary:
         )
 
     def epochs(self, number: int) -> float:
-        """Seconds of a round in which every client passes over its rows so often, by its DataLoader."""
+        """Return the seconds of a round of this number of passes per client, by its DataLoader."""
         began = time.perf_counter()
         for loader, module in zip(self.loaders, self.modules, strict=True):
             optimiser = torch.optim.SGD(module.parameters(), lr=LR)
@@ -40,7 +40,7 @@ class Ordinary:
         return time.perf_counter() - began
 
     def steps(self, number: int) -> float:
-        """Seconds of a round in which every client makes so many steps on rows that it picks itself."""
+        """Return the seconds of a round of this number of steps per client, without its DataLoader."""
         began = time.perf_counter()
         for loader, module in zip(self.loaders, self.modules, strict=True):
             optimiser = torch.optim.SGD(module.parameters(), lr=LR)

@@ -1,4 +1,4 @@
-"""RESULTS.md: one section for each kind of machine, written by what measured it."""
+"""Write the sections of RESULTS.md, one per benchmark or machine."""
 
 import datetime
 import platform
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import torch
 
-HEAD = "# Measured\n\nEvery section is written by the benchmark that its first line names; none is edited.\n"
+HEAD = "# Benchmark results\n\nBenchmarks write these sections; no number is edited by hand.\n"
 
 
 def write_section(
     path: Path, kind: str, about: str, headers: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> None:
-    """Put a table in the place of an older one of this kind, or at the end."""
+    """Replace the section of this kind, or append it."""
     cells = [list(headers), ["---"] * len(headers), *rows]
     table = "\n".join("| " + " | ".join(cell or " " for cell in row) + " |" for row in cells)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()

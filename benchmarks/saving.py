@@ -1,9 +1,9 @@
-"""What it costs to save a run: 1,000 clients × 79,510 parameters, at the default interval.
+"""Measure the cost of checkpoints: 1,000 clients × 79,510 parameters, at the default interval.
 
     python -m benchmarks.saving [--seconds 120]
 
-A run of FedU is trained for about so long, saved as by default, and what checkpoints took, the last one
-included, is held against all of it.
+FedU trains for about this time with the default checkpoints. The time of all checkpoints, including the last,
+is compared with the total.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import torch
 from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.prepare import Prepared, prepare
 from fedlap.experiments.run_folder import RunFolder
-from fedlap.experiments.session import ResumePlan, ProgressCallbacks
+from fedlap.experiments.session import ProgressCallbacks, ResumePlan
 
 MUST = 0.05
 CLIENTS, HIDDEN = 1_000, 100
@@ -39,14 +39,14 @@ DESCRIBED = {
 }
 
 
-def list_checkpoint_rounds(out: Path, made: Prepared, seconds: float) -> int:
-    """How many rounds take so long."""
-    return max(5, int(4 * seconds / trained(out / "tried", made, 4).training))
+def count_rounds(out: Path, prepared: Prepared, seconds: float) -> int:
+    """Return the number of rounds that take about this time."""
+    return max(5, int(4 * seconds / train(out / "trial", prepared, 4).training))
 
 
 @dataclass
 class Spent:
-    """Seconds of a run, by what they were spent on."""
+    """Seconds of a run by purpose."""
 
     total: float = 0.0
     training: float = 0.0
@@ -56,15 +56,18 @@ class Spent:
 
     @property
     def share(self) -> float:
-        """Of checkpoints."""
+        """Share of the total that checkpoints take."""
         return sum(self.checkpoints) / self.total
 
 
-def trained(out: Path, made: Prepared, rounds: int) -> Spent:
-    """Train so many rounds, saved as by default."""
-    ready = replace(made, experiment=made.experiment.model_copy(update={"rounds": rounds}))
+def train(out: Path, prepared: Prepared, rounds: int) -> Spent:
+    """Train this number of rounds with the default checkpoints."""
+    ready = replace(prepared, experiment=prepared.experiment.model_copy(update={"rounds": rounds}))
     plan, spent = ResumePlan.of(out, [ready], again=True), Spent()
-    with timed(RunFolder, "save", spent.checkpoints), timed(RunFolder, "save_models", models := []):
+    with (
+        time_calls(RunFolder, "save_checkpoint", spent.checkpoints),
+        time_calls(RunFolder, "save_models", models := []),
+    ):
         began = time.perf_counter()
         ((_, scores),) = plan.train(plan.pack(), ProgressCallbacks())
         spent.total = time.perf_counter() - began
@@ -75,17 +78,17 @@ def trained(out: Path, made: Prepared, rounds: int) -> Spent:
 
 
 @contextmanager
-def timed(owner: type, name: str, into: list[float]) -> Iterator[None]:
-    """Note how long each call of a method takes."""
+def time_calls(owner: type, name: str, into: list[float]) -> Iterator[None]:
+    """Append the seconds of every call of a method to a list."""
     method = getattr(owner, name)
 
-    def noted(*given: object) -> object:
+    def wrapper(*arguments: object) -> object:
         began = time.perf_counter()
-        made = method(*given)
+        output = method(*arguments)
         into.append(time.perf_counter() - began)
-        return made
+        return output
 
-    setattr(owner, name, noted)
+    setattr(owner, name, wrapper)
     try:
         yield
     finally:
@@ -93,22 +96,22 @@ def timed(owner: type, name: str, into: list[float]) -> Iterator[None]:
 
 
 def main() -> int:
-    """Measure, print, and say whether what is promised is met."""
+    """Measure, print, and return 1 if the requirement is missed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--seconds", type=float, default=120.0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
-        (made,) = prepare([Experiment.of(DESCRIBED)])
-        rounds = list_checkpoint_rounds(out, made, options.seconds)
-        spent = trained(out / "measured", made, rounds)
+        (prepared,) = prepare([Experiment.of(DESCRIBED)])
+        rounds = count_rounds(out, prepared, options.seconds)
+        spent = train(out / "measured", prepared, rounds)
     met = spent.share < MUST
     print(
-        f"{CLIENTS:,} clients, {spent.megabytes:.0f} MB a checkpoint, {torch.get_num_threads()} threads: "
+        f"{CLIENTS:,} clients, {spent.megabytes:.0f} MB per checkpoint, {torch.get_num_threads()} threads: "
         f"{rounds} rounds in {spent.total:.1f} s, {spent.training:.1f} of them training; "
         f"{len(spent.checkpoints)} checkpoints took {sum(spent.checkpoints):.1f} s, "
-        f"{100 * spent.share:.1f} % of all (must be below {100 * MUST:.0f} %): {'met' if met else 'MISSED'}; "
-        f"to keep the models at the end took {spent.models:.1f} s"
+        f"{100 * spent.share:.1f} % of the total (required: below {100 * MUST:.0f} %): "
+        f"{'met' if met else 'MISSED'}; writing the final models took {spent.models:.1f} s"
     )
     return int(not met)
 

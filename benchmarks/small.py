@@ -1,6 +1,6 @@
-"""A small benchmark for every change: ratios to the ordinary way, held against those committed.
+"""Compare speed-ups over the ordinary way with the committed ones, for every change.
 
-Fails where the median of seven interleaved ratios is below half the committed one; never on a time.
+Fails if the median of seven interleaved ratios is below half the committed ratio; absolute times never fail.
 
     python -m benchmarks.small [--commit]
 """
@@ -22,13 +22,13 @@ REPEATS = 7
 
 @cache
 def clients() -> fl.Federation:
-    """Twenty small clients."""
+    """Build twenty small clients."""
     rng = np.random.default_rng(0)
-    made = {
+    arrays = {
         str(k): (rng.normal(size=(60 + k, 200)).astype(np.float32), rng.integers(0, 6, 60 + k))
         for k in range(20)
     }
-    return fl.Federation.from_arrays(made, test_share=0.0, labels=6, scale="none")
+    return fl.Federation.from_arrays(arrays, test_share=0.0, labels=6, scale="none")
 
 
 WORKLOADS = [
@@ -39,14 +39,14 @@ WORKLOADS = [
 
 
 def ratio(workload: Workload) -> float:
-    """The median over turns of how many times faster than the ordinary way a round is."""
+    """Return the median speed-up of a round over the ordinary way."""
     theirs = workload.theirs()
     workload.ours(0), theirs()
     return statistics.median(theirs() / workload.ours(repeat) for repeat in range(REPEATS))
 
 
 def main() -> int:
-    """Measure, compare, and commit where that is asked for."""
+    """Measure and compare; with --commit, write the ratios first."""
     found = {workload.name: ratio(workload) for workload in WORKLOADS}
     if "--commit" in sys.argv[1:]:
         RATIOS.write_text(

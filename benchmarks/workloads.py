@@ -1,4 +1,4 @@
-"""The workloads on one machine: data in the shape of the real sets, our round, and the ordinary way's."""
+"""Workloads for one machine: data in the shape of the real sets, with rounds by fedlap and otherwise."""
 
 import statistics
 import time
@@ -17,12 +17,12 @@ from fedlap.training.loop import RunGroup
 from fedlap.training.schedule import Schedule
 
 EPOCHS, STEPS = 5, 5
-OUR_ROUNDS = 20  # of ours, a run that takes about as long as a round of another
+OUR_ROUNDS = 20  # rounds per run of fedlap, which take about as long as one round of an alternative
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A model on some clients, how much faster than the ordinary way it must be, and how much it aims at."""
+    """A model on some clients, with the required and the target speed-up over the ordinary way."""
 
     name: str
     data: Callable[[], fl.Federation]
@@ -33,11 +33,11 @@ class Workload:
 
     @property
     def other(self) -> str:
-        """What it is compared with."""
+        """Name of the alternative."""
         return "loop with DataLoader" if self.epochs else "loop without DataLoader"
 
     def ours(self, seed: int) -> float:
-        """Seconds of a round of FedU, draws and mixing included, evaluation left out."""
+        """Return the seconds of a round of FedU, with draws and mixing, without evaluation."""
         federation = self.data()
         work = {"local_epochs": EPOCHS} if self.epochs else {"local_steps": STEPS}
         method = fl.FedU(fl.Graph.complete(federation.clients), strength=0.001, lr=LR, **work)
@@ -45,7 +45,7 @@ class Workload:
 
     @torch.no_grad()
     def evaluation(self, repeats: int) -> tuple[float, float]:
-        """Seconds to score a row, and to train on one, taken in turns; medians."""
+        """Return the median seconds to score a row and to train on a row, measured in turns."""
         federation = self.data()
         runs = RunGroup.of([Job(fl.Local(), federation, self.model)], Schedule(batch=BATCH))
         W, rows = runs.states[0][1], int(federation.train.count.sum())
@@ -59,16 +59,16 @@ class Workload:
                 runs.scorer.score(W)  # training and test rows
             scored = (time.perf_counter() - began) / OUR_ROUNDS / both
             turns.append((scored, self.ours(repeat) / samples))
-        scored, trained = (statistics.median(each) for each in zip(*turns, strict=True))
+        scored, trained = (statistics.median(times) for times in zip(*turns, strict=True))
         return scored, trained
 
     def theirs(self) -> Callable[[], float]:
-        """A function that gives the seconds of a round the ordinary way."""
+        """Return a function that measures the seconds of a round the ordinary way."""
         ordinary = Ordinary.of(self.data(), self.model)
         return lambda: ordinary.epochs(EPOCHS) if self.epochs else ordinary.steps(STEPS)
 
     def least(self) -> Least:
-        """What a round cannot do without."""
+        """Return the least work of a round."""
         federation = self.data()
         network = self.model.build(federation.inputs, federation.outputs)
         rows = int(federation.train.count.sum()) * EPOCHS
@@ -80,29 +80,29 @@ class Workload:
 def our_round(
     method: fl.algorithms.Algorithm, federation: fl.Federation, model: fl.models.Architecture, seed: int
 ) -> float:
-    """Seconds of a round of this method."""
+    """Return the seconds of a round of this method."""
     result = fl.fit(method, federation, model, rounds=OUR_ROUNDS, batch=BATCH, seed=seed, evaluate_every=0)
     return result.scores[-1].seconds / OUR_ROUNDS
 
 
 @cache
 def activity() -> fl.Federation:
-    """Human Activity's training rows: 30 clients, 561 features, 6 labels, normal numbers."""
-    rng, made = np.random.default_rng(0), {}
+    """Generate rows like Human Activity's: 30 clients, 561 features, 6 labels, normal numbers."""
+    rng, arrays = np.random.default_rng(0), {}
     for k in range(30):
         n = int(rng.integers(211, 307))
-        made[str(k)] = rng.normal(size=(n, 561)).astype(np.float32), rng.integers(0, 6, n)
-    return fl.Federation.from_arrays(made, test_share=0.0, labels=6, scale="none")
+        arrays[str(k)] = rng.normal(size=(n, 561)).astype(np.float32), rng.integers(0, 6, n)
+    return fl.Federation.from_arrays(arrays, test_share=0.0, labels=6, scale="none")
 
 
 @cache
 def digits() -> fl.Federation:
-    """MNIST's: 100 clients, 28 × 28 bytes, 10 labels."""
-    rng, made = np.random.default_rng(0), {}
+    """Generate rows like MNIST's: 100 clients, 28 × 28 bytes, 10 labels."""
+    rng, arrays = np.random.default_rng(0), {}
     for k in range(100):
         n = int(rng.integers(150, 778))
-        made[str(k)] = rng.integers(0, 256, (n, 28, 28), dtype=np.uint8), rng.integers(0, 10, n)
-    return fl.Federation.from_arrays(made, test_share=0.0, labels=10).standardize("pooled")
+        arrays[str(k)] = rng.integers(0, 256, (n, 28, 28), dtype=np.uint8), rng.integers(0, 10, n)
+    return fl.Federation.from_arrays(arrays, test_share=0.0, labels=10).standardize("pooled")
 
 
 WORKLOADS = [

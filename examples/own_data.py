@@ -1,4 +1,4 @@
-"""Your own arrays, your own graph: three hospitals, of which two are alike."""
+"""Train on your own arrays and graph: three hospitals, two of them alike."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ import fedlap as fl
 
 
 def main() -> None:
-    """Train FedU on three hospitals and use the model of one."""
+    """Train FedU on three hospitals and predict with the model of one."""
     rng = np.random.default_rng(0)
     truth = {
         "north": np.array([1.0, -2.0, 0.5]),
@@ -25,7 +25,7 @@ def main() -> None:
     result = fl.fit(method, federation, fl.models.linear(), rounds=200, batch=10)
     last = result.scores[-1]
     print(f"accuracy {last.accuracy:.3f} pooled, {last.accuracy_mean:.3f} mean over clients")
-    print("the north's model says of three patients:", result.predict("north", np.eye(3)).tolist())
+    print("predictions of the north's model for three patients:", result.predict("north", np.eye(3)).tolist())
     print(result.model("north"))
 
 

@@ -1,4 +1,4 @@
-"""Your own network: any torch.nn.Module, one copy for each client."""
+"""Train your own network: any torch.nn.Module, one copy per client."""
 
 from torch import nn
 
@@ -6,7 +6,7 @@ import fedlap as fl
 
 
 def main() -> None:
-    """Train a small convolutional network of each client by FedU."""
+    """Train a small convolutional network per client with FedU."""
     federation = fl.data.load("digits", seed=0)
     net = nn.Sequential(
         nn.Conv2d(1, 8, 3, padding=1),

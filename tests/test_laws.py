@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap.algorithms import Pooling, ServerAlgorithm, Binding
+from fedlap.algorithms import Binding, Pooling, ServerAlgorithm
 from fedlap.models import Model
 from fedlap.training.jobs import plan_local_work
 from fedlap.training.placement import PlacedClients
@@ -22,7 +22,7 @@ def trained(algorithm, federation, model=LINEAR, **schedule):
 
 @cache
 def plainly_trained(name, work, sample, federation, graph):
-    """What several laws start from."""
+    """Train with the default engine; several laws start from this result."""
     make, tried = methods(name, sample)
     return trained(make(graph, **dict(work)), federation, **tried)
 
@@ -46,7 +46,7 @@ every_trial = pytest.mark.parametrize(
 
 
 def methods(name, sample):
-    """How a method is made, and how it is tried."""
+    """Return the constructor of a method, and the settings that it is tested with."""
     method = METHODS[name]
     return method.make, {"sample": sample if method.sampled else 1.0, "model": method.model}
 
@@ -114,7 +114,7 @@ def test_local_work_does_not_mix_rows(name, work, federation, graph):
     def flat(state):
         if state is None:
             return []
-        return [part for each in state for part in flat(each)] if isinstance(state, tuple) else [state]
+        return [part for entry in state for part in flat(entry)] if isinstance(state, tuple) else [state]
 
     def done(places):
         at = torch.tensor(places)

@@ -1,12 +1,12 @@
-"""The same FedAvg work done by systems that users would otherwise run, each in a process of its own.
+"""Run the same FedAvg workload by other systems, each in a separate process.
 
     flower = ALTERNATIVES["flower"]
-    flower.start(data, threads=2)   # makes its environment the first time; returns what it says of itself
+    flower.start(data, threads=2)   # builds its environment the first time; returns its description
     seconds = flower.round()
     flower.stop()
 
-An idle alternative only waits, so that rounds of several can be interleaved. Only Flower takes some time when
-idle: Ray's processes and Flower's polling, about 4 in 100 of one core.
+An idle alternative only waits, so rounds of several systems can be interleaved. Only Flower uses the CPU when
+idle: Ray's processes and Flower's polling take about 4 in 100 of one core.
 """
 
 import json
@@ -22,16 +22,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from .environments import NotToBeHadError, environment
+from .environments import UnavailableError, environment
 from .protocol import family, see_off
 
-__all__ = ["ALTERNATIVES", "Alternative", "AlternativeError", "NotToBeHadError"]
+__all__ = ["ALTERNATIVES", "Alternative", "AlternativeError", "UnavailableError"]
 
 START, ROUND, QUESTION, STOP = 300.0, 300.0, 60.0, 30.0  # the most seconds to wait for an answer
 
 
 class AlternativeError(RuntimeError):
-    """A system did not do what it was asked; the text ends with the last that it printed."""
+    """A system failed; the message ends with its last output."""
 
 
 @dataclass
@@ -46,9 +46,9 @@ class Alternative:
     _errors: IO[str] | None = field(default=None, repr=False)
 
     def start(self, data: Path, threads: int) -> dict[str, Any]:
-        """Start it, wait until it has warmed up, and return what it says of itself.
+        """Start it, wait until it has warmed up, and return its description.
 
-        Raises NotToBeHadError where its environment cannot be made.
+        Raises UnavailableError if its environment cannot be built.
         """
         if self._process:
             raise AlternativeError(f"{self.name} runs already")

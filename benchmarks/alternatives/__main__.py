@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from . import ALTERNATIVES, AlternativeError, NotToBeHadError
+from . import ALTERNATIVES, AlternativeError, UnavailableError
 
 
 def main() -> int:
@@ -23,20 +23,20 @@ def main() -> int:
     parser.add_argument("--only", choices=ALTERNATIVES, action="append")
     options = parser.parse_args()
     console = Console(width=110)
-    table = Table("system", "a round, ms", "steps", "train accuracy", "peak MB", "note")
+    table = Table("system", "ms/round", "steps", "train accuracy", "peak MB", "note")
     failed = False
     for name in options.only or ALTERNATIVES:
         console.print(f"{name} …")
         try:
             with ALTERNATIVES[name].running(options.data, options.threads) as system:
                 seconds = statistics.median(system.round() for _ in range(options.rounds))
-                said = system.ready
+                ready = system.ready
                 table.add_row(
-                    f"{said['system']} {said['version']}", f"{1000 * seconds:.0f}", f"{said['steps']:,}",
-                    f"{system.accuracy():.4f}", f"{system.peak_mb():.0f}", said["note"],
+                    f"{ready['system']} {ready['version']}", f"{1000 * seconds:.0f}", f"{ready['steps']:,}",
+                    f"{system.accuracy():.4f}", f"{system.peak_mb():.0f}", ready["note"],
                 )  # fmt: skip
-        except NotToBeHadError as reason:
-            table.add_row(name, "", "", "", "", f"not to be had here: {reason}")
+        except UnavailableError as reason:
+            table.add_row(name, "", "", "", "", f"unavailable here: {reason}")
         except AlternativeError as reason:
             table.add_row(name, "", "", "", "", str(reason))
             failed = True

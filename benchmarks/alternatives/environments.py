@@ -1,7 +1,7 @@
-"""An environment of its own for every alternative: they want versions that do not go together, nor with ours.
+"""Build one virtual environment per alternative, since their requirements conflict with each other and ours.
 
-Each is made under `.bench/<name>/` the first time it is asked for, from the pinned `requirements/<name>.txt`,
-and made anew when those change.
+An environment is built under `.bench/<name>/` at its first use, from the pinned `requirements/<name>.txt`,
+and rebuilt when the requirements change.
 
     python benchmarks/alternatives/environments.py [flower pfl_research fedjax_simulation]
 """
@@ -17,47 +17,47 @@ ROOT = HERE.parents[1] / ".bench"
 NAMES = tuple(sorted(path.stem for path in (HERE / "requirements").glob("*.txt")))
 
 
-class NotToBeHadError(RuntimeError):
-    """An environment cannot be made here; its text says why, in one line."""
+class UnavailableError(RuntimeError):
+    """An environment cannot be built here; the message gives the reason in one line."""
 
 
 def _run(*command: str | Path) -> None:
-    """Run a command, and where it fails raise the first line that names the error."""
+    """Run a command; if it fails, raise the first line that names the error."""
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
     if done.returncode:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         named = [line for line in lines if line.lstrip().lower().startswith("error")]
-        reason = (named or lines[-1:] or ["it did not say why"])[0].strip().removeprefix("ERROR: ")
-        reason = reason.partition(" (from versions")[0]  # pip lists all that there are
-        raise NotToBeHadError(reason if len(reason) <= 160 else reason[:159] + "…")
+        reason = (named or lines[-1:] or ["no error message"])[0].strip().removeprefix("ERROR: ")
+        reason = reason.partition(" (from versions")[0]  # pip lists all versions
+        raise UnavailableError(reason if len(reason) <= 160 else reason[:159] + "…")
 
 
 def environment(name: str) -> Path:
-    """Return the Python of a system's environment, made where it is not there yet."""
+    """Return the Python of a system's environment; build it if it is missing."""
     if name == "ours":
         return Path(sys.executable)
     if name not in NAMES:
-        raise NotToBeHadError(f"no requirements for {name!r}; there are some for {', '.join(NAMES)}")
+        raise UnavailableError(f"no requirements for {name!r}; use one of {', '.join(NAMES)}")
     requirements = HERE / "requirements" / f"{name}.txt"
     folder = ROOT / name
-    python, made = folder / "bin" / "python", folder / "made"
+    python, marker = folder / "bin" / "python", folder / "made"
     mark = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()
-    if not made.exists() or made.read_text() != mark:
+    if not marker.exists() or marker.read_text() != mark:
         shutil.rmtree(folder, ignore_errors=True)
         _run(sys.executable, "-m", "venv", folder)
         _run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", requirements)
-        made.write_text(mark)  # last, so that a half-made environment is not taken for a whole one
+        marker.write_text(mark)  # written last, so that an incomplete environment is not reused
     return python
 
 
 def main() -> int:
-    """Make the environments asked for, or all of them."""
+    """Build the requested environments, or all."""
     failed = False
     for name in sys.argv[1:] or NAMES:
         try:
             print(f"{name}: {environment(name)}")
-        except NotToBeHadError as reason:
-            print(f"{name}: not to be had here: {reason}")
+        except UnavailableError as reason:
+            print(f"{name}: unavailable here: {reason}")
             failed = True
     return int(failed)
 

@@ -5,8 +5,8 @@ Choices, each the faster one on two cores:
 - The jit backend, FedJAX's default on a CPU, and not the pmap one over two host devices.
 - The gradient is `jax.grad` of a plain function and not of a Haiku module: the same arithmetic, no wrapper.
 
-What it does differently: `shuffle_repeat_batch` shuffles anew each epoch, but lets batches cross epochs and
-fills the last one up, so that a client makes ceil(5 rows / 20) steps and not 5 ceil(rows / 20).
+Difference: `shuffle_repeat_batch` shuffles in each epoch, but its batches cross epochs and the last one is
+filled up, so a client takes ceil(5 rows / 20) steps and not 5 ceil(rows / 20).
 
 FedJAX 0.0.17, its last release, calls `jax.tree_map`, which today's JAX no longer has; JAX 0.4.25 has it.
 """

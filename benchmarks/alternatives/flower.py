@@ -1,17 +1,17 @@
 """FedAvg by Flower: its simulation on Ray, a `ClientApp`, and its `FedAvg` strategy in a `ServerApp`.
 
-Choices, each the faster or the kinder one on two cores:
+Choices, each the faster or the more favourable one on two cores:
 
-- Every client has one CPU and one thread, so that Ray runs one worker for each core.
+- Every client has one CPU and one thread, so that Ray runs one worker per core.
 - The message interface, which Flower now recommends, and not `NumPyClient`.
-- The data are read once in each worker and kept as tensors. Batches are rows picked by a permutation, which
-  takes less time than the `DataLoader` that Flower's own examples use.
+- Each worker reads the data once and stores them as tensors. Batches are rows of a permutation, which takes
+  less time than the `DataLoader` of Flower's examples.
 - `run_simulation`, which runs the same engine as `flwr run` does.
 - Flower's simulation runs a whole training by itself. Here the `ServerApp` asks the strategy for one round at
   a time; the clock runs from when the strategy sets the round up to when it has the mean. Two rounds that are
   not timed come first: in them Ray's workers start and read the data.
 
-Flower looks for messages and for replies every 0.1 s. That is how it comes, and is part of its time.
+Flower looks for messages and for replies every 0.1 s. This is its default and part of its time.
 Telemetry of Flower and Ray is switched off.
 """
 
@@ -45,7 +45,7 @@ def tensors(path: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def linear(arrays: ArrayRecord) -> torch.nn.Linear:
-    """Make the module whose parameters the arrays are."""
+    """Build the module with these parameters."""
     module = torch.nn.Linear(FEATURES, LABELS)
     module.load_state_dict(arrays.to_torch_state_dict())
     return module
@@ -93,11 +93,11 @@ class Timed(FedAvg):
 
 
 def server(path: str, line: protocol.Line, processes: dict[int, str]) -> ServerApp:
-    """Make the app that does one round for every request, and notes which processes are to end with it."""
-    made = ServerApp()
+    """Build the app that runs one round per request and lists the processes to end with it."""
+    application = ServerApp()
     clients = protocol.load(path)
 
-    @made.main()
+    @application.main()
     def main(grid: Grid, context: Context) -> None:
         everyone = len(clients)
         strategy = Timed(fraction_evaluate=0.0, min_train_nodes=everyone, min_available_nodes=everyone)
@@ -126,7 +126,7 @@ def server(path: str, line: protocol.Line, processes: dict[int, str]) -> ServerA
         processes.update(protocol.family(os.getpid()))
         del processes[os.getpid()]
 
-    return made
+    return application
 
 
 def main() -> None:

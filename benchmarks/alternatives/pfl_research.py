@@ -2,14 +2,14 @@
 
 Choices, each the faster one on two cores:
 
-- One process of one thread for each core, started as `torchrun` would start them: pfl splits the users over
+- One process of one thread per core, started as `torchrun` would start them: pfl splits the users over
   them and adds their statistics up by `torch.distributed`.
-- Users are tensor datasets made once, so that pfl keeps their batches from round to round.
-- `PFL_PYTORCH_DEVICE=cpu` spares it a look for an accelerator at every batch. No metrics are sent anywhere,
+- Users are tensor datasets built once, so that pfl reuses their batches from round to round.
+- `PFL_PYTORCH_DEVICE=cpu` avoids a search for an accelerator at every batch. No metrics are sent anywhere,
   and only the first round, which is not timed, evaluates.
 
-What it does differently: pfl does not shuffle the rows of users in memory, so that every epoch has the same
-batches in the same order. This is work that the other systems do and it does not.
+Difference: pfl does not shuffle the rows of users in memory, so every epoch has the same batches in the same
+order. The other systems do this work.
 """
 
 import os
@@ -42,7 +42,7 @@ class Logistic(torch.nn.Module):
         return torch.nn.functional.cross_entropy(self.scores(x), y)
 
     def metrics(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
-        """Nothing: accuracy is asked for between rounds."""
+        """Return no metrics: accuracy is requested between rounds."""
         return {}
 
 
@@ -75,7 +75,7 @@ def tell(others: list[subprocess.Popen[str]], word: str) -> None:
 
 
 def simulate(clients: list[protocol.Rows], line: protocol.Line, others: list[subprocess.Popen[str]]) -> None:
-    """Run pfl until it is told to stop."""
+    """Run pfl until a request to stop."""
     # pfl joins its process group when it is imported, which is after the others have been started
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.aggregate.weighting import WeightByDatapoints
@@ -99,14 +99,14 @@ def simulate(clients: list[protocol.Rows], line: protocol.Line, others: list[sub
         return protocol.accuracy(clients, scores.weight.detach().numpy().T, scores.bias.detach().numpy())
 
     class Gate(TrainingProcessCallback):
-        """Holds every round back until it is asked for."""
+        """Delay every round until it is requested."""
 
         began = 0.0
 
         def after_central_iteration(
             self, metrics: Any, model: Any, *, central_iteration: int
         ) -> tuple[bool, Any]:
-            """Say how long the round took and wait for the next."""
+            """Report the seconds of the round and wait for the next request."""
             ended = time.perf_counter()
             if central_iteration < WARM_UP - 1:
                 return False, Metrics()

@@ -1,9 +1,9 @@
-"""What the scripts share: arguments, the data, and the lines they exchange with the harness.
+"""Code shared by the scripts: arguments, data, and the lines they exchange with the harness.
 
-A script is started as `python script.py DATA.npz --threads 2`, warms up and says that it is ready. From then
-on it answers each line it reads: "go" with the seconds of one round, "memory" with the peak of its processes,
+A script is started as `python script.py DATA.npz --threads 2`, warms up and reports that it is ready. Then it
+answers each line that it reads: "go" with the seconds of one round, "memory" with the peak of its processes,
 "accuracy" with the share of training rows its global model gets right. "stop", or no more input, ends it.
-Everything else that is printed goes to the error output, even what libraries print to the ordinary one.
+All other output goes to stderr, including what libraries print to stdout.
 """
 
 import argparse
@@ -52,9 +52,9 @@ def accuracy(clients: list[Rows], weight: np.ndarray, bias: np.ndarray) -> float
 
 
 def arguments(description: str, environment: Mapping[str, str] | None = None) -> argparse.Namespace:
-    """Read the command line, and start the script anew where its imports did not see the right environment.
+    """Read the command line, and restart the script if its imports did not see the right environment.
 
-    Every process gets one thread: the systems use the cores by more processes, or by a pool of their own.
+    Every process gets one thread: the systems use more cores through more processes or a thread pool.
     """
     parser = argparse.ArgumentParser(description=description.split("\n\n")[0])
     parser.add_argument("data", type=Path, help="an .npz with x, y and client")
@@ -69,13 +69,13 @@ def arguments(description: str, environment: Mapping[str, str] | None = None) ->
 
 
 def _stat(pid: int) -> tuple[int, str]:
-    """Return a process's parent, and when it started: what tells it from a later one of the same number."""
+    """Return a process's parent and its start time, which tells it from a later process with the same id."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[1]), fields[19]
 
 
 def family(pid: int) -> dict[int, str]:
-    """Return a process and everything that descends from it, with when each started."""
+    """Return a process and all its descendants, with their start times."""
     started, children = {}, {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -92,7 +92,7 @@ def family(pid: int) -> dict[int, str]:
 
 
 def see_off(processes: Mapping[int, str], seconds: float = 10.0) -> None:
-    """Wait until processes have ended, and kill those that have not after some seconds."""
+    """Wait until the processes have ended, and kill the remaining ones after some seconds."""
 
     def lives(pid: int) -> bool:
         try:
@@ -121,7 +121,7 @@ def peak_mb(pid: int) -> float:
 
 
 class Line:
-    """The script's end of the conversation. Make it before anything else can print."""
+    """The script's end of the protocol. Create it before anything else can print."""
 
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), "w")
@@ -131,15 +131,15 @@ class Line:
         print(json.dumps(message), file=self._out, flush=True)
 
     def ready(self, system: str, version: str, steps: int, note: str) -> None:
-        """Say that the next round may be timed."""
+        """Report that the next round may be timed."""
         self._say(ready=True, system=system, version=version, steps=steps, note=note)
 
     def took(self, seconds: float) -> None:
-        """Say how long a round took."""
+        """Report the seconds of a round."""
         self._say(seconds=seconds)
 
     def wait(self, accuracy: Callable[[], float]) -> bool:
-        """Answer questions until a round is asked for; False where it is time to end."""
+        """Answer requests until a round is requested; return False at the end."""
         while request := sys.stdin.readline():
             match request.strip():
                 case "go":
@@ -151,5 +151,5 @@ class Line:
                 case "stop":
                     return False
                 case other:
-                    self._say(error=f"{other!r} is no request")
+                    self._say(error=f"unknown request {other!r}; use go, memory, accuracy or stop")
         return False

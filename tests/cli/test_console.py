@@ -105,7 +105,10 @@ def test_standard_output_that_is_full(words, monkeypatch, capsys):
         with pytest.raises(SystemExit) as end:
             cli.main()
     assert end.value.code == 2
-    assert capsys.readouterr().err == "error: standard output cannot be written (No space left on device); redirect it elsewhere\n"
+    assert (
+        capsys.readouterr().err
+        == "error: standard output cannot be written (No space left on device); redirect it elsewhere\n"
+    )
 
 
 def test_a_reader_that_has_enough_ends_the_command_quietly():

@@ -131,7 +131,7 @@ def test_answers_are_a_table_and_columns_go_by_name(call, tmp_path):
     code, out, err = call(*words, "--to", str(tmp_path / "deep" / "a.csv"), out=False)
     assert column((tmp_path / "deep" / "a.csv").read_text()) == ["answer", *wanted]
     assert f"{right} of 9 rows" in out
-    assert "9 answers in" in out
+    assert "9 predictions written to" in out
 
 
 def test_rows_without_a_truth_are_answered_and_not_counted(call, tmp_path):
@@ -239,7 +239,8 @@ def folder(tmp_path_factory):
         ("predict run other.npz --client 7", "unknown array of other.npz 'x'"),
         ("predict run short.npz --client 7", "3 entries for 2 rows"),
         ("predict north.safetensors held.csv --client 7", "the model of client 'north' alone"),
-        ("predict absent.safetensors held.csv", "a model consists of two files, absent.safetensors and absent.json"),
+        ("predict absent.safetensors held.csv",
+         "a model consists of two files, absent.safetensors and absent.json"),
         ("predict plain held.csv --client a", "held.csv has 6 columns of features; the model expects 3"),
         ("predict run held.csv --client 7 --to held.csv/a.csv", "held.csv/a.csv cannot be written"),
     ],

@@ -116,7 +116,9 @@ def test_runs_by_name_are_put_into_rows(call, compared, tmp_path):
 def test_the_best_is_marked_only_where_the_test_supports_it(call, compared):
     made = load_results([compared]).comparison
     leads = made.compare_leader()
-    wanted = all(lead.significant or lead.pair.identical for lead in leads) and any(lead.significant for lead in leads)
+    wanted = all(lead.significant or lead.pair.identical for lead in leads) and any(
+        lead.significant for lead in leads
+    )
     assert bool(find_significant_leaders(made)) == wanted
     apart = RunFolder.open(load_results([compared]).runs["fedu"][0].folder)
     alone = load_results([apart.folder]).comparison
@@ -125,7 +127,9 @@ def test_the_best_is_marked_only_where_the_test_supports_it(call, compared):
 
 @pytest.mark.usefixtures("unpictured")
 def test_a_run_that_went_on_keeps_its_numbers_but_not_its_clients(call, compared, tmp_path):
-    run = next(run for run in list_run_folders(tmp_path / "runs") if run.experiment.algorithm["name"] == "fedavg")
+    run = next(
+        run for run in list_run_folders(tmp_path / "runs") if run.experiment.algorithm["name"] == "fedavg"
+    )
     assert call("resume", str(run.folder), "--rounds", "6", out=False)[0] == 0
     code, out, err = call("report", str(compared), out=False)
     assert code == 0

@@ -29,7 +29,7 @@ def test_one_run_alone(call, tmp_path):
     text = page(out).read_text("utf-8")
     for title in ("Scores", "Learning curves", "Objective", "Score per client", "Graph of fedu"):
         assert f">{title}<" in text
-    assert "<h2 id=\"s-summary-head\">" not in text  # there is nobody to lead
+    assert '<h2 id="s-summary-head">' not in text  # there is nobody to lead
     assert "20 clients, 20 edges" in text
 
 
@@ -107,5 +107,7 @@ def test_diverged_runs_are_said_and_not_ranked(call, tmp_path):
     assert 'class="muted">diverged<' in text
     assert "Diverged, not drawn: fedu." in text
     assert "fedu diverged in 2 of 2 seeds and is not ranked" in text
-    run = next(run for run in list_run_folders(tmp_path / "runs") if run.experiment.algorithm["name"] == "fedu")
+    run = next(
+        run for run in list_run_folders(tmp_path / "runs") if run.experiment.algorithm["name"] == "fedu"
+    )
     assert call("report", str(run.folder), out=False)[0] == 0

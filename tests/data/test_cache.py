@@ -93,7 +93,7 @@ def assert_made(arrays):
         assert np.array_equal(arrays[name], array)
 
 
-def test_a_fast_form_is_made_once(capsys):
+def test_a_cached_array_file_is_made_once(capsys):
     make = Making()
     for _ in range(3):
         assert_made(cache.load_cached_arrays("made", make))
@@ -121,7 +121,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_fast_form_is_made_again(capsys, damage):
+def test_a_damaged_cached_array_file_is_made_again(capsys, damage):
     make = Making()
     cache.load_cached_arrays("made", make)
     path = cache.locate_cached_arrays("made")
@@ -135,7 +135,7 @@ def test_a_damaged_fast_form_is_made_again(capsys, damage):
     assert names_in(path.parent) == {"made.npz"}
 
 
-def test_a_fast_form_with_a_changed_byte_is_no_traceback():
+def test_a_cached_array_file_with_a_changed_byte_is_no_traceback():
     make = Making()
     cache.load_cached_arrays("made", make)
     path = cache.locate_cached_arrays("made")
@@ -167,7 +167,7 @@ def cannot_be_looked_into(tmp_path):
 
 
 @pytest.mark.parametrize("hinder", [below_a_file, fast_is_a_file, its_name_is_taken, cannot_be_looked_into])
-def test_without_a_fast_form_arrays_come_all_the_same(tmp_path, capsys, hinder):
+def test_without_a_cached_array_file_arrays_come_all_the_same(tmp_path, capsys, hinder):
     hinder(tmp_path)
     before = tree(tmp_path)
     make = Making()
@@ -194,7 +194,7 @@ def files_up_to(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_fast_form_that_does_not_fit_leaves_nothing(capsys):
+def test_a_cached_array_file_that_does_not_fit_leaves_nothing(capsys):
     made = {"x": np.arange(10), "y": np.arange(100_000)}
     with files_up_to(20_000):
         arrays = cache.load_cached_arrays("made", lambda: made)

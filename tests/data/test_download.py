@@ -203,7 +203,7 @@ def test_processes_that_want_the_same_file_download_it_once(serve):
 
 
 @needs_fork
-def test_processes_that_make_the_same_fast_form_do_not_disturb_each_other():
+def test_processes_that_make_the_same_cached_array_file_do_not_disturb_each_other():
     assert at_once(MAKING) == ""
     assert names_in(get_cache_folder() / "fast") == {"made.npz"}
     assert np.array_equal(cache.map_npz(cache.locate_cached_arrays("made"))["x"], np.arange(300_000))

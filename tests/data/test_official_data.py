@@ -137,7 +137,7 @@ def test_without_a_network_a_set_is_one_line(call, official_at, closed, name):
 
 @contextmanager
 def set_refused(name, *words):
-    """The set is refused, says how to go on, and no fast form is made of it."""
+    """The set is refused, the error says what to do, and no arrays are cached."""
     with refused(f"data {name!r}", "delete the file", f"fedlap data get {name}", *words):
         yield
     assert not (get_cache_folder() / "fast").exists()

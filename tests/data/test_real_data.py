@@ -193,7 +193,7 @@ def test_pictures_are_bytes_of_ten_labels(name, first, counts, mean, std, genuin
 
 @pytest.mark.parametrize("name", ["har", "vehicle", "mnist", pytest.param("cifar10", marks=pytest.mark.slow)])
 def test_two_loads_are_bit_identical(name, genuine, tmp_path, monkeypatch):
-    """From the fast form, and read anew into another cache folder."""
+    """From the cached arrays, and read again into another cache folder."""
     one = genuine(name, 3)
     again = fl.data.load(name, 3)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -248,7 +248,7 @@ def test_human_activity_through_the_command_line(genuine, tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "s of training" in done.stdout
-    folder = Path(done.stdout.split("Kept in ")[1].strip())
+    folder = Path(done.stdout.split("Stored in ")[1].strip())
     last = json.loads((folder / "rounds.jsonl").read_text().splitlines()[-1])
     assert last["accuracy"] >= 0.985
 

@@ -128,7 +128,8 @@ BAD = {
     **{
         f"a client of the test file only, {form}": (
             {f"my.{form}": ROWS, f"held.{form}": but(0, hospital="moon")},
-            [*OWN, "--test", f"{{}}/held.{form}"], [f"held.{form}", "'moon'", f"my.{form}", "remove its test rows"])
+            [*OWN, "--test", f"{{}}/held.{form}"],
+            [f"held.{form}", "'moon'", f"my.{form}", "remove its test rows"])
         for form in FILES
     },
     "junk as parquet": ({"my.parquet": b"PAR1 nothing"}, OWN, ["my.parquet", "cannot be read"]),

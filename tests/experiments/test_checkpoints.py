@@ -14,7 +14,8 @@ from fedlap.experiments import checkpoints
 from fedlap.experiments.checkpoints import Owner, UnusableCheckpointError
 from fedlap.training.result import Progress
 from fedlap.training.state import list_tensors
-from run_folders import files, refused, running  # noqa: F401 — a fixture
+from run_folders import files as contents_of
+from run_folders import refused, running  # noqa: F401 — a fixture
 
 OWNER = Owner("0123456789abcdef", ("0123456789abcdef", "fedcba9876543210"))
 
@@ -28,8 +29,9 @@ def progress(round=3, rows=4):
 
 
 def equal(one, other):
-    return len(list_tensors(one)) == len(list_tensors(other)) and all(
-        a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(list_tensors(one), list_tensors(other), strict=True)
+    ours, theirs = list_tensors(one), list_tensors(other)
+    return len(ours) == len(theirs) and all(
+        a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)
     )
 
 
@@ -50,7 +52,8 @@ def test_the_last_two_are_kept_and_nothing_else(tmp_path):
         checkpoints.write_checkpoint(tmp_path, progress(round), OWNER)
     assert checkpoints.list_checkpoint_rounds(tmp_path) == [10, 3]
     checkpoints.write_checkpoint(tmp_path, progress(10), OWNER)  # again
-    assert equal(checkpoints.read_checkpoint(tmp_path, 10, OWNER.experiment).load_progress([]).server, progress(10).server)
+    found = checkpoints.read_checkpoint(tmp_path, 10, OWNER.experiment)
+    assert equal(found.load_progress([]).server, progress(10).server)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["round-00000003", "round-00000010"]
 
 
@@ -122,12 +125,12 @@ def test_a_run_of_an_older_format_is_refused_in_one_line(run, call, monkeypatch)
     current = checkpoints.CHECKPOINT_FORMAT
     monkeypatch.setattr(checkpoints, "CHECKPOINT_FORMAT", current - 1)
     folder, _ = run("--rounds", "2")
-    before = files(folder)
+    before = contents_of(folder)
     monkeypatch.setattr(checkpoints, "CHECKPOINT_FORMAT", current)
     why = refused(call("resume", str(folder), "--rounds", "3", out=False))
     assert "older version of fedlap (format 1, expected 2)" in why
     assert why.endswith("no other checkpoint is valid; rerun with --again")
-    assert files(folder) == before
+    assert contents_of(folder) == before
     again, _ = run("--rounds", "2", "--again")
     assert again == folder
     assert call("resume", str(folder), "--rounds", "3", out=False)[0] == 0
@@ -156,13 +159,14 @@ def test_a_full_disk_loses_nothing(tmp_path):
         except fl.InputError as error:
             said = str(error)
             assert os.strerror(errno.EFBIG) in said
-            assert "the last checkpoint is of round 1; free disk space and resume" in said
+            assert "the last checkpoint is of round 1; make room there and resume" in said
             return 7
         return 0
 
     assert in_a_child(job) == 7
     assert checkpoints.list_checkpoint_rounds(tmp_path) == [1]
-    assert equal(checkpoints.read_checkpoint(tmp_path, 1, OWNER.experiment).load_progress([]).server, progress(1).server)
+    found = checkpoints.read_checkpoint(tmp_path, 1, OWNER.experiment)
+    assert equal(found.load_progress([]).server, progress(1).server)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["round-00000001"]
 
 

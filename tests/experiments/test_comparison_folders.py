@@ -82,7 +82,8 @@ def test_together_interrupted_and_gone_on_with_is_as_unbroken(rounds, command, c
         patched.setattr(train_runs, "stop_on_signal", stopping)
         code, out, err = call(*words)
     assert (code, out) == (130, "")
-    assert f"stopped after round {(rounds - 1) % 4 + 1}, checkpoint saved; repeat the command to resume" in err
+    last = (rounds - 1) % 4 + 1
+    assert f"stopped after round {last}, checkpoint saved; repeat the command to resume" in err
     ended, said = numbers(call(*words))
     assert ended == whole
     if rounds % 4:

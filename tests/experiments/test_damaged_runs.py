@@ -180,7 +180,8 @@ def test_one_process_trains_a_run(run, call):
             (*RUN, "--rounds", "2", "--again"),
             (*COMPARE, "--rounds", "3"),
         ):
-            assert f"another process is training {str(folder)!r}; wait until it has finished" in refused(call(*words))
+            why = refused(call(*words))
+            assert f"another process is training {str(folder)!r}; wait until it has finished" in why
         assert "finished and loaded from" in call(*RUN, "--rounds", "2")[2]  # what is only read needs no lock
     assert files(folder) == before
     run("--rounds", "3")

@@ -18,13 +18,13 @@ def test_a_run_says_that_its_folder_is_past_the_round_shown(run, call):
     assert code == 0
     assert "after round 2," in out
     shown = " ".join(out.split())
-    assert "These scores are of round 2; the folder is at round 5, and its models are of round 5." in shown
+    assert "These are the scores of round 2; the folder and its models are at round 5." in shown
     said = json.loads(call(*RUN, "--rounds", "2", "--json")[1])
     assert (said["experiment"]["rounds"], said["last"]["round"], said["folder_round"]) == (2, 2, 5)
     said = json.loads(call("resume", str(folder), "--rounds", "2", "--json")[1])
     assert (said["experiment"]["rounds"], said["last"]["round"], said["folder_round"]) == (2, 2, 5)
     for words in (("show", str(folder)), (*RUN, "--rounds", "5")):
-        assert "These scores" not in call(*words)[1]
+        assert "These are the scores" not in call(*words)[1]
         said = json.loads(call(*words, "--json")[1])
         assert (said["experiment"]["rounds"], said["last"]["round"], said["folder_round"]) == (5, 5, 5)
 

@@ -67,7 +67,8 @@ def test_other_data_in_the_same_file_are_another_run(run, call, tmp_path):
     why = refused(call("run", str(first / "experiment.toml")))
     assert "own.npz" in why
     assert "has another SHA-256 than the file of this experiment" in why
-    assert "has another SHA-256 than the file of this experiment" in refused(call("resume", str(first), "--rounds", "3"))
+    why = refused(call("resume", str(first), "--rounds", "3"))
+    assert "has another SHA-256 than the file of this experiment" in why
 
 
 def test_other_content_is_refused(run, call):

@@ -9,7 +9,7 @@ import pytest
 from child_processes import ended, started
 from fedlap.errors import DivergedError
 from fedlap.experiments import session
-from fedlap.experiments.session import CheckpointInterval, ResumePlan, ProgressCallbacks
+from fedlap.experiments.session import CheckpointInterval, ProgressCallbacks, ResumePlan
 from run_folders import rounds
 from tiny_plans import finish, tiny, train
 
@@ -63,7 +63,9 @@ def test_scores_are_restored(change, most, tmp_path, monkeypatch):
     assert not (folders[0] / "rounds.jsonl").is_symlink()
     assert said
     assert all(str(folders[0] / "rounds.jsonl") in remark for remark in said)
-    assert [each.job.rounds_done for each in ResumePlan.of(tmp_path / "runs", tiny(7, seeds=(0, 1))).prepared] == [
+    assert [
+        each.job.rounds_done for each in ResumePlan.of(tmp_path / "runs", tiny(7, seeds=(0, 1))).prepared
+    ] == [
         6,
         6,
     ]

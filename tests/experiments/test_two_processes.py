@@ -9,7 +9,7 @@ from filelock import FileLock
 
 import fedlap as fl
 from fedlap.experiments import session
-from fedlap.experiments.session import CheckpointInterval, ResumePlan, ProgressCallbacks
+from fedlap.experiments.session import CheckpointInterval, ProgressCallbacks, ResumePlan
 from fedlap.storage.locks import lock_folders
 from run_folders import TINY, files, rounds
 from tiny_plans import finish, tiny, train
@@ -38,7 +38,8 @@ def test_a_run_that_was_trained_since_the_plan_goes_on_from_there(first, since, 
         train(tmp_path / "runs", tiny(first))
     plan, played = ResumePlan.of(tmp_path / "runs", tiny(more)), []
     train(tmp_path / "runs", tiny(since))
-    finish(plan, ProgressCallbacks(CheckpointInterval(rounds=1), on_round=lambda _, done: played.append(done)))
+    interval = CheckpointInterval(rounds=1)
+    finish(plan, ProgressCallbacks(interval, on_round=lambda _, done: played.append(done)))
     assert played == list(range(since + 1, more + 1))
     folder = plan.runs[0].folder
     assert rounds(folder) == rounds(unbroken.runs[0].folder)

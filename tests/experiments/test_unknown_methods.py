@@ -60,7 +60,8 @@ def test_report_makes_its_page(own, call, unpictured):
     page = (folder / "report" / "page.html").read_text()
     assert name in page
     assert "mood = calm" in page or name == "linked"
-    drawn = [each for each in build_page(load_results([folder]), "").sections if isinstance(each, GraphSection)]
+    sections = build_page(load_results([folder]), "").sections
+    drawn = [section for section in sections if isinstance(section, GraphSection)]
     assert len(drawn) == (name == "linked")
 
 

@@ -22,7 +22,7 @@ from fedlap.training.result import Progress
 SRC = Path(fl.__file__).parent
 
 # Calls that write to a file or give one its name, and where they may be: a compiler writes the kernel, a
-# download is renamed when it is whole, the archive of a fast form is in a file that the writer has opened,
+# download is renamed when it is whole, the archive of cached arrays is in a file that the writer has opened,
 # and to_csv, save_npz, mmwrite and the archive of a graph into memory.
 WRITERS = {
     "write_bytes", "write_text", "save_file", "savez", "savez_compressed", "save", "tofile", "to_csv",

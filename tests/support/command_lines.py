@@ -317,8 +317,7 @@ def snapshot(folder, words):
     named = [os.path.normpath(place / word.partition("=")[2]) for word in words if "=" in word]
     named += [os.path.normpath(place / word) for word in words if word]
     free = {
-        str(place / name)
-        for name in ("out", "runs", "reproduced", "RESULTS.md", "model.safetensors", "model.json")
+        str(place / name) for name in ("out", "runs", "reproduced", "docs", "model.safetensors", "model.json")
     }
     free |= {path for path in named if path not in (str(place), str(folder), "/")}
     free |= {str(Path(path).with_suffix(".json")) for path in free if path.endswith(".safetensors")}

@@ -1,6 +1,6 @@
 """Algorithms 1 and 2 straight from the paper in plain Python and NumPy: loops, nothing of fedlap.
 
-The draws are written anew from their definition too (Philox4x32-10, Floyd's choice, the sort by draws), so
+The draws are also rewritten from their definition (Philox4x32-10, Floyd's choice, the sort by draws), so
 that agreement says something about them as well.
 """
 

@@ -1,4 +1,4 @@
-"""What the plain versions of related methods have in common, and the clients that they are tried on."""
+"""Shared parts of the plain versions of related methods, and the clients that they are tested on."""
 
 import numpy as np
 import pytest

@@ -2,7 +2,7 @@
 
 from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.prepare import prepare
-from fedlap.experiments.session import CheckpointInterval, ResumePlan, ProgressCallbacks
+from fedlap.experiments.session import CheckpointInterval, ProgressCallbacks, ResumePlan
 
 DATA = {"name": "synthetic", "clients": 4, "features": 3, "rows": 8, "test_rows": 4}
 

@@ -43,7 +43,7 @@ def test_any_sequence_of_values_is_taken(vary, federation):
 
 @pytest.mark.parametrize("y", [WORDS, WORDS.tolist(), WORDS.astype(object)], ids=["text", "list", "objects"])
 def test_labels_are_numbered_and_named(y):
-    message = r"labels are text \('ill'\); number them 0, 1, … and name them with labels=\[…\], or use from_"
+    message = r"labels are text \('ill'\); number them 0, 1, … and pass labels=\[…\], or use from_"
     refused(f"data: client 'a': {message}", fl.Federation.from_arrays, {"a": (X, y), "b": (X, y)})
     refused(message, fl.Federation.from_dataset, list(zip(X, y, strict=True)), "aaaabbbb")
 
@@ -57,19 +57,20 @@ def test_features_are_numbers():
     )
 
 
-@pytest.mark.parametrize("make", [fl.graph.nearest, fl.graph.kernel, fl.graph.weighted, fl.graph.similar])
-def test_graphs_of_data_are_made_from_federations(make):
+@pytest.mark.parametrize("name", ["nearest", "kernel", "weighted", "similar"])
+def test_graphs_of_data_are_made_from_federations(name):
     frame = pd.DataFrame(X, columns=list("abc"))
     refused(
-        f"graph: {make.__name__} got a DataFrame; pass a federation, as from fl.Federation.from_dataframe",
-        make,
+        f"graph: {name} got a DataFrame; pass a federation, as from fl.Federation.from_dataframe",
+        fl.graph.GRAPHS[name],
         frame,
     )
 
 
 def test_what_clients_are_compared_by_has_a_name(federation):
     frame = pd.DataFrame(X, columns=list("abc"))
-    refused("graph: by is a DataFrame; expected labels, means or metadata", compute_vectors, federation, frame)
+    message = "graph: by is a DataFrame; expected labels, means or metadata"
+    refused(message, compute_vectors, federation, frame)
 
 
 @pytest.mark.parametrize("name", ["mps", "meta", "xpu:0"])

@@ -94,7 +94,8 @@ def test_what_cannot_be_resumed_is_refused(federation, graph):
             match="does not fit this run; pass the method, model, dtype and clients of the saved run",
         ):
             fl.fit(federation=federation, rounds=4, resume=earlier, **given)
-    with pytest.raises(fl.InputError, match="cannot be batched: they must share .* the round that they resume from"):
+    message = r"cannot be batched: they must share .* the round that they resume from"
+    with pytest.raises(fl.InputError, match=message):
         fit_all(
             [
                 Job(fl.Local(), federation, model),

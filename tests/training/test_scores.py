@@ -27,7 +27,7 @@ def scored(test, train=None, ridge=None, penalty=0.0):
     clients = len(test.count)
     train = tally([1.0] * clients, None, [1] * clients) if train is None else train
     ridge = torch.zeros(clients, dtype=torch.float64) if ridge is None else ridge
-    return score(3, train, test, ridge, penalty, None, (10, 20), 1.5)
+    return compute_score(3, train, test, ridge, penalty, None, (10, 20), 1.5)
 
 
 def test_pooled_and_mean_over_clients():

@@ -114,10 +114,12 @@ def test_rows_that_runs_share_are_counted_once(federation, graph, monkeypatch):
 def test_models_at_work_fit_into_a_cpus_cache(federation, graph, monkeypatch):
     def runs(sample):
         model = bind_algorithm(fl.FedAvg(), federation, LINEAR)[1]
-        return [SizedJob(Job(fl.FedAvg(), federation, LINEAR), model, Schedule(sample=sample)) for _ in range(6)]
+        job, schedule = Job(fl.FedAvg(), federation, LINEAR), Schedule(sample=sample)
+        return [SizedJob(job, model, schedule) for _ in range(6)]
 
     threads = torch.get_num_threads()
-    monkeypatch.setattr(packing, "CACHED_PARAMETERS_PER_THREAD", 2 * runs(1.0)[0].count_updated_parameters() // threads + 1)
+    cached = 2 * runs(1.0)[0].count_updated_parameters() // threads + 1
+    monkeypatch.setattr(packing, "CACHED_PARAMETERS_PER_THREAD", cached)
     assert packing.pack_jobs(runs(1.0)) == [[0, 1], [2, 3], [4, 5]]
     assert packing.pack_jobs(runs(0.5)) == [[0, 1, 2], [3, 4, 5]]
     monkeypatch.setattr(packing, "CACHED_PARAMETERS_PER_THREAD", 0)
@@ -158,7 +160,7 @@ def test_what_the_method_refuses_is_left_out_and_told(federation, graph):
     assert "too large" in str(reason)
     vary = {"strength": [0.01, 1.9 / (0.03 * 5 * graph.rho)]}  # stable where all work
     sampled = fl.tune(fl.FedU(graph), federation, LINEAR, vary, folds=2, rounds=1, sample=0.2)
-    assert "clients a round" in str(sampled.refused[0][1])
+    assert "clients per round" in str(sampled.refused[0][1])
     with pytest.raises(fl.InputError, match="every candidate is invalid; the first: fedu: strength"):
         fl.tune(fl.FedU(graph), federation, LINEAR, {"strength": [1e6, 2e6]}, folds=2, rounds=1)
 

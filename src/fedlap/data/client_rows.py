@@ -29,9 +29,9 @@ def group_rows(
         raise InputError(
             f"a row belongs to client {wrong}; expected 0 to {clients - 1}, or -1 for no client", scope="data"
         )
-    place = owner.numpy() + 1
+    line = owner.numpy() + 1
     ones = np.ones(rows, dtype=np.int8)
-    lines = csc_array((ones, place, np.arange(rows + 1)), shape=(clients + 1, rows)).tocsr()
+    lines = csc_array((ones, line, np.arange(rows + 1)), shape=(clients + 1, rows)).tocsr()
     first = torch.from_numpy(lines.indptr[1:].astype(np.int64))
     return torch.from_numpy(lines.indices[int(first[0]) :].astype(np.int64)), first.diff()
 

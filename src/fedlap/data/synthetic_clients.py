@@ -105,10 +105,10 @@ def synthetic(
     first[order] = total[order].cumsum(0) - total[order]
     # The table has the training rows of all clients, then their test rows.
     sizes = torch.cat([count, torch.full_like(count, test_rows)])
-    places = concatenate_ranges(torch.cat([first, first + count]), sizes)
+    row = concatenate_ranges(torch.cat([first, first + count]), sizes)
     owner = torch.arange(clients).repeat(2).repeat_interleave(sizes)
     test = torch.arange(len(owner)) >= int(count.sum())
-    table = Table.of((x[places], y[places]), labels=classes, test=test, where="synthetic data")
+    table = Table.of((x[row], y[row]), labels=classes, test=test, where="synthetic data")
     federation = Federation.from_table(replace(table, clients=names, owner=owner))
     return Synthetic(federation, graph, W)
 

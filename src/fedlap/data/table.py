@@ -151,33 +151,33 @@ def table_from_arrays(
     names = tuple(str(name) for name in arrays)
     check_unique_names(names)
     classes = len(labels) if isinstance(labels, tuple) else labels
-    place = {name: k for k, name in enumerate(names)}
+    index = {name: k for k, name in enumerate(names)}
     listed = [
         (str(name), pair, row_name)
         for mapping, row_name in ((arrays, "row"), (test or {}, "test row"))
         for name, pair in mapping.items()
     ]
     try:
-        x, y, count = _concatenate_pairs(listed, place, classes)
+        x, y, count = _concatenate_pairs(listed, index, classes)
     except InputError:
         for name, pair, row_name in listed:  # Client by client, so that the error names the client.
-            _check_has_training_rows(name, place)
+            _check_has_training_rows(name, index)
             validate_pair(f"data: client {name!r}", pair, classes, row_name)
         raise
-    owner = torch.tensor([place[name] for name, _, _ in listed]).repeat_interleave(count)
+    owner = torch.tensor([index[name] for name, _, _ in listed]).repeat_interleave(count)
     held = None if test is None else torch.arange(len(x)) >= int(count[: len(names)].sum())
     return Table(x, y, name_labels(labels, y), names, owner, held)
 
 
 def _concatenate_pairs(
-    listed: Sequence[tuple[str, ArrayPair, str]], place: Mapping[str, int], labels: int | None
+    listed: Sequence[tuple[str, ArrayPair, str]], index: Mapping[str, int], labels: int | None
 ) -> tuple[Tensor, Tensor, Int64[Tensor, "given"]]:
     """Concatenate all features and labels, and return the number of rows of each pair.
 
     The values are checked all at once.
     """
     for name, _, _ in listed:
-        _check_has_training_rows(name, place)
+        _check_has_training_rows(name, index)
     pairs = [pair for _, pair, _ in listed]
     if is_uniform(pairs):
         xs, ys = zip(*pairs, strict=True)
@@ -211,8 +211,8 @@ def index_clients(
         names = _format_names(names, where)
     if len(names) != rows:
         raise InputError(f"{where}: {len(names)} client names for {rows} rows; expected one per row")
-    places = {name: place for place, name in enumerate(dict.fromkeys(names))}
-    return tuple(map(str, places)), torch.tensor([places[name] for name in names], dtype=torch.int64)
+    index = {name: k for k, name in enumerate(dict.fromkeys(names))}
+    return tuple(map(str, index)), torch.tensor([index[name] for name in names], dtype=torch.int64)
 
 
 def _format_names(names: Iterable[Any], where: str) -> list[str]:
@@ -258,7 +258,7 @@ def table_from_dataset(
     if not isinstance(client, Mapping):
         return Table.of((x, y), client, labels=labels, where="the dataset")
     owner_of_item = [-1] * len(x)
-    for place, (name, rows) in enumerate(client.items()):
+    for k, (name, rows) in enumerate(client.items()):
         for item in rows.tolist() if isinstance(rows, np.ndarray | Tensor) else rows:
             if not (
                 isinstance(item, Integral)
@@ -270,7 +270,7 @@ def table_from_dataset(
                     f"expected items 0 to {len(x) - 1}, each for one client",
                     scope="data",
                 )
-            owner_of_item[int(item)] = place
+            owner_of_item[int(item)] = k
     owner = torch.tensor(owner_of_item)
     assigned = owner >= 0  # Items without a client are dropped.
     return _build_owned_table(

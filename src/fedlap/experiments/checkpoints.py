@@ -114,7 +114,7 @@ def write_checkpoint(folder: Path, progress: Progress, owner: Owner) -> None:
         last = f"the last checkpoint is of round {saved[0]}" if saved else "there is no checkpoint yet"
         raise InputError(
             f"checkpoint of round {progress.round} cannot be written to {str(folder)!r} "
-            f"({describe_error(error)}); {last}; free disk space and resume"
+            f"({describe_error(error)}); {last}; make room there and resume"
         ) from error
 
 

@@ -14,11 +14,11 @@ def digest_content(federation: Federation) -> str:
     total = hashlib.sha256(
         json.dumps([federation.clients, federation.labels, federation.scale.kind]).encode()
     )
-    parts = federation.train, federation.test
-    tensors: dict[int, Tensor] = {id(part.store): part.store for part in parts}
+    train_and_test = federation.train, federation.test
+    tensors: dict[int, Tensor] = {id(rows.store): rows.store for rows in train_and_test}
     for tensor in (
         *tensors.values(),
-        *(tensor for part in parts for tensor in (part.row, part.y, part.count)),
+        *(tensor for rows in train_and_test for tensor in (rows.row, rows.y, rows.count)),
         federation.scale.shift,
         federation.scale.factor,
     ):

@@ -76,25 +76,41 @@ class StepLibrary:
     def tally(
         self,
         W: Tensor,
-        part: ClientRows,
+        client_rows: ClientRows,
         widths: tuple[int, ...],
         shift: Float[Tensor, "client"],
         factor: Float[Tensor, "client"],
     ) -> Tally:
         """Sum losses and correct predictions over all rows of every client."""
-        clients, store, row, real = part.count.shape[0], part.store, part.row, self._dtype
-        stored, placed = self._check_rows(store, row, part.y, widths)
+        clients, store, row, real = (
+            client_rows.count.shape[0],
+            client_rows.store,
+            client_rows.row,
+            self._dtype,
+        )
+        stored, placed = self._check_rows(store, row, client_rows.y, widths)
         _check_tensor("models", W, real, (clients, _count_parameters(widths)), strided=True)
-        for name, tensor in (("numbers of rows", part.count), ("first rows", part.first)):
+        for name, tensor in (("numbers of rows", client_rows.count), ("first rows", client_rows.first)):
             _check_tensor(name, tensor, torch.int64, (clients,))
         for name, constants in zip(SETTING_NAMES[-2:], (shift, factor), strict=True):
             _check_tensor(name, constants, real, (clients,))
         loss, hits = torch.zeros(2, clients, dtype=torch.float64).unbind()
-        tensors = [W, store, row, part.y, part.first, part.count, shift, factor, loss, hits]
+        tensors = [
+            W,
+            store,
+            row,
+            client_rows.y,
+            client_rows.first,
+            client_rows.count,
+            shift,
+            factor,
+            loss,
+            hits,
+        ]
         shape = (ROWS_PER_SCORED_BLOCK, int(store.dtype == torch.uint8), len(widths) - 1, *widths)
         numbers = (clients, W.stride(0), placed, stored, *shape)
         self._call(self._tally, tensors, numbers, (placed, stored, widths[-1], 0))
-        return Tally(loss, hits, part.count)
+        return Tally(loss, hits, client_rows.count)
 
     def _check_rows(self, store: Tensor, row: Tensor, y: Tensor, widths: tuple[int, ...]) -> tuple[int, int]:
         """Return the numbers of stored features and of rows; raise InputError for a wrong layout."""
@@ -151,7 +167,7 @@ def bind_kernel(
 
 def tally_rows(
     W: Float[Tensor, "client param"],
-    part: ClientRows,
+    client_rows: ClientRows,
     widths: tuple[int, ...],
     shift: Float[Tensor, "client"],
     factor: Float[Tensor, "client"],
@@ -160,7 +176,7 @@ def tally_rows(
     library = load_library(W.dtype)
     if library is None or W.stride(1) != 1 or max(widths) * ROWS_PER_SCORED_BLOCK > LARGEST_BLOCK:
         return None
-    return library.tally(W, part, widths, shift, factor)
+    return library.tally(W, client_rows, widths, shift, factor)
 
 
 @cache

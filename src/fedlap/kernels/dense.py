@@ -163,16 +163,16 @@ class DenseKernel:
         )
         return True
 
-    def tally(self, W: Stack, part: ClientRows) -> Tally | None:
+    def tally(self, W: Stack, client_rows: ClientRows) -> Tally | None:
         """Sums of loss and correct predictions over each client's rows; None without the CPU kernel."""
         network, train, scale = self.clients.model.network, self.clients.train, self.clients.scale
         assert isinstance(network, DenseNetwork)
-        alike = part.store.dtype == train.store.dtype and part.store.is_contiguous()
+        alike = client_rows.store.dtype == train.store.dtype and client_rows.store.is_contiguous()
         if self.clients.device.type != "cpu" or not alike:
             return None
         everyone = torch.arange(len(W))
         shift, factor = (_gather_scale(scale.kind, t, everyone, W) for t in (scale.shift, scale.factor))
-        return cpp_library.tally_rows(W, part, network.widths, shift, factor)
+        return cpp_library.tally_rows(W, client_rows, network.widths, shift, factor)
 
 
 def count_scratch_values(widths: tuple[int, ...]) -> int:

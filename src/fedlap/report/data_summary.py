@@ -33,9 +33,9 @@ class DataSummary:
         label_counts = None
         if federation.labels is not None:
             label_counts = torch.zeros(len(federation.clients), len(federation.labels), dtype=torch.int64)
-            for part in (federation.train, federation.test):
+            for rows in (federation.train, federation.test):
                 label_counts.index_put_(
-                    (part.find_owners(), part.y), torch.ones_like(part.y), accumulate=True
+                    (rows.find_owners(), rows.y), torch.ones_like(rows.y), accumulate=True
                 )
         return DataSummary(
             title,

@@ -80,8 +80,8 @@ class OneByOneEngine:
         """Tally client by client."""
         return self._tally(W, self.clients.train), self._tally(W, self.clients.test)
 
-    def _tally(self, W: Tensor, part: ClientRows) -> Tally:
-        tallies = [self.clients.tally(W[k : k + 1], part, torch.tensor([k])) for k in range(len(W))]
+    def _tally(self, W: Tensor, client_rows: ClientRows) -> Tally:
+        tallies = [self.clients.tally(W[k : k + 1], client_rows, torch.tensor([k])) for k in range(len(W))]
         hits = [tally.hits for tally in tallies if tally.hits is not None]
         loss, count = (torch.cat(v) for v in ([t.loss for t in tallies], [t.count for t in tallies]))
         return Tally(loss, torch.cat(hits) if hits else None, count)
@@ -107,10 +107,10 @@ class StackedEngine:
         """Tally all clients in one call, or in blocks of clients and rows."""
         return self._tally(W, self.clients.train), self._tally(W, self.clients.test)
 
-    def _tally(self, W: Float[Tensor, "client param"], part: ClientRows) -> Tally:
+    def _tally(self, W: Float[Tensor, "client param"], client_rows: ClientRows) -> Tally:
         fused = self.clients.fused
-        tally = None if fused is None else fused.tally(W, part)
-        return self.clients.tally(W, part, torch.arange(len(W))) if tally is None else tally
+        tally = None if fused is None else fused.tally(W, client_rows)
+        return self.clients.tally(W, client_rows, torch.arange(len(W))) if tally is None else tally
 
 
 ENGINES: Final[dict[str, Callable[[PlacedClients], Engine]]] = {

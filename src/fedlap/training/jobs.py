@@ -116,8 +116,8 @@ def check_single_rows(
             f"out of {int(count[place])} (batch = {batch}); set another batch, remove the client, or use "
             "GroupNorm"
         )
-    for name, part in (("training", scored.train), ("test", scored.test)):
-        for place in (part.count == 1).nonzero().flatten().tolist():
+    for name, rows in (("training", scored.train), ("test", scored.test)):
+        for place in (rows.count == 1).nonzero().flatten().tolist():
             raise InputError(
                 f"module: {problem}, and client {scored.clients[place]!r} has a single {name} row for "
                 "scoring; add rows, or use GroupNorm"

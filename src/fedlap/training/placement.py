@@ -176,18 +176,20 @@ class PlacedClients:
         )
 
     def take(
-        self, part: ClientRows, ids: Int64[Tensor, "client"], rows: Int64[Tensor, "client batch"]
+        self, client_rows: ClientRows, ids: Int64[Tensor, "client"], rows: Int64[Tensor, "client batch"]
     ) -> tuple[Float[Tensor, "client batch *feature"], Tensor]:
         """Return the features, standardised as models see them, and the labels of some rows."""
-        at = rows.flatten().to(part.row.device)
-        y = part.y.index_select(0, at).unflatten(0, rows.shape)
-        return self.read_features(part, ids, part.row.index_select(0, at).view(rows.shape)), y.to(self.device)
+        at = rows.flatten().to(client_rows.row.device)
+        y = client_rows.y.index_select(0, at).unflatten(0, rows.shape)
+        return self.read_features(
+            client_rows, ids, client_rows.row.index_select(0, at).view(rows.shape)
+        ), y.to(self.device)
 
     def read_features(
-        self, part: ClientRows, ids: Int64[Tensor, "_"], stored: Int64[Tensor, "client batch"]
+        self, client_rows: ClientRows, ids: Int64[Tensor, "_"], stored: Int64[Tensor, "client batch"]
     ) -> Float[Tensor, "client batch *feature"]:
         """Return the standardised features at places of the store that belong to the first clients."""
-        return self.make_reader(part.store, ids, tuple(stored.shape))(stored.reshape(-1))
+        return self.make_reader(client_rows.store, ids, tuple(stored.shape))(stored.reshape(-1))
 
     def make_reader(
         self,
@@ -220,17 +222,17 @@ class PlacedClients:
         return self.scale.apply(_gather(store, self.device, rows, shape, at), ids, self.dtype, memory)
 
     def read_blocks(
-        self, part: ClientRows, cohort: Cohort, memory: BufferFactory | None = None
+        self, client_rows: ClientRows, cohort: Cohort, memory: BufferFactory | None = None
     ) -> Iterator[tuple[Float[Tensor, "active row *feature"], Tensor, Bool[Tensor, "active row"]]]:
         """Read all rows of a cohort in blocks: features, labels, and a mask of rows that are not padding.
 
         Later blocks may hold fewer clients, always the first. With `memory`, each block overwrites the one
         before.
         """
-        for ids, at, y, inside, _ in self._locate_blocks(part, cohort):
-            yield self.make_reader(part.store, ids, tuple(inside.shape), memory)(at), y, inside
+        for ids, at, y, inside, _ in self._locate_blocks(client_rows, cohort):
+            yield self.make_reader(client_rows.store, ids, tuple(inside.shape), memory)(at), y, inside
 
-    def _locate_blocks(self, part: ClientRows, cohort: Cohort) -> Iterator[RowBlock]:
+    def _locate_blocks(self, client_rows: ClientRows, cohort: Cohort) -> Iterator[RowBlock]:
         """Locate the rows of every block in the store."""
         width = self.model.network.widest * len(cohort.max_count)
         rows = max(1, min(int(cohort.max_count.max()), EVALUATION_BLOCK_VALUES // width))
@@ -238,77 +240,79 @@ class PlacedClients:
             rows = max(1, int(cohort.max_count.max()))
         plan = plan_pass(cohort.first, cohort.count, cohort.max_count, rows)
         for step, active in enumerate(plan.active):
-            at = plan.rows[step, :active].flatten().to(part.row.device)
-            y = part.y.index_select(0, at).unflatten(0, (active, -1)).to(self.device)
-            stored, inside = part.row.index_select(0, at), plan.weight[step, :active] > 0
-            yield cohort.ids[:active], stored, y, inside, self._find_spans(part, stored, inside)
+            at = plan.rows[step, :active].flatten().to(client_rows.row.device)
+            y = client_rows.y.index_select(0, at).unflatten(0, (active, -1)).to(self.device)
+            stored, inside = client_rows.row.index_select(0, at), plan.weight[step, :active] > 0
+            yield cohort.ids[:active], stored, y, inside, self._find_spans(client_rows, stored, inside)
 
     def _find_spans(
-        self, part: ClientRows, stored: Tensor, inside: Tensor
+        self, client_rows: ClientRows, stored: Tensor, inside: Tensor
     ) -> list[stored_scores.Span] | None:
         """Return the spans of rows that a CPU can score in the store, unchanged, or None."""
-        unchanged = self.scale.kind == "none" and part.store.dtype == self.dtype
+        unchanged = self.scale.kind == "none" and client_rows.store.dtype == self.dtype
         readable = self.device.type == "cpu" and unchanged
         return stored_scores.find_spans(self.model.network, stored, inside) if readable else None
 
     def _score_block(
-        self, W: Tensor, part: ClientRows, block: RowBlock
+        self, W: Tensor, client_rows: ClientRows, block: RowBlock
     ) -> Float[Tensor, "client row output"]:
         """Return the scores of a block's rows under their clients' models; padding gets finite numbers."""
         clients, stored, _, inside, spans = block
         if spans is not None and isinstance(self.model.network, DenseNetwork):
-            return stored_scores.score_spans(self.model.network, W, part.store, spans, inside.shape[1])
-        x = self.make_reader(part.store, clients, tuple(inside.shape), self.memory)(stored)
+            return stored_scores.score_spans(self.model.network, W, client_rows.store, spans, inside.shape[1])
+        x = self.make_reader(client_rows.store, clients, tuple(inside.shape), self.memory)(stored)
         return self.model.scores(W, x, inside)
 
     def tally(
-        self, W: Float[Tensor, "client param"], part: ClientRows, ids: Int64[Tensor, "client"]
+        self, W: Float[Tensor, "client param"], client_rows: ClientRows, ids: Int64[Tensor, "client"]
     ) -> Tally:
         """Sum the losses and correct answers over the rows of clients `ids`, whose models are in W."""
         loss = torch.zeros(len(ids), dtype=torch.float64, device=self.device)
         hits = torch.zeros_like(loss)
-        for chunk, at, blocks in self._list_chunks(part, ids):
+        for chunk, at, blocks in self._list_chunks(client_rows, ids):
             models = W[chunk.to(W.device)].to(self.device)
             for block in blocks:
                 _, _, y, inside, _ = block
                 active = len(y)
-                scores = self._score_block(models[:active], part, block)
+                scores = self._score_block(models[:active], client_rows, block)
                 loss[at[:active]] += (self.model.loss_function.values(scores, y) * inside).double().sum(1)
                 if not y.is_floating_point():
                     # The first of equal scores, as with argmax, in a tenth of the time.
                     answers = scores.mT.max(-2).indices
                     hits[at[:active]] += ((answers == y) & inside).double().sum(1)
         counted = isinstance(self.model.loss_function, CrossEntropy)
-        return Tally(loss.cpu(), hits.cpu() if counted else None, part.count[ids])
+        return Tally(loss.cpu(), hits.cpu() if counted else None, client_rows.count[ids])
 
     @cached_property
     def _cached_chunks(self) -> dict[int, list[ClientChunk]]:
         """Chunks of splits that are scored repeatedly, by the id of the split."""
         return {}
 
-    def _list_chunks(self, part: ClientRows, ids: Int64[Tensor, "client"]) -> Iterable[ClientChunk]:
+    def _list_chunks(self, client_rows: ClientRows, ids: Int64[Tensor, "client"]) -> Iterable[ClientChunk]:
         """List chunks of `ids`: positions, on the host and where they are used, with blocks of their rows."""
-        if not len(part.row):
+        if not len(client_rows.row):
             return []
-        if len(part.row) > MAX_CACHED_ROWS or not torch.equal(ids, torch.arange(len(part.count))):
-            return self._split_chunks(part, ids)
-        if id(part) not in self._cached_chunks:
-            self._cached_chunks[id(part)] = [
-                (chunk, at, list(blocks)) for chunk, at, blocks in self._split_chunks(part, ids)
+        if len(client_rows.row) > MAX_CACHED_ROWS or not torch.equal(
+            ids, torch.arange(len(client_rows.count))
+        ):
+            return self._split_chunks(client_rows, ids)
+        if id(client_rows) not in self._cached_chunks:
+            self._cached_chunks[id(client_rows)] = [
+                (chunk, at, list(blocks)) for chunk, at, blocks in self._split_chunks(client_rows, ids)
             ]
-        return self._cached_chunks[id(part)]
+        return self._cached_chunks[id(client_rows)]
 
-    def _split_chunks(self, part: ClientRows, ids: Int64[Tensor, "client"]) -> Iterator[ClientChunk]:
-        place = part.count[ids].argsort(descending=True, stable=True)
+    def _split_chunks(self, client_rows: ClientRows, ids: Int64[Tensor, "client"]) -> Iterator[ClientChunk]:
+        place = client_rows.count[ids].argsort(descending=True, stable=True)
         together = CLIENTS_PER_BLOCK
         if self.model.is_batch_dependent:  # whole clients only, as many as fit into a block
-            most = self.model.network.widest * max(1, int(part.count[ids].max()))
+            most = self.model.network.widest * max(1, int(client_rows.count[ids].max()))
             together = min(together, max(1, EVALUATION_BLOCK_VALUES // most))
         for chunk in place.split(together):
-            clients, count = ids[chunk].to(self.device), part.count[ids[chunk]]
-            first = part.first[ids[chunk]].to(self.device)
+            clients, count = ids[chunk].to(self.device), client_rows.count[ids[chunk]]
+            first = client_rows.first[ids[chunk]].to(self.device)
             cohort = Cohort(clients, clients, first, count.to(self.device), count)
-            yield chunk, chunk.to(self.device), self._locate_blocks(part, cohort)
+            yield chunk, chunk.to(self.device), self._locate_blocks(client_rows, cohort)
 
 
 def check_models(

@@ -85,7 +85,7 @@ class Schedule:
             return host if self.keep == "host" else device
         size = torch.finfo(self.torch_dtype).bits // 8
         models = sum(len(federation.clients) for federation in federations) * model.size * size
-        stores = {id(part.store): part.store for f in federations for part in (f.train, f.test)}
+        stores = {id(rows.store): rows.store for f in federations for rows in (f.train, f.test)}
         data = sum(s.numel() * (1 if s.dtype == torch.uint8 else size) for s in stores.values())
         free, _ = torch.cuda.mem_get_info(device)
         return device if 3 * models + data <= DEVICE_MEMORY_SHARE * free else host
@@ -95,7 +95,7 @@ class Schedule:
         if home.type != "cuda":
             return True
         distinct = {id(federation): federation for federation in federations}.values()
-        values = sum(len(part.row) * math.prod(f.inputs) for f in distinct for part in (f.train, f.test))
+        values = sum(len(rows.row) * math.prod(f.inputs) for f in distinct for rows in (f.train, f.test))
         free, _ = torch.cuda.mem_get_info(home)
         return 4 * values * torch.finfo(self.torch_dtype).bits // 8 > free
 
