@@ -12,7 +12,14 @@ import pytest
 import fedlap as fl
 from fedlap.data import SOURCES, load, load_with_graph
 from fedlap.data.partition import PARTITIONS
-from fedlap.errors import DivergedError, InputError, UnsuitedError, check_number, unknown_name_error, check_integer
+from fedlap.errors import (
+    DivergedError,
+    InputError,
+    UnsuitedError,
+    check_integer,
+    check_number,
+    unknown_name_error,
+)
 from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.prepare import Loader
 from fedlap.experiments.settings import locate_errors
@@ -181,7 +188,10 @@ def test_sections_are_chosen_by_field_and_scope(error, message, field):
 def test_helpers_know_their_field():
     assert refuse(lambda value: check_integer("rounds", value, 1), [0]).field == "rounds"
     assert refuse(lambda value: check_number("lr", value, zero=False, scope="local"), [0]).field == "lr"
-    assert refuse(lambda value: check_integer("width of a layer", value, 1, field="hidden"), [0]).field == "hidden"
+    assert (
+        refuse(lambda value: check_integer("width of a layer", value, 1, field="hidden"), [0]).field
+        == "hidden"
+    )
     assert unknown_name_error("engine", "x", ["y"], field="engine").field == "engine"
 
 

@@ -22,7 +22,7 @@ from fedlap.data.prediction_rows import read_prediction_rows
 from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.prepare import prepare
 from fedlap.experiments.run_folder import RunFolder, read_experiment
-from fedlap.experiments.session import CheckpointInterval, ResumePlan, ProgressCallbacks
+from fedlap.experiments.session import CheckpointInterval, ProgressCallbacks, ResumePlan
 from fedlap.personal import Personals
 from fedlap.personal.models import Personal
 from fedlap.report.comparison import Comparison

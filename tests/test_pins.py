@@ -38,7 +38,7 @@ from fedlap.experiments.experiment import Experiment
 from fedlap.graph import GRAPHS
 from fedlap.models import MODELS
 from fedlap.randomness import Purpose, digest_names, draws
-from fedlap.reproduce.recipe import known_recipes, find_recipe
+from fedlap.reproduce.recipe import find_recipe, known_recipes
 
 ROOT = Path(__file__).resolve().parents[1]
 PINS = Path(__file__).with_name("pins.json")

@@ -80,7 +80,9 @@ def test_a_bad_row_is_named_as_the_user_counts():
 
 def test_grey_images_are_one_channel():
     x = torch.randint(0, 255, (10, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    federation = fl.Federation.from_arrays({"a": (x, torch.arange(10) % 2)}, test_share=0).standardize("pooled")
+    federation = fl.Federation.from_arrays({"a": (x, torch.arange(10) % 2)}, test_share=0).standardize(
+        "pooled"
+    )
     assert federation.scale.shift.numel() == 1
 
 

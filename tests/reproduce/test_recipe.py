@@ -61,7 +61,7 @@ def test_cells_have_the_papers_numbers():
 
 def test_a_quick_form_changes_the_signature_and_the_seeds_do_not(tmp_path):
     made = small(tmp_path)
-    one, quick = next(made.units()), next(made.smaller().units())
+    one, quick = next(made.units()), next(made.quick_form().units())
     assert one.signature != quick.signature
     assert one.signature == next(made.model_copy(update={"seeds": "0"}).units()).signature
 

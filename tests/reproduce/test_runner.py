@@ -244,7 +244,7 @@ def test_findings_are_kept_and_found(done, tmp_path):
         findings.write(unit_of(made, name), rows[name], federation)
         assert findings.has(unit_of(made, name), SEEDS)
     assert not findings.has(unit_of(made, "fedu"), [0, 1])
-    alone = made.narrowed([], [], [], ["local"])
+    alone = made.narrow([], [], [], ["local"])
     findings.write(unit_of(alone, "local"), rows["local"], federation)
     assert list(findings.rows(made, "digits-convex", "steps")) == ["local", "fedu"]
     changed = small(tmp_path, ("rounds = 4", "rounds = 2"))

@@ -23,7 +23,7 @@ def over(**values):
 def run(search, score, refused=lambda values: False):
     """Try what is wanted until nothing is; every pass, as it was asked for."""
     passes = []
-    while wanted := search.wanted():
+    while wanted := search.next_candidates():
         passes.append(wanted)
         for values in wanted:
             if refused(values):

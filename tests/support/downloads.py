@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from fedlap.data.download import OfficialFile, require_sha256, compute_sha256
+from fedlap.data.download import OfficialFile, compute_sha256, require_sha256
 
 CONTENT = np.random.default_rng(0).bytes(100_003)
 OTHER = np.random.default_rng(1).bytes(100_003)

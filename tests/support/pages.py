@@ -41,7 +41,11 @@ PAGE = Page(
             "scores",
             ['method, |all| & "some"', "mean", "worst"],
             [
-                [TableCell("fedu_1"), TableCell("97.92 ± 1.06", "paper 95.76 ± 0.46", best=True), TableCell("88.02")],
+                [
+                    TableCell("fedu_1"),
+                    TableCell("97.92 ± 1.06", "paper 95.76 ± 0.46", best=True),
+                    TableCell("88.02"),
+                ],
                 [
                     TableCell(NASTY),
                     TableCell("97.35 ± 1.44", "paper 94.00 ± 0.10"),

@@ -1,4 +1,4 @@
-"""ClientColours of the clients in a drawn graph."""
+"""Colours of the clients in a drawn graph."""
 
 import numpy as np
 import torch

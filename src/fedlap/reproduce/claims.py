@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedlap.report.page.sections import TableCell, Records, TableSection, RecordValue
+from fedlap.report.page.sections import Records, RecordValue, TableCell, TableSection
 from fedlap.report.paired_tests import LEVEL, adjust_holm, compare_paired
 from fedlap.reproduce.cell_results import ResultFolder, RowResult
 from fedlap.reproduce.recipe import Recipe

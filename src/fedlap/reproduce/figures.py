@@ -8,12 +8,12 @@ from scipy import sparse
 from fedlap.report.graph_layout import compute_layout
 from fedlap.report.page.sections import (
     BarsSection,
-    GraphSection,
+    CurveSeries,
     FigureSection,
+    GraphSection,
     HeatmapSection,
     Panel,
     Records,
-    CurveSeries,
 )
 from fedlap.reproduce.cell_results import ResultFolder, RowResult
 from fedlap.reproduce.recipe import Recipe

@@ -63,7 +63,9 @@ class Recipe(RecipeSection):
         try:
             recipe = Recipe.model_validate({"name": path.stem, **described, "source": str(path)})
         except ValidationError as error:
-            raise to_input_error(error, Recipe.model_fields, "a recipe", prefix=f"recipe {path.stem}: ") from None
+            raise to_input_error(
+                error, Recipe.model_fields, "a recipe", prefix=f"recipe {path.stem}: "
+            ) from None
         recipe._check()
         return recipe
 

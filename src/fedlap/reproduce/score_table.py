@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from fedlap.report.page.sections import TableCell, Records, TableSection, RecordValue
+from fedlap.report.page.sections import Records, RecordValue, TableCell, TableSection
 from fedlap.report.paired_tests import compare_leader
 from fedlap.reproduce.cell_results import ResultFolder, RowResult
 from fedlap.reproduce.recipe import Recipe, Unit
@@ -72,7 +72,9 @@ def _score_records(
     return Records([*columns, "shown_best"], lines)
 
 
-def score_cell(recipe: Recipe, cell: str, name: str, rows: Mapping[str, RowResult], marked: bool) -> TableCell:
+def score_cell(
+    recipe: Recipe, cell: str, name: str, rows: Mapping[str, RowResult], marked: bool
+) -> TableCell:
     """One method's score, or why it has none."""
     paper = recipe.cells[cell].paper.get(name)
     note = "" if paper is None else f"paper {paper[0]:.2f} ± {paper[1]:.2f}"
