@@ -11,12 +11,12 @@ help:
 	@echo "make test-all  the tests, slow ones included"
 	@echo "make test-oldest  the tests with the oldest versions of all packages (in .venv-oldest)"
 	@echo "make torture   runs killed at random moments, twenty times each"
-	@echo "make lint      ruff, format and lint        make types   mypy --strict"
+	@echo "make lint      ruff (format and lint)       make types   mypy --strict"
 	@echo "make results   docs/results from the files in results/"
-	@echo "make bench     speed against what one would otherwise run, and the machine's own limit"
+	@echo "make bench     speed against other frameworks and the machine's limit"
 	@echo "make golden    write digests of every method's numbers to golden.json"
 	@echo "make golden-check BASE=<commit>  prove that no number has changed since that commit"
-	@echo "make format    let ruff rewrite the sources make clean   remove .venv and caches"
+	@echo "make format    reformat the sources         make clean   remove .venv and caches"
 
 $(READY): pyproject.toml constraints.txt
 	@echo "Setting up .venv (once; a minute or two) ..."
@@ -28,17 +28,17 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/fedlap compare --data digits --algorithms fedu,dfedu,local,global --local-epochs 5 --rounds 50 --seeds 0-4 --threads 1
 	$(BIN)/fedlap compare --data synthetic --graph known --strength 0.3 --algorithms fedu,dfedu,local,global --seeds 0-4 --threads 1
-	@echo "A page of the first comparison, for a browser:"
+	@echo "HTML page of the first comparison:"
 	@$(BIN)/fedlap report "$$(ls -td runs/digits-compare-* | head -n 1)"
 
-# One thread a process: two processes with two BLAS threads each crawl.
+# One thread per process: two processes with two BLAS threads each crawl.
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not slow"
 
 test-all: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-# In an environment of its own; PyTorch's CUDA build needs 6 GB there, its CPU build less (set PIP_INDEX_URL).
+# In a separate environment; PyTorch's CUDA build needs 6 GB there, its CPU build less (set PIP_INDEX_URL).
 OLDEST := .venv-oldest
 OLDEST_TESTS ?= tests
 test-oldest:
@@ -61,7 +61,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# docs/results and the values stored with recipes, from the files that `fedlap reproduce --out results` left.
+# docs/results and the tuned values of the recipes, from the files that `fedlap reproduce --out results` wrote.
 results: $(READY)
 	$(BIN)/fedlap results results --to docs/results --tuned src/fedlap/reproduce/recipes/tuned
 
@@ -70,7 +70,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/loading.py
 	$(BIN)/python -m benchmarks.saving
 
-# Ratios alone, held against those committed; a minute.
+# Ratios only, compared with the committed ones; one minute.
 bench-small: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.small
 

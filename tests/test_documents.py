@@ -152,7 +152,8 @@ def test_make_targets_exist():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_to_files(page):
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), target
 
@@ -160,3 +161,16 @@ def test_links_lead_to_files(page):
 def test_documents_stay_short():
     assert (ROOT / "README.md").stat().st_size <= 8_000
     assert (ROOT / "CONTRIBUTING.md").stat().st_size <= 4_000
+
+
+def test_the_architecture_names_real_places():
+    """Every path on the page exists, and a name after a path is in that file."""
+    src, text = ROOT / "src" / "fedlap", (ROOT / "docs" / "architecture.md").read_text()
+    walk = re.findall(r"^    (\w+/\w+\.py) +(?:\w+\.)?(\w+)", text, re.M)
+    table = re.findall(r"\| `(\w+/\w+\.py)`: `(?:\w+\.)?(\w+)`", text)
+    assert len(walk) >= 15
+    assert len(table) == 4
+    for path, name in walk + table:
+        assert re.search(rf"\b(def|class) {name}\b", (src / path).read_text()), f"{path}: {name}"
+    for path in re.findall(r"`(\w+/(?:\w+\.py|\w+/)?)`", text):
+        assert (src / path).exists() or (ROOT / path).exists(), path

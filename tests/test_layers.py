@@ -15,8 +15,9 @@ FILES = sorted(SRC.rglob("*.py"))
 LAYERS = [
     "errors", "randomness", "storage",
     "kernels.nvrtc", "kernels.cpp_compiler",
-    "models.losses", "models.model", "models.parameters", "models.autograd", "models.dense", "models.torch_module",
-    "models.convolution", "models.cnn_layers", "kernels.cnn", "models.convolutional", "models",
+    "models.losses", "models.model", "models.parameters", "models.autograd", "models.dense",
+    "models.torch_module", "models.convolution", "models.cnn_layers", "kernels.cnn",
+    "models.convolutional", "models",
     "data.client_rows", "data.standardize", "data.partition", "data.validate", "data.table", "data.frames",
     "data.federation",
     "algorithms.local_work",

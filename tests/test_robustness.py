@@ -94,9 +94,18 @@ def test_arrays_that_cannot_be(rows):
         fl.Federation.from_arrays({"a": rows})
 
 
-@pytest.mark.parametrize("matrix", [[[0, 1], [1]], [["a"]], np.zeros((2, 2, 2)), np.zeros(3)])
-def test_weights_that_cannot_be(matrix):
-    with pytest.raises(fl.InputError, match="graph: the weight"):
+@pytest.mark.parametrize(
+    ("matrix", "message"),
+    [
+        ([[0, 1], [1]], "graph: expected a matrix of real numbers"),
+        ([["a"]], "graph: expected a matrix of real numbers"),
+        (np.zeros((2, 2, 2)), "graph: expected a matrix of real numbers"),
+        (np.zeros(3), "graph: the weight"),
+    ],
+    ids=["matrix0", "matrix1", "matrix2", "matrix3"],
+)
+def test_weights_that_cannot_be(matrix, message):
+    with pytest.raises(fl.InputError, match=message):
         fl.Graph.from_matrix(matrix)
 
 
@@ -196,7 +205,7 @@ def test_one_hidden_layer_by_its_width():
         (fl.FedU, fl.models.linear(), "not an algorithm"),
         ("fedu", fl.models.linear(), "not an algorithm"),
         (fl.Local(), fl.models.linear, "not a model"),
-        (fl.Local(), nn.Linear(4, 3), "wrap it"),
+        (fl.Local(), nn.Linear(4, 3), r"pass fl.models.module\(net\)"),
     ],
 )
 def test_makers_that_cannot_be(algorithm, model, message, federation):

@@ -38,13 +38,13 @@ def print_default_strengths(asked: dict[str, Experiment], ready: dict[str, Exper
         settings = experiment.algorithm
         if "strength" in settings and "strength" not in asked[label].algorithm:
             limit = "smoothing" if "smoothing" in settings else "1"
-            rule = f"min(0.01, {limit}/(lr·R·ρ)), ρ the largest eigenvalue of the graph's Laplacian"
-            text = f"strength = {settings['strength']:g}, by default {rule}"
+            rule = f"min(0.01, {limit}/(lr·R·ρ)), where ρ is the largest eigenvalue of the graph's Laplacian"
+            text = f"strength = {settings['strength']:g} by default: {rule}"
             chosen.setdefault((settings["name"], text), []).append(label)
     for (name, text), labels in chosen.items():
         alone = [other for other, _ in chosen].count(name) == 1
         for label in [name] if alone else labels:
-            console.print_remark(f"{label}  {text}")
+            console.print_remark(f"{label}: {text}")
 
 
 def train_with_progress(
