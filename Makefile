@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo test test-all test-oldest torture lint types format results bench bench-small golden golden-check clean
+.PHONY: help demo test test-all test-oldest torture lint types format results bench bench-small compare-speed golden golden-check clean
 
 help:
 	@echo "make demo      compare FedU, dFedU, Local and Global on embedded data"
@@ -14,6 +14,7 @@ help:
 	@echo "make lint      ruff (format and lint)       make types   mypy --strict"
 	@echo "make results   docs/results from the files in results/"
 	@echo "make bench     speed against other frameworks and the machine's limit"
+	@echo "make compare-speed BASE=<commit>  is the working tree slower than that commit?"
 	@echo "make golden    write digests of every method's numbers to golden.json"
 	@echo "make golden-check BASE=<commit>  prove that no number has changed since that commit"
 	@echo "make format    reformat the sources         make clean   remove .venv and caches"
@@ -73,6 +74,11 @@ bench: $(READY)
 # Ratios only, compared with the committed ones; one minute.
 bench-small: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.small
+
+# Thirty pairs of measurements per workload, in turns; about ten minutes, and not part of CI.
+compare-speed: $(READY)
+	@test -n "$(BASE)" || { echo "compare-speed: no commit given; use make compare-speed BASE=<commit>"; exit 2; }
+	$(BIN)/python -m benchmarks.compare $(BASE) .
 
 # SHA-256 digests of models, states and scores; 35 s on one core, and not part of CI.
 golden: $(READY)
