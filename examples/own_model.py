@@ -1,4 +1,4 @@
-"""Train your own network: any torch.nn.Module, one copy per client."""
+"""Train your own network: any feed-forward torch.nn.Module, one copy per client."""
 
 from torch import nn
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 LONGEST_MESSAGE = 600  # characters
 MOST_SUGGESTIONS = 3  # known names in a message about an unknown name
 MOST_COMPARISONS = 1000  # known names that an unknown name is compared with, which takes about 20 ms
-OUT_OF_MEMORY_TEXTS = ("not enough memory", "can't allocate memory", "out of memory")  # of PyTorch
+OUT_OF_MEMORY_TEXTS = ("not enough memory", "can't allocate memory", "out of memory")  # in errors of PyTorch
 
 
 class InputError(ValueError):
@@ -76,13 +76,17 @@ def unknown_name_error(
     elif len(all_names) <= LONGEST_MESSAGE // 2:
         hint = f"known: {all_names}"
     else:
-        examples = ", ".join(shorten(known, 100) for known in find_similar_names(text, names, cutoff=0.0))
+        nearest = find_similar_names(text, names, cutoff=0.0)
+        examples = ", ".join(shorten(candidate, 100) for candidate in nearest)
         hint = f"known: {examples}, … ({len(names):,} in all)"
     return InputError(f"unknown {what} {text!r}; {hint}", field=field)
 
 
 def find_similar_names(name: str, names: Sequence[str], cutoff: float) -> list[str]:
-    """Return the most similar of sorted names; of many, only those near it in this order are compared."""
+    """Return the sorted names most similar to `name`.
+
+    Only the `MOST_COMPARISONS` names that are closest to it in the sorted order are compared.
+    """
     place = bisect.bisect_left(names, name)
     first = max(0, min(place - MOST_COMPARISONS // 2, len(names) - MOST_COMPARISONS))
     return difflib.get_close_matches(

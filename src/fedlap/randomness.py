@@ -27,9 +27,8 @@ _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 
 Words = tuple[Tensor, Tensor, Tensor, Tensor]
-Key = (
-    tuple[int, int] | tuple[Tensor, Tensor]
-)  # one key for all counters, or tensors that broadcast with the counters
+# One key for all counters, or tensors that broadcast with the counters.
+Key = tuple[int, int] | tuple[Tensor, Tensor]
 
 COUNTERS_PER_CHUNK = 16_384  # counters per pass on a CPU, so that intermediate words stay in its cache
 
@@ -108,7 +107,10 @@ def digest_names(names: Sequence[str]) -> Int64[Tensor, "client"]:
 
 @dataclass(frozen=True)
 class Draws:
-    """All draws for one purpose in one round; with a tensor of keys, a seed and round per element."""
+    """The draws for one purpose in one round.
+
+    If the keys are tensors, each of their elements stands for one seed and round.
+    """
 
     key: Key
 
@@ -118,7 +120,7 @@ class Draws:
         return () if isinstance(self.key[0], int) else tuple(self.key[0].shape)
 
     def map_keys(self, function: Callable[[Tensor], Tensor]) -> "Draws":
-        """Return the draws with reshaped keys; a single key for all stays as it is."""
+        """Return the draws with reshaped keys; a single key for all is not changed."""
         first, second = self.key
         if isinstance(first, int) or isinstance(second, int):
             return self
@@ -192,10 +194,10 @@ class Draws:
         orders = torch.empty(int(count.sum()), dtype=torch.int64)
         group = (4 * count.double().log2()).floor()
         for size in group[count > 0].unique():
-            alike = (group == size).nonzero().flatten()
-            width = int(count[alike].max())
+            members = (group == size).nonzero().flatten()
+            width = int(count[members].max())
             place = torch.arange(width)
-            for part in alike.split(max(1, 4 * COUNTERS_PER_CHUNK // width)):
+            for part in members.split(max(1, 4 * COUNTERS_PER_CHUNK // width)):
                 inside = place < count[part].unsqueeze(1)
                 numbers = self.uniforms(client[part], step, width)
                 order = torch.where(inside, numbers, 1.0).argsort(stable=True, dim=1)
@@ -205,7 +207,7 @@ class Draws:
 
 def draws(seed: int, purpose: Purpose, round: int = 0) -> Draws:
     """Return the draws of a seed for one purpose in one round."""
-    return Draws(_key(check_integer("seed", seed), purpose, round))
+    return Draws(_derive_key(check_integer("seed", seed), purpose, round))
 
 
 def derive_keys(
@@ -214,11 +216,11 @@ def derive_keys(
     """Return the keys of several rounds and seeds, as tensors for `Draws`."""
     distinct = list(dict.fromkeys(seeds))
     places = {seed: place for place, seed in enumerate(distinct)}
-    keys = torch.tensor([[_key(seed, purpose, round) for seed in distinct] for round in rounds])
+    keys = torch.tensor([[_derive_key(seed, purpose, round) for seed in distinct] for round in rounds])
     both = keys[:, [places[seed] for seed in seeds]].to(device)
     return both[..., 0], both[..., 1]
 
 
-def _key(seed: int, purpose: Purpose, round: int) -> tuple[int, int]:
+def _derive_key(seed: int, purpose: Purpose, round: int) -> tuple[int, int]:
     key = hashlib.blake2b(f"{seed}/{purpose}/{round}".encode(), digest_size=8).digest()
     return int.from_bytes(key[:4], "little"), int.from_bytes(key[4:], "little")

@@ -22,6 +22,7 @@ from fedlap.cli.graph import (
     graph_learn_command,
     graph_make_command,
 )
+from fedlap.cli.help_pages import HelpCommand, HelpGroup
 from fedlap.cli.predict import predict_command
 from fedlap.cli.report import report_command
 from fedlap.cli.reproduce import reproduce_command
@@ -80,20 +81,25 @@ def _unwrap_docstring(command: Callable[..., None]) -> str:
 
 
 app = typer.Typer(
+    cls=HelpGroup,
     help="Federated multi-task learning with Laplacian regularisation.",
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-data_app = typer.Typer(help="List, download and describe data sets.", rich_markup_mode="rich")
-graph_app = typer.Typer(help="Build, describe, learn and draw graphs.", rich_markup_mode="rich")
+data_app = typer.Typer(cls=HelpGroup, help="List, download and describe data sets.", rich_markup_mode="rich")
+graph_app = typer.Typer(
+    cls=HelpGroup, help="Build, describe, learn and draw graphs.", rich_markup_mode="rich"
+)
 for _panel, _commands in COMMANDS.items():
     for _name, _command in _commands.items():
-        app.command(_name, help=_unwrap_docstring(_command), rich_help_panel=_panel)(_command)
+        app.command(_name, cls=HelpCommand, help=_unwrap_docstring(_command), rich_help_panel=_panel)(
+            _command
+        )
 for _name, _command in DATA_COMMANDS.items():
-    data_app.command(_name, help=_unwrap_docstring(_command))(_command)
+    data_app.command(_name, cls=HelpCommand, help=_unwrap_docstring(_command))(_command)
 for _name, _command in GRAPH_COMMANDS.items():
-    graph_app.command(_name, help=_unwrap_docstring(_command))(_command)
+    graph_app.command(_name, cls=HelpCommand, help=_unwrap_docstring(_command))(_command)
 app.add_typer(data_app, name="data", rich_help_panel="Catalogue")
 app.add_typer(graph_app, name="graph", rich_help_panel="Catalogue")
 
@@ -109,7 +115,7 @@ COMMAND_ERROR = cast(type[typer.BadParameter], typer.BadParameter.__mro__[2])
 
 
 @app.callback(invoke_without_command=True)
-def _top(
+def _print_version_or_help(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", metavar="", help="Print the version.")] = False,
 ) -> None:
@@ -127,7 +133,7 @@ def _print_help(context: typer.Context) -> None:
 
 
 def main() -> None:
-    """Run the command line; an error of the user is one line and exit code 2."""
+    """Run the command line and exit; a user's error prints one line and exits with code 2."""
     with check_streams(), warnings.catch_warnings():
         warnings.showwarning = _print_warning
         code = run_command_line(sys.argv[1:])

@@ -10,7 +10,7 @@ from rich.text import Text
 from fedlap.algorithms import ALGORITHMS
 from fedlap.cli import console
 from fedlap.cli.arguments import parse_algorithms
-from fedlap.cli.settings_table import list_settings, summarise_docstring
+from fedlap.cli.settings_table import format_settings, summarise_docstring
 from fedlap.cli.threads import use_threads
 from fedlap.errors import UnsuitedError
 from fedlap.experiments.experiment import Experiment, has_graph
@@ -26,28 +26,30 @@ def algorithms_command(
 ) -> None:
     """List algorithms and their settings, or explain one.
 
-    The byte counts are measured: what a sampled client uploads and downloads in one round.
+    Byte counts are measured: upload and download per sampled client in the first round.
     """
     if name:
-        (known,) = parse_algorithms(name)
-        print(inspect.getdoc(ALGORITHMS[known]))
+        (algorithm,) = parse_algorithms(name)
+        print(inspect.getdoc(ALGORITHMS[algorithm]))
         return
     use_threads(None)
-    console.print_result(f"up, down: upload and download per sampled client and round, {model} on {data}")
+    console.print_result(
+        f"up, down: upload and download per sampled client, measured in the first round ({model} on {data})"
+    )
     console.print_result("")
-    for known, make in ALGORITHMS.items():
-        up, down = _count_bytes(known, data, model)
-        console.print_result(f"{known:<14}{make.kind:<12}up {up:<10}down {down}")
-        over = ["uses --graph"] if has_graph(known) else []
-        for text in (summarise_docstring(make), ", ".join(list_settings(make, "graph") + over)):
+    for algorithm, method in ALGORITHMS.items():
+        up, down = _count_bytes(algorithm, data, model)
+        console.print_result(f"{algorithm:<14}{method.traits.kind:<12}up {up:<10}down {down}")
+        graph = ["uses --graph"] if has_graph(algorithm) else []
+        for text in (summarise_docstring(method), ", ".join(format_settings(method, "graph") + graph)):
             console.out.print(Padding(Text(text), (0, 0, 0, 4)))
 
 
 def _count_bytes(algorithm: str, data: str, model: str) -> list[str]:
-    """Count the bytes per client in one round of an algorithm."""
-    section = {"algorithm": {"name": algorithm}, "data": {"name": data}, "model": {"name": model}}
+    """Count the bytes per client in the first round of an algorithm."""
+    description = {"algorithm": {"name": algorithm}, "data": {"name": data}, "model": {"name": model}}
     try:
-        result = Experiment.of({**section, "rounds": 1, "evaluate_every": 0}).run()
+        result = Experiment.of({**description, "rounds": 1, "evaluate_every": 0}).run()
     except UnsuitedError:
         return ["–", "–"]
     last, clients = result.scores[-1], len(result.federation.clients)

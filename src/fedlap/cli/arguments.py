@@ -15,12 +15,8 @@ from fedlap.graph.io import READABLE_EXTENSIONS
 
 EXPERIMENT_OPTIONS = ("rounds", "sample", "device", "seed")  # copied unchanged into an experiment
 MAX_SEEDS = 10_000
-METHOD_OPTIONS = (
-    "lr",
-    "local_steps",
-    "local_epochs",
-    "strength",
-)  # settings of an algorithm that have an option
+# Settings of an algorithm that have an option.
+METHOD_OPTIONS = ("lr", "local_steps", "local_epochs", "strength")
 
 
 def describe_experiment(options: dict[str, Any]) -> dict[str, Any]:
@@ -86,15 +82,15 @@ def assign(description: dict[str, Any], assignment: str) -> None:
     set_field(description, *parse_assignment(assignment), f"--set {assignment}")
 
 
-def set_field(description: dict[str, Any], path: str, value: Any, typed: str) -> None:
-    """Put one field into a description; error messages begin with `typed`."""
+def set_field(description: dict[str, Any], path: str, value: Any, option: str) -> None:
+    """Put one field into a description; error messages begin with the option as typed."""
     section, dot, field = path.partition(".")
     if section not in Experiment.model_fields:
         raise unknown_name_error("field of an experiment", section, Experiment.model_fields, field=section)
     if path == "scarce":
         if not isinstance(value, bool):
             raise InputError(
-                f"{typed}: expected scarce=true or scarce=false, or one of its fields, e.g. scarce.keep=0.5"
+                f"{option}: expected scarce=true or scarce=false, or one of its fields, e.g. scarce.keep=0.5"
             )
         description["scarce"] = {} if value else None
         return
@@ -108,7 +104,7 @@ def set_field(description: dict[str, Any], path: str, value: Any, typed: str) ->
     elif isinstance(description.get(section), dict):
         description[section][field] = value
     else:
-        raise InputError(f"{typed}: {section!r} has no fields; set {section}=…")
+        raise InputError(f"{option}: {section!r} has no fields; set {section}=…")
 
 
 def parse_algorithms(text: str) -> list[str]:
@@ -122,15 +118,15 @@ def parse_algorithms(text: str) -> list[str]:
 
 def distribute_settings(names: list[str], settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Give a setting to every algorithm that has it; raise if none has it."""
-    taken = {name: set(inspect_settings(ALGORITHMS[name], ("graph",))) for name in names}
+    known = {name: set(inspect_settings(ALGORITHMS[name], ("graph",))) for name in names}
     shared: dict[str, dict[str, Any]] = {name: {} for name in names}
     for field, value in settings.items():
-        takers = [name for name in names if field in taken[name]]
-        if not takers:
+        owners = [name for name in names if field in known[name]]
+        if not owners:
             raise unknown_name_error(
-                f"setting of {', '.join(names)}", field, set().union(*taken.values()), field=field
+                f"setting of {', '.join(names)}", field, set().union(*known.values()), field=field
             )
-        for name in takers:
+        for name in owners:
             shared[name][field] = value
     return shared
 
@@ -156,11 +152,11 @@ def parse_seeds(text: str) -> list[int]:
 
 def format_seeds(seeds: Sequence[int]) -> str:
     """Return a short list of seeds: "seed 3" or "seeds 0-4,7"."""
-    runs: list[list[int]] = []
+    ranges: list[list[int]] = []
     for seed in seeds:
-        if runs and seed == runs[-1][-1] + 1:
-            runs[-1].append(seed)
+        if ranges and seed == ranges[-1][-1] + 1:
+            ranges[-1].append(seed)
         else:
-            runs.append([seed])
-    pieces = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs]
+            ranges.append([seed])
+    pieces = [f"{part[0]}-{part[-1]}" if len(part) > 2 else ",".join(map(str, part)) for part in ranges]
     return f"seed{'s' if len(seeds) > 1 else ''} {','.join(pieces)}"

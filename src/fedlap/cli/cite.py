@@ -44,12 +44,12 @@ def cite_command(
 def _read_names(folder: Path) -> tuple[list[str], list[str]]:
     """Return the algorithms and the data sets of a run, a comparison, a sweep or a tuning."""
     try:
-        for several in (folder / name for name in ("comparison.json", "sweep.json", "tune.json")):
-            if several.is_file():
-                about: dict[str, Any] = parse_json(read_file(several))
-                return list(about["algorithms"]), [about["source"]]
-        about = tomllib.loads(read_text(folder / "experiment.toml"))
-        return [about["algorithm"]["name"]], [about["data"]["name"]]
+        for file in (folder / name for name in ("comparison.json", "sweep.json", "tune.json")):
+            if file.is_file():
+                facts: dict[str, Any] = parse_json(read_file(file))
+                return list(facts["algorithms"]), [facts["source"]]
+        description = tomllib.loads(read_text(folder / "experiment.toml"))
+        return [description["algorithm"]["name"]], [description["data"]["name"]]
     except (OSError, LookupError, ValueError, TypeError, RecursionError) as error:
         raise InputError(
             f"cite: {str(folder)!r} is not the folder of a run ({error}); pass one with an experiment.toml"

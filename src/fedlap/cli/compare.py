@@ -58,24 +58,24 @@ def compare_command(
     """Train several algorithms and rank them.
 
     All algorithms start from the same models and see the same clients and batches. Finished runs are loaded,
-    interrupted runs resume, --again forces a rerun.
+    interrupted runs resume, and --again forces a rerun.
     """
     use_threads(options["threads"])
     numbers = parse_seeds(seeds)
-    asked = {
-        name: Experiment.of({**described, "seed": numbers[0]})
-        for name, described in _describe_experiments(parse_algorithms(algorithms), options).items()
+    unresolved = {
+        name: Experiment.of({**description, "seed": numbers[0]})
+        for name, description in _describe_experiments(parse_algorithms(algorithms), options).items()
     }
     create_out_folder(options["out"])
     planned = [
-        experiment.model_copy(update={"seed": seed}) for seed in numbers for experiment in asked.values()
+        experiment.model_copy(update={"seed": seed}) for seed in numbers for experiment in unresolved.values()
     ]
     ready = _prepare_runs(planned, skip_unsuited=algorithms == "all")
     experiments = [run.experiment for run in ready]
     labels = [experiment.algorithm["name"] for experiment in experiments]
     first = dict.fromkeys(labels)
     print_data_remarks(ready[0])
-    print_default_strengths(asked, dict(zip(first, experiments, strict=False)))
+    print_default_strengths(unresolved, dict(zip(first, experiments, strict=False)))
     title, source = experiments[0].title, experiments[0].data["name"]
     comparison = Comparison(title, numbers, train_by_label(options, ready, labels), source)
     folder = choose_group_folder(options["out"], experiments, "compare")
@@ -83,7 +83,7 @@ def compare_command(
     finish_comparison(
         comparison,
         folder / "comparison.json",
-        "Table and curves",
+        "Table and figure",
         options["json"],
         describe_folders(options["out"], ready, labels),
     )
@@ -115,6 +115,6 @@ def _prepare_runs(planned: Sequence[Experiment], skip_unsuited: bool) -> list[Pr
         rest = [experiment for experiment in planned if experiment.algorithm["name"] != name]
         if not skip_unsuited or not rest:
             raise
-        console.print_remark(f"note: {name} is skipped; {error}")
+        console.print_remark(f"warning: {name} is skipped; {error}")
         return _prepare_runs(rest, skip_unsuited)
     return ready

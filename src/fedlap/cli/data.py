@@ -10,7 +10,7 @@ from fedlap.cli import console
 from fedlap.cli.arguments import assign, describe_experiment
 from fedlap.cli.options import CLIENT_OPTIONS, RESULT_OPTIONS, SEED_OPTIONS, add_options
 from fedlap.cli.output_files import check_output, list_input_files
-from fedlap.cli.settings_table import list_settings, summarise_docstring
+from fedlap.cli.settings_table import format_settings, summarise_docstring
 from fedlap.data import SOURCES
 from fedlap.data.partition import NATURAL, PARTITIONS
 from fedlap.errors import InputError, unknown_name_error
@@ -25,16 +25,16 @@ def data_list_command() -> None:
     table = Table("data set", "description", "state")
     table.add_column("settings and defaults", overflow="fold")
     for name, source in SOURCES.items():
-        shown = [*list_settings(source.make, "seed"), f"scale = {source.scale}"]
+        settings = [*format_settings(source.make, "seed"), f"scale = {source.scale}"]
         if source.partition is not None:
-            shown += [f"partition.{key} = {value}" for key, value in vars(source.partition).items()]
+            settings += [f"partition.{key} = {value}" for key, value in vars(source.partition).items()]
         state = "ready" if source.distribution is None else source.distribution.find_state()
-        table.add_row(name, source.about, state if name != "file" else "yours", ", ".join(shown))
+        table.add_row(name, source.about, state if name != "file" else "your file", ", ".join(settings))
     console.out.print(table)
     table = Table("partition", "description", "settings and defaults")
     table.add_row(NATURAL, "Every row stays with the client that it came from.", "")
     for name, make in PARTITIONS.items():
-        table.add_row(name, summarise_docstring(make), ", ".join(list_settings(make)))
+        table.add_row(name, summarise_docstring(make), ", ".join(format_settings(make)))
     console.out.print(table)
 
 
@@ -45,7 +45,7 @@ def data_get_command(
 ) -> None:
     """Download and verify data sets.
 
-    A data set that is in the cache already is not downloaded again.
+    Data sets in the cache are not downloaded again.
     """
     known = {name: source.distribution for name, source in SOURCES.items() if source.distribution is not None}
     for name in dict.fromkeys(known if "all" in names else names):
@@ -77,18 +77,18 @@ def data_describe_command(
         assign(description, assignment)
     create_out_folder(options["out"])
     experiment = Experiment.of(description)
-    picture = options["out"] / f"{experiment.title}-clients-{experiment.digest}.png"
-    check_output(picture, list_input_files(experiment))
+    figure = options["out"] / f"{experiment.title}-clients-{experiment.digest}.png"
+    check_output(figure, list_input_files(experiment))
     facts = DataSummary.of(experiment.title, experiment.load()[0])
-    write_file(picture, draw_clients(facts))
+    write_file(figure, draw_clients(facts))
     source = SOURCES[experiment.data["name"]]
     if options["json"]:
-        about = {"citation": source.citation, "terms": source.terms, "picture": str(picture)}
-        print(json.dumps({**facts.as_dict(), **about}))
+        origin = {"citation": source.citation, "terms": source.terms, "picture": str(figure)}
+        print(json.dumps({**facts.as_dict(), **origin}))
         return
     for line in facts.format_lines():
         console.print_result(line)
     if source.citation:
-        console.print_result(f"cite      {source.citation}")
-        console.print_result(f"terms     {source.terms}")
-    console.print_result(f"picture   {picture}")
+        console.print_result(f"cite        {source.citation}")
+        console.print_result(f"terms       {source.terms}")
+    console.print_result(f"figure      {figure}")

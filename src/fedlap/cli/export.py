@@ -27,7 +27,7 @@ def export_command(
 ) -> None:
     """Export one client's model to a .safetensors file.
 
-    The files contain everything that `fedlap predict` needs.
+    The .safetensors and .json files contain everything that `fedlap predict` needs.
     """
     trained = load_trained_models(run)
     check_output(to, list_run_files(run))

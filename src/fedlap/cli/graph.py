@@ -54,7 +54,9 @@ SOURCE_OPTIONS: Options = {
         Annotated[
             str | None,
             typer.Option(
-                metavar="NAME", help="Data set whose clients --graph joins.", rich_help_panel=DATA_PANEL
+                metavar="NAME",
+                help="Data set whose clients are the vertices of --graph.",
+                rich_help_panel=DATA_PANEL,
             ),
         ],
         None,
@@ -64,7 +66,7 @@ SOURCE_OPTIONS: Options = {
             str | None,
             typer.Option(
                 metavar="NAME",
-                help="Graph, as for run; replaces the graph of a run.",
+                help="Graph over clients, as in `fedlap run`. Replaces the graph of a run.",
                 rich_help_panel=GRAPH_PANEL,
             ),
         ],
@@ -96,7 +98,7 @@ ModelsOption = Annotated[
 def graph_make_command(out: GraphFileArgument, **options: Any) -> None:
     """Build the graph of a run and write it to a file.
 
-    The options are those of `fedlap run`; the graph is described as by `fedlap graph describe`.
+    The options are those of `fedlap run`. The graph is described as in `fedlap graph describe`.
     """
     experiment = build_experiment(options)
     check_output(out, list_input_files(experiment))
@@ -107,15 +109,16 @@ def graph_make_command(out: GraphFileArgument, **options: Any) -> None:
 
 @add_options(SOURCE_OPTIONS, MIXING_OPTIONS, CLIENT_OPTIONS, SEED_OPTIONS, DESCRIPTION_OPTIONS)
 def graph_describe_command(
-    what: GraphOrRunArgument = None, models: ModelsOption = None, **options: Any
+    graph_or_run: GraphOrRunArgument = None, models: ModelsOption = None, **options: Any
 ) -> None:
     """Describe a graph, its stable strengths, and how models fit it.
 
-    The table needs no training. It shows how much of the slowest-decaying disagreement between models one
-    round of mixing leaves, without local steps and with all clients, and how many rounds halve it.
+    The table shows how fast mixing alone brings models together, without local steps and with all clients
+    sampled: the share of the slowest-decaying difference that is left after one round, and the rounds that
+    halve it. No training is needed.
     """
     use_threads(None)
-    source = resolve_source(what, models, options)
+    source = resolve_source(graph_or_run, models, options)
     fits = source.trained is not None and (models is not None or not source.graph.server)
     fit = GraphFit.of(source.graph, source.trained.models) if fits and source.trained is not None else None
     more = {} if fit is None else {"models": fit.as_dict()}
@@ -144,9 +147,9 @@ def graph_learn_command(
 ) -> None:
     """Learn a graph from the models of a run.
 
-    Use a run of `local`: models trained over a graph are already similar where that graph joins them.
-    If the data come with a known graph, the average precision tells how well its edges are found: the area
-    under the precision–recall curve, which for random guesses is about the fraction of pairs that are edges.
+    Use a run of `local`: methods with a graph already pull the models of neighbours together. If the data set
+    has a known graph, the average precision (area under the precision–recall curve) shows how well its edges
+    are found. Random guesses reach about the fraction of pairs that are edges.
     """
     use_threads(None)
     check_output(out, list_run_files(run))
@@ -163,7 +166,7 @@ def graph_learn_command(
         chance = known.edges / math.comb(known.size, 2)
         more |= {"average_precision": found, "by_chance": chance}
         lines.insert(
-            0, f"truth      average precision {found:.3f} at finding the known edges (chance: {chance:.3f})"
+            0, f"truth      average precision {found:.3f} for the known edges (random guesses: {chance:.3f})"
         )
     source = GraphSource(
         f"{method}, learned from the models of {run.name}", graph, settings=experiment.algorithm
@@ -175,7 +178,7 @@ def graph_learn_command(
 def graph_draw_command(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="[GRAPH] PICTURE", help="Graph as for describe, then the .png file to write."),
+        typer.Argument(metavar="[GRAPH] FIGURE", help="Graph as for describe, then the .png file to write."),
     ],
     models: ModelsOption = None,
     colour: Annotated[
@@ -192,21 +195,24 @@ def graph_draw_command(
     of a run's models, or the number of rows if there are no models.
     """
     use_threads(None)
-    *what, picture = paths
-    if len(what) > 1 or picture.suffix.lower() != ".png":
+    *graphs, figure = paths
+    if len(graphs) > 1 or figure.suffix.lower() != ".png":
         raise InputError(
-            "draw: expected a graph file or a run (unless there is --data), then the .png file to write"
+            f"draw {' '.join(map(str, paths))}: expected a graph file or a run (unless there is --data), "
+            "then the .png file to write"
         )
     check_colour(colour)
-    check_output(picture, [*what, *(path for run in (*what, models) if run for path in list_run_files(run))])
-    source = resolve_source(what[0] if what else None, models, options)
+    check_output(
+        figure, [*graphs, *(path for run in (*graphs, models) if run for path in list_run_files(run))]
+    )
+    source = resolve_source(graphs[0] if graphs else None, models, options)
     if source.experiment is not None:
-        check_output(picture, list_input_files(source.experiment))
+        check_output(figure, list_input_files(source.experiment))
     federation = source.load_data()
     shown = choose_colours(colour, source.graph, federation, source.trained)
     rows = None if federation is None else federation.train.count.numpy()
-    write_file(picture, draw_graph(source.title, source.graph, shown, rows))
-    console.print_result(f"picture    {picture}")
+    write_file(figure, draw_graph(source.title, source.graph, shown, rows))
+    console.print_result(f"figure     {figure}")
 
 
 def _print_description(
@@ -234,12 +240,12 @@ def _print_description(
         console.print_result(line)
     if coupling.product_per_strength:
         console.print_result(
-            f"strength   stable up to {2 / coupling.product_per_strength:.4g} = 2/(lr·R·ρ), "
-            f"by default {default:.4g} ({work})"
+            f"strength   stable up to {2 / coupling.product_per_strength:.4g} = 2/(lr·R·ρ); "
+            f"default {default:.4g} ({work})"
         )
     if table and coupling.product_per_strength:
         console.print_result(
-            "mixing     one round of mixing alone, with all clients, leaves of the slowest disagreement:"
+            "mixing     slowest-decaying difference left after one round, without local steps, all clients:"
         )
         console.out.print(_build_table(speeds))
     for line in lines:
@@ -247,7 +253,7 @@ def _print_description(
 
 
 def _compute_speeds(facts: GraphDescription, coupling: Coupling) -> list[tuple[str, MixingSpeed]]:
-    """Return how fast mixing is at shares of the largest strength, at the default and at the given one."""
+    """Return mixing speeds at shares of the largest strength, at the default and at the given strength."""
     length = coupling.lr * coupling.repeats
     if not coupling.product_per_strength:
         return []
@@ -255,18 +261,18 @@ def _compute_speeds(facts: GraphDescription, coupling: Coupling) -> list[tuple[s
     shown = {
         share * 2 / coupling.product_per_strength: f"{share:g} × largest" for share in DESCRIBED_SHARES[:-1]
     }
-    shown |= {2 / coupling.product_per_strength: "largest stable", default: "by default"}
+    shown |= {2 / coupling.product_per_strength: "largest stable", default: "default"}
     if coupling.strength is not None and coupling.strength != default:
         shown[coupling.strength] = "as given"
     return [(shown[strength], MixingSpeed.of(facts, strength, length)) for strength in sorted(shown)]
 
 
 def _build_table(speeds: list[tuple[str, MixingSpeed]]) -> Table:
-    """Return the table of what one round of mixing leaves of the slowest disagreement."""
+    """Build the table of the slowest-decaying difference after one round of mixing."""
     table = Table(box=SIMPLE_HEAVY, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("strength", justify="right")
     table.add_column("", no_wrap=True)
-    names = "lr·R·η·ρ", "left per\nround", "rounds\nto halve", "implicit:\nleft", "rounds\nto halve"
+    names = "lr·R·η·ρ", "explicit:\nleft", "rounds\nto halve", "implicit:\nleft", "rounds\nto halve"
     for name in names:
         table.add_column(name, justify="right")
     for label, speed in speeds:

@@ -14,19 +14,23 @@ from fedlap.report.page.client_gains import score_clients
 COLOURS = ("accuracy", "rows", "label", "component")
 
 
-def check_colour(asked: str | None) -> None:
+def check_colour(name: str | None) -> None:
     """Raise if a colour is unknown."""
-    if asked is not None and asked not in COLOURS:
-        raise unknown_name_error("colour", asked, COLOURS)
+    if name is not None and name not in COLOURS:
+        raise unknown_name_error("colour", name, COLOURS)
 
 
 def choose_colours(
-    asked: str | None, graph: Graph, federation: Federation | None, trained: Personals | None
+    colour: str | None, graph: Graph, federation: Federation | None, trained: Personals | None
 ) -> ClientColours:
     """Return the requested colours; by default accuracy, rows or components, the first that is known."""
     labelled = federation is not None and federation.labels is not None
-    able = {"accuracy": trained is not None and labelled, "rows": federation is not None, "label": labelled}
-    chosen = asked or next((name for name in ("accuracy", "rows") if able[name]), "component")
+    available = {
+        "accuracy": trained is not None and labelled,
+        "rows": federation is not None,
+        "label": labelled,
+    }
+    chosen = colour or next((name for name in ("accuracy", "rows") if available[name]), "component")
     if chosen == "component":
         return _colour_components(graph)
     if federation is None:
@@ -57,7 +61,7 @@ def _colour_components(graph: Graph) -> ClientColours:
 def _colour_labels(federation: Federation) -> ClientColours:
     """Colour every client by the most common label of its training rows."""
     labels = federation.labels or ()
-    held = torch.zeros(len(federation.clients), len(labels), dtype=torch.int64)
+    counts = torch.zeros(len(federation.clients), len(labels), dtype=torch.int64)
     train = federation.train
-    held.index_put_((train.find_owners(), train.y), torch.ones_like(train.y), accumulate=True)
-    return ClientColours.by_category("most common label", held.argmax(1).numpy(), labels)
+    counts.index_put_((train.find_owners(), train.y), torch.ones_like(train.y), accumulate=True)
+    return ClientColours.by_category("most common label", counts.argmax(1).numpy(), labels)

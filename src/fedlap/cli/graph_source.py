@@ -50,24 +50,24 @@ class GraphSource:
         return federation.reorder(self.graph.clients or federation.clients)
 
 
-def resolve_source(what: Path | None, of_models: Path | None, options: dict[str, Any]) -> GraphSource:
+def resolve_source(graph_or_run: Path | None, models: Path | None, options: dict[str, Any]) -> GraphSource:
     """Return the graph of a file, a run or the options, with the models of a run."""
-    if what is not None and options["data"] is not None:
+    if graph_or_run is not None and options["data"] is not None:
         raise InputError(
-            f"{str(what)!r} and --data: pass only one; for a graph file on the clients of the data, use "
-            f"--data {options['data']} --graph FILE"
+            f"{str(graph_or_run)!r} and --data: pass only one; for a graph file on the clients of the data, "
+            f"use --data {options['data']} --graph FILE"
         )
-    if what is None and options["data"] is None:
+    if graph_or_run is None and options["data"] is None:
         raise InputError(
             "no graph; pass a graph file, the folder of a run, or --data with --graph", scope="graph"
         )
-    models_run = None if of_models is None else open_run(of_models)
-    if what is None:
+    models_run = None if models is None else open_run(models)
+    if graph_or_run is None:
         source = source_of_experiment(build_experiment(options))
-    elif what.suffix and not what.is_dir():
-        source = _source_of_file(what, models_run, options)
+    elif graph_or_run.suffix and not graph_or_run.is_dir():
+        source = _source_of_file(graph_or_run, models_run, options)
     else:
-        source = _source_of_run(what, options)
+        source = _source_of_run(graph_or_run, options)
     return source if models_run is None else source.with_models(models_run)
 
 
@@ -163,11 +163,11 @@ def build_coupling(graph: Graph, settings: dict[str, Any], options: dict[str, An
     """Return the coupling from the options or, by default, the run's settings; and lr and R as text."""
     typed = {key: options.get(key) for key in ("lr", "strength", *WORK_OPTIONS)}
     lr, strength = (settings.get(k) if typed[k] is None else typed[k] for k in ("lr", "strength"))
-    work = typed if any(typed[key] is not None for key in WORK_OPTIONS) else settings
-    lr, (steps, epochs) = FedU.lr if lr is None else lr, (work.get(key) for key in WORK_OPTIONS)
+    origin = typed if any(typed[key] is not None for key in WORK_OPTIONS) else settings
+    lr, (steps, epochs) = FedU.lr if lr is None else lr, (origin.get(key) for key in WORK_OPTIONS)
     check_local_work("graph", lr, steps, epochs)
     if strength is not None:
         check_number("strength", strength, zero=True, scope="graph")
-    done = LocalWork.of(steps, epochs)
-    kind = ("epoch" if done.epochs else "step") + ("" if done.repeats == 1 else "s")
-    return Coupling(graph, strength, lr, done.repeats), f"lr = {lr:g}, R = {done.repeats} local {kind}"
+    work = LocalWork.of(steps, epochs)
+    unit = ("epoch" if work.epochs else "step") + ("" if work.repeats == 1 else "s")
+    return Coupling(graph, strength, lr, work.repeats), f"lr = {lr:g}, R = {work.repeats} local {unit}"

@@ -46,8 +46,7 @@ ThreadsOption = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="Number of CPU threads. Default: $OMP_NUM_THREADS, or the physical cores that this process "
-        "may use, CPU quota included.",
+        help="Number of CPU threads. Default: $OMP_NUM_THREADS, or one per available physical core.",
         min=1,
         rich_help_panel=TRAINING_PANEL,
     ),
@@ -121,7 +120,7 @@ CLIENT_OPTIONS: Options = {
             str | None,
             typer.Option(
                 metavar="NAME",
-                help=f"How rows are split among clients: {', '.join([NATURAL, *PARTITIONS])}. "
+                help=f"Partition of rows among clients: {', '.join([NATURAL, *PARTITIONS])}. "
                 "Default: depends on the data set.",
                 rich_help_panel=DATA_PANEL,
             ),
@@ -154,7 +153,7 @@ TRAINING_OPTIONS: Options = {
             str,
             typer.Option(
                 metavar="NAME",
-                help="Graph that joins clients, or a file of one. "
+                help="Graph over clients, or a graph file. "
                 f"Graphs: {', '.join(name for name in GRAPHS if name != 'file')}, {KNOWN_GRAPH} (comes with "
                 "the data). Files: edges (.csv) or weights (.npz, .mtx, .npy).",
                 rich_help_panel=GRAPH_PANEL,
@@ -205,7 +204,7 @@ TRAINING_OPTIONS: Options = {
             int | None,
             typer.Option(
                 metavar="N",
-                help="Mini-batch steps per client and round (default: 5).",
+                help="Mini-batch steps per client and round. Default: 5.",
                 rich_help_panel=METHOD_PANEL,
             ),
         ],
@@ -319,7 +318,7 @@ CHECKPOINT_OPTIONS: Options = {
             float,
             typer.Option(
                 metavar="N",
-                help="Write a checkpoint every N seconds. Less often if that takes over 2 % of the time.",
+                help="Write a checkpoint every N seconds, using at most about 2 % of the time.",
                 rich_help_panel=CHECKPOINT_PANEL,
             ),
         ],

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedlap.cli import console
-from fedlap.cli.options import DATA_PANEL, METHOD_PANEL, OUTPUT_PANEL, JsonOption
+from fedlap.cli.options import DATA_PANEL, OUTPUT_PANEL, JsonOption
 from fedlap.cli.output_files import check_output, list_run_files
 from fedlap.cli.threads import use_threads
 from fedlap.cli.trained_models import load_trained_models
@@ -19,6 +19,8 @@ from fedlap.data.prediction_rows import PredictionRows, read_prediction_rows
 from fedlap.errors import InputError
 from fedlap.personal import ModelMetadata, Personal, Personals
 from fedlap.storage.files import write_file
+
+MODEL_PANEL = "Model"
 
 
 def predict_command(
@@ -36,21 +38,21 @@ def predict_command(
     ],
     client: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Client whose model predicts.", rich_help_panel=METHOD_PANEL),
+        typer.Option(metavar="NAME", help="Client whose model predicts.", rich_help_panel=MODEL_PANEL),
     ] = None,
     by: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="Column that names the client; each client's model predicts its rows.",
-            rich_help_panel=METHOD_PANEL,
+            help="Column that names the client whose model predicts the row.",
+            rich_help_panel=MODEL_PANEL,
         ),
     ] = None,
     label: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="Column of true labels, to score predictions. Default: as in training.",
+            help="Column of true labels, to score predictions. Default: the label column of training.",
             rich_help_panel=DATA_PANEL,
         ),
     ] = None,

@@ -117,11 +117,11 @@ def _build_client_sections(found: StoredResults) -> Iterator[PageSection]:
         console.print_remark(f"note: clients and graph are omitted; {error}")
         return
     federation, known = data[0]
-    served = _score_clients(found, [federation for federation, _ in data])
-    names = {row: found.runs[row][0].experiment.algorithm["name"] for row in served.scores}
+    personal = _score_clients(found, [federation for federation, _ in data])
+    names = {row: found.runs[row][0].experiment.algorithm["name"] for row in personal.scores}
     base = next((row for row, name in names.items() if name == "local"), "") if len(names) > 1 else ""
-    if served.scores:
-        yield from build_gain_sections(served, base or None)
+    if personal.scores:
+        yield from build_gain_sections(personal, base or None)
     label_heatmap = build_label_heatmap(federation, format_seeds([first[0].experiment.seed]))
     if label_heatmap is not None:
         yield label_heatmap
@@ -131,14 +131,14 @@ def _build_client_sections(found: StoredResults) -> Iterator[PageSection]:
         if learns and (why := found.explain_stale_models(row)):
             console.print_remark(f"note: the learned graph of {row} is omitted; {why}")
             continue
-        sides = None
+        client_gains = None
         if base and row in names:
-            gains = compute_gains(served, row, base)[0].tolist()
-            by_client = dict(zip(served.clients[0], gains, strict=True))
-            sides = ClientGains(base, by_client, describe_seeds(served, [0]))
+            gains = compute_gains(personal, row, base)[0].tolist()
+            by_client = dict(zip(personal.clients[0], gains, strict=True))
+            client_gains = ClientGains(base, by_client, describe_seeds(personal, [0]))
         graph = _load_graph(found.runs[row][0], federation, known)
         yield from build_graph_sections(
-            row, graph, sides, seed, "graph" if number == 1 else f"graph-{number}"
+            row, graph, client_gains, seed, "graph" if number == 1 else f"graph-{number}"
         )
 
 
@@ -179,8 +179,8 @@ def _score_clients(found: StoredResults, data: Sequence[Federation]) -> Personal
             console.print_remark(f"note: clients of {row} are omitted; {error}")
     experiment = found.first_row[0].experiment
     names = [federation.clients for federation in data]
-    same = experiment.partition["name"] == NATURAL and SOURCES[experiment.data["name"]].is_tabular
-    alike = same and len(set(names)) == 1
+    same_rows = experiment.partition["name"] == NATURAL and SOURCES[experiment.data["name"]].is_tabular
+    shared_clients = same_rows and len(set(names)) == 1
     return PersonalScores(
-        names, scores, list(found.comparison.seeds), alike, found.comparison.is_classification
+        names, scores, list(found.comparison.seeds), shared_clients, found.comparison.is_classification
     )

@@ -23,10 +23,10 @@ from fedlap.experiments.run_folder import create_out_folder
 from fedlap.report.eta import Eta, show_stack_progress
 from fedlap.report.page.sections import TableSection
 from fedlap.reproduce import page, score_table
-from fedlap.reproduce.cell_results import ResultFolder, read_tuned_values, tuned_values_of
+from fedlap.reproduce.cell_results import ResultFolder, read_tuned_values, select_tuned_values
 from fedlap.reproduce.ledger import Ledger
-from fedlap.reproduce.recipe import Recipe, Unit, find_recipe, known_recipes
-from fedlap.reproduce.results_pages import summary
+from fedlap.reproduce.recipe import Recipe, Unit, find_recipe, list_recipes
+from fedlap.reproduce.results_pages import summarise_claims
 from fedlap.reproduce.runner import Reproducer, ReproductionCallbacks, WorkEstimate, estimate_work
 from fedlap.training.packing import share_memory
 
@@ -39,7 +39,7 @@ def reproduce_command(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="RECIPE", help=f"Recipes, or your own .toml files. Recipes: {', '.join(known_recipes())}."
+            metavar="RECIPE", help=f"Recipes, or your own .toml files. Recipes: {', '.join(list_recipes())}."
         ),
     ] = None,
     everything: Annotated[
@@ -63,7 +63,9 @@ def reproduce_command(
     readings: Annotated[
         str,
         typer.Option(
-            metavar="NAMES", help="Only these readings of R: steps, epochs.", rich_help_panel=SELECTION_PANEL
+            metavar="NAMES",
+            help="Only these interpretations of R: steps, epochs.",
+            rich_help_panel=SELECTION_PANEL,
         ),
     ] = "",
     methods: Annotated[
@@ -85,7 +87,7 @@ def reproduce_command(
         typer.Option(
             "--quick",
             metavar="",
-            help="Try every step with few rounds, seeds, folds and values. The scores mean nothing.",
+            help="Smoke test: few rounds, seeds, folds and values. Scores mean nothing.",
             rich_help_panel=TRAINING_PANEL,
         ),
     ] = False,
@@ -94,7 +96,7 @@ def reproduce_command(
         typer.Option(
             "--tune",
             metavar="",
-            help="Tune again, even if tuned values are stored with the recipe.",
+            help="Tune again, ignoring the values stored with the recipe.",
             rich_help_panel=TRAINING_PANEL,
         ),
     ] = False,
@@ -115,7 +117,7 @@ def reproduce_command(
         ),
     ] = 1,
     processes: Annotated[
-        int, typer.Option("--beside", help="Processes that share this machine.", min=1, hidden=True)
+        int, typer.Option("--processes", help="Processes that share this machine.", min=1, hidden=True)
     ] = 1,
     pages: Annotated[
         bool,
@@ -141,18 +143,20 @@ def reproduce_command(
     folder, out = out, out / "quick" if quick else out
     recipes = _select_parts(_load_recipes(names or [], everything, quick), data, cells, readings, methods)
     create_out_folder(out)
-    findings = ResultFolder(out)
-    todo: Pending = []
+    results = ResultFolder(out)
+    pending: Pending = []
     for recipe in recipes:
         numbers = parse_seeds(seeds or recipe.seeds)
-        todo += [(unit, numbers) for unit in recipe.units() if not findings.has(unit, numbers)]
+        pending += [(unit, numbers) for unit in recipe.units() if not results.has(unit, numbers)]
     units = sum(1 for recipe in recipes for _ in recipe.units())
-    if len(todo) < units and processes == 1:
-        console.print_remark(f"note: {units - len(todo)} of {units} rows are finished and loaded from {out}")
+    if len(pending) < units and processes == 1:
+        console.print_remark(
+            f"note: {units - len(pending)} of {units} rows are finished and loaded from {out}"
+        )
     tuned = {recipe.name: {} if tune or quick else read_tuned_values(recipe.name) for recipe in recipes}
     known = sum(
-        set(map(str, numbers)) <= set(tuned_values_of(unit, tuned[unit.recipe.name]))
-        for unit, numbers in todo
+        set(map(str, numbers)) <= set(select_tuned_values(unit, tuned[unit.recipe.name]))
+        for unit, numbers in pending
     )
     if known and processes == 1:
         console.print_remark(
@@ -161,27 +165,27 @@ def reproduce_command(
     if workers > 1:
         shared = ["--device", device, "--threads", str(threads or max(1, torch.get_num_threads() // workers))]
         shared += ["--quick"] * quick + ["--tune"] * tune
-        shared += ["--out", str(folder), "--beside", str(workers)]
-        failed = run_processes(_split_commands(todo, shared, workers), workers)
+        shared += ["--out", str(folder), "--processes", str(workers)]
+        failed = run_processes(_split_commands(pending, shared, workers), workers)
     else:
-        failed = _train_units(todo, findings, Ledger(out / "ledger.jsonl"), device, tuned)
+        failed = _train_units(pending, results, Ledger(out / "ledger.jsonl"), device, tuned)
     for recipe in recipes if processes == 1 else []:
-        _print_recipe(recipe, findings)
+        _print_recipe(recipe, results)
         if pages:
-            address = page.write_recipe_page(recipe, findings, _format_command()).resolve().as_uri()
+            address = page.write_recipe_page(recipe, results, _format_command()).resolve().as_uri()
             console.print_result(f"{recipe.name}: {address}")
     if failed:
         raise typer.Exit(1)
 
 
-def _split_commands(todo: Pending, options: Sequence[str], workers: int) -> list[list[str]]:
-    """Split rows into commands, one per cell; if those are fewer than workers, one per dependent rows."""
-    few = len({unit.place for unit, _ in todo}) < workers
+def _split_commands(pending: Pending, options: Sequence[str], workers: int) -> list[list[str]]:
+    """Split rows into one command per cell; if those are too few, one per row and the rows that follow it."""
+    too_few = len({unit.place for unit, _ in pending}) < workers
     rows: dict[tuple[tuple[str, ...], str], list[str]] = {}
-    for unit, numbers in todo:
+    for unit, numbers in pending:
         seeds = ",".join(map(str, numbers))
         place = (unit.recipe.source, "--cells", unit.cell, "--readings", unit.reading, "--seeds", seeds)
-        rows.setdefault((place, unit.recipe.leader_of(unit.row) if few else ""), []).append(unit.row)
+        rows.setdefault((place, unit.recipe.leader_of(unit.row) if too_few else ""), []).append(unit.row)
     return [
         ["reproduce", *place, "--methods", ",".join(names), *options, "--no-page"]
         for (place, _), names in rows.items()
@@ -197,8 +201,8 @@ def _load_recipes(names: Sequence[str], everything: bool, quick: bool) -> list[R
     """Load the named recipes, or all of them."""
     if everything == bool(names):
         problem = "both recipes and --all" if names else "no recipes"
-        raise InputError(f"reproduce: {problem}; pass names or --all, known: {', '.join(known_recipes())}")
-    recipes = [find_recipe(name) for name in (known_recipes() if everything else dict.fromkeys(names))]
+        raise InputError(f"reproduce: {problem}; pass names or --all, known: {', '.join(list_recipes())}")
+    recipes = [find_recipe(name) for name in (list_recipes() if everything else dict.fromkeys(names))]
     return [recipe.quick_form() for recipe in recipes] if quick else recipes
 
 
@@ -222,18 +226,18 @@ def _select_parts(
 
 
 def _train_units(
-    todo: Pending, findings: ResultFolder, ledger: Ledger, device: str, tuned: dict[str, dict[str, Any]]
+    pending: Pending, results: ResultFolder, ledger: Ledger, device: str, tuned: dict[str, dict[str, Any]]
 ) -> int:
     """Train rows one after another; report failures and return their number."""
     loader, failed = Loader(), 0
-    weights: list[WorkEstimate | None] = []
-    for unit, numbers in todo:
+    estimates: list[WorkEstimate | None] = []
+    for unit, numbers in pending:
         try:
-            weights.append(estimate_work(unit, numbers, loader))
+            estimates.append(estimate_work(unit, numbers, loader))
         except InputError as error:
-            weights.append(None)
+            estimates.append(None)
             console.print_remark(f"error: {unit.place}: {error}")
-    remaining = Eta(sum(work.total for work in weights if work is not None))
+    remaining = Eta(sum(work.total for work in estimates if work is not None))
     reproducers: dict[tuple[str, tuple[int, ...]], Reproducer] = {}
     active, per_round = 0, 0.0  # runs, and the work of one round of one run
     with stop_on_signal() as stopping, show_stack_progress(console.err, remaining) as (name, move):
@@ -248,7 +252,7 @@ def _train_units(
             move(done, rounds)
 
         place = ""
-        for (unit, numbers), cost in zip(todo, weights, strict=True):
+        for (unit, numbers), cost in zip(pending, estimates, strict=True):
             if cost is None:
                 failed += 1
                 continue
@@ -261,9 +265,9 @@ def _train_units(
                 callbacks = ReproductionCallbacks(on_stack, on_round, stopping)
                 values = tuned[unit.recipe.name]
                 reproducers[key] = Reproducer(ledger, numbers, device, values, callbacks, loader)
-            others = [other for other, seeds in todo if other.place == unit.place and seeds == numbers]
+            others = [other for other, seeds in pending if other.place == unit.place and seeds == numbers]
             row = reproducers[key].run_row(unit, others)
-            findings.write(unit, row, reproducers[key].federation(unit))
+            results.write(unit, row, reproducers[key].load_federation(unit))
             remaining.finish(cost.total)
     return failed
 
@@ -272,13 +276,13 @@ def _format_progress(unit: Unit, stage: str, runs: int) -> str:
     return f"{unit.place}  {unit.recipe.rows[unit.row].title}: {stage}, {runs} run{'s' if runs > 1 else ''}"
 
 
-def _print_recipe(recipe: Recipe, findings: ResultFolder) -> None:
+def _print_recipe(recipe: Recipe, results: ResultFolder) -> None:
     """Print the tables of a recipe."""
     for reading in recipe.readings:
-        table = score_table.build_score_table(recipe, findings, reading)
+        table = score_table.build_score_table(recipe, results, reading)
         if table is not None:
             _print_table(table)
-    for line in summary(recipe, findings):
+    for line in summarise_claims(recipe, results):
         console.print_result(line.replace("**", ""))
 
 

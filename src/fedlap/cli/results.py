@@ -11,7 +11,7 @@ from fedlap.cli.options import OUTPUT_PANEL
 from fedlap.cli.output_files import check_output
 from fedlap.errors import InputError
 from fedlap.reproduce.cell_results import ResultFolder
-from fedlap.reproduce.recipe import find_recipe, known_recipes
+from fedlap.reproduce.recipe import find_recipe, list_recipes
 from fedlap.reproduce.results_pages import build_results_pages, find_deviations
 from fedlap.storage.files import write_file
 
@@ -41,21 +41,24 @@ def results_command(
         raise InputError(f"no folder {str(folder)!r}; run `fedlap reproduce --out` first")
     if to.suffix == ".md" or (to.exists() and not to.is_dir()):
         raise InputError(f"--to {str(to)!r}: expected a folder; pass one, such as docs/results")
-    recipes, findings = [find_recipe(name) for name in known_recipes()], ResultFolder(folder)
-    for name, text in build_results_pages(recipes, findings).items():
+    recipes, results = [find_recipe(name) for name in list_recipes()], ResultFolder(folder)
+    for name, text in build_results_pages(recipes, results).items():
         check_output(to / name, folder.glob("*/*.json"))
         write_file(to / name, text.encode())
     console.print_result(f"result pages: {to}")
     for recipe in recipes:
-        values = findings.tuned_values(recipe)
+        values = results.list_tuned_values(recipe)
         if tuned is not None and values:
             check_output(tuned / f"{recipe.name}.json", folder.glob("*/*.json"))
             write_file(tuned / f"{recipe.name}.json", _format_json(values).encode())
-    for far in [far for recipe in recipes for far in find_deviations(recipe, findings) if far.reason is None]:
-        where = f"{far.cell}-{far.reading}, {far.row}"
-        console.print_remark(
-            f"note: {where} is {far.difference:+.2f} points from the paper's, and the recipe gives no reason"
-        )
+    for recipe in recipes:
+        for deviation in find_deviations(recipe, results):
+            if deviation.reason is None:
+                where = f"{deviation.cell}-{deviation.reading}, {deviation.row}"
+                console.print_remark(
+                    f"note: {where} differs from the paper by {deviation.difference:+.2f} points; add "
+                    f"a reason to recipe {recipe.name}"
+                )
 
 
 def _format_json(values: dict[str, dict[str, object]]) -> str:

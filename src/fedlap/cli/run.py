@@ -41,15 +41,15 @@ def run_command(
     context: typer.Context,
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="FILE", help="experiment.toml to run, instead of options that describe one."),
+        typer.Argument(metavar="FILE", help="Experiment file (.toml), instead of options."),
     ] = None,
     algorithm: AlgorithmOption = "fedu",
     **options: Any,
 ) -> None:
     """Train one algorithm on one data set.
 
-    Scores, checkpoints and models are stored in a folder in --out. If the same run is there already, it is
-    loaded; if it was interrupted, it resumes; --again forces a rerun.
+    Scores, checkpoints and models are stored in a folder in --out. Finished runs are loaded, interrupted runs
+    resume, and --again forces a rerun.
     """
     use_threads(options["threads"])
     if file is None:
@@ -60,7 +60,7 @@ def run_command(
     for assignment in options["set"] or []:
         assign(description, assignment)
     create_out_folder(options["out"])
-    run_one(Experiment.of(description), options)
+    run_experiment(Experiment.of(description), options)
 
 
 def _read_experiment_file(context: typer.Context, file: Path) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def _read_experiment_file(context: typer.Context, file: Path) -> dict[str, Any]:
     return description | ({"rounds": context.params["rounds"]} if "rounds" in typed else {})
 
 
-def run_one(described: Experiment, options: dict[str, Any]) -> None:
+def run_experiment(described: Experiment, options: dict[str, Any]) -> None:
     """Train or resume one experiment and print its scores."""
     (ready,) = prepare([described])
     experiment, name = ready.experiment, ready.experiment.algorithm["name"]

@@ -12,17 +12,19 @@ from rich.text import Text
 from fedlap.cli import console
 from fedlap.cli.options import (
     CHECKPOINT_OPTIONS,
+    CHECKPOINT_PANEL,
     OUTPUT_PANEL,
     RESULT_OPTIONS,
     TRAINING_PANEL,
     JsonOption,
+    Options,
     RunFolderArgument,
     RunsFolderOption,
     ThreadsOption,
     add_options,
 )
 from fedlap.cli.output_files import check_output, list_run_files
-from fedlap.cli.run import run_one
+from fedlap.cli.run import run_experiment
 from fedlap.cli.threads import use_threads
 from fedlap.cli.train_runs import print_run
 from fedlap.errors import InputError
@@ -30,6 +32,22 @@ from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.run_folder import RunFolder, list_run_folders
 from fedlap.experiments.settings import check_integers, shorten_value
 from fedlap.report.score_export import write_scores
+
+RESUME_OPTIONS: Options = {
+    **CHECKPOINT_OPTIONS,
+    "again": (
+        Annotated[
+            bool,
+            typer.Option(
+                "--again",
+                metavar="",
+                help="Train from round 0 instead of resuming.",
+                rich_help_panel=CHECKPOINT_PANEL,
+            ),
+        ],
+        False,
+    ),
+}
 
 
 def runs_command(
@@ -128,7 +146,7 @@ def show_command(
     print_run(stored, experiment, scores, json_)
 
 
-@add_options({name: RESULT_OPTIONS[name] for name in ("out", "json")}, CHECKPOINT_OPTIONS)
+@add_options({name: RESULT_OPTIONS[name] for name in ("out", "json")}, RESUME_OPTIONS)
 def resume_command(
     run: RunFolderArgument,
     rounds: Annotated[
@@ -157,7 +175,7 @@ def resume_command(
         )
     total = experiment.rounds if rounds is None else rounds
     check_integers("rounds", total)
-    run_one(experiment.model_copy(update={"rounds": total}), {**options, "out": stored.folder.parent})
+    run_experiment(experiment.model_copy(update={"rounds": total}), {**options, "out": stored.folder.parent})
 
 
 def find_run(run: Path, out: Path) -> RunFolder:

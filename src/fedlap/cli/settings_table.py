@@ -7,14 +7,14 @@ from typing import Any
 from fedlap.experiments.settings import inspect_settings
 
 
-def list_settings(make: Callable[..., Any], leave: str = "") -> list[str]:
-    """Return names and defaults of settings; a name alone if it has no fixed default."""
+def format_settings(build: Callable[..., Any], skip: str = "") -> list[str]:
+    """Return the settings of a builder as "name = default", or the name alone without a fixed default."""
     return [
         key if p.default in (None, inspect.Parameter.empty, "") else f"{key} = {p.default}"
-        for key, p in inspect_settings(make, (leave,)).items()
+        for key, p in inspect_settings(build, (skip,)).items()
     ]
 
 
-def summarise_docstring(make: Callable[..., Any]) -> str:
+def summarise_docstring(documented: Callable[..., Any]) -> str:
     """Return the first paragraph of a docstring as one line."""
-    return (inspect.getdoc(make) or "").split("\n\n")[0].replace("\n", " ")
+    return (inspect.getdoc(documented) or "").split("\n\n")[0].replace("\n", " ")

@@ -58,30 +58,30 @@ def sweep_command(
 ) -> None:
     """Train every combination of values of any fields.
 
-    Finished runs are loaded, interrupted runs resume, --again forces a rerun.
+    Finished runs are loaded, interrupted runs resume, and --again forces a rerun.
     """
     use_threads(options["threads"])
     numbers, common = parse_seeds(seeds), describe_common_fields("sweep", algorithm, options)
     (name,) = parse_algorithms(str(common["algorithm"]["name"]))
-    tried = list_combinations(vary or [], name)
-    asked = build_experiments("sweep", tried, common, numbers[0])
+    combinations = list_combinations(vary or [], name)
+    unresolved = build_experiments("sweep", combinations, common, numbers[0])
     create_out_folder(options["out"])
     # Runs are prepared seed by seed, so that a mistake is found before much data are loaded.
     ready = _prepare_runs(
-        tried * len(numbers),
-        [_with_seed(experiment, seed) for seed in numbers for experiment in asked.values()],
+        combinations * len(numbers),
+        [_with_seed(experiment, seed) for seed in numbers for experiment in unresolved.values()],
     )
-    experiments, labels = [run.experiment for run in ready], list(asked) * len(numbers)
+    experiments, labels = [run.experiment for run in ready], list(unresolved) * len(numbers)
     print_data_remarks(ready[0])
-    print_default_strengths(asked, dict(zip(asked, experiments, strict=False)))
-    fields = tuple(field.name for field in tried[0].fields)
+    print_default_strengths(unresolved, dict(zip(unresolved, experiments, strict=False)))
+    fields = tuple(field.name for field in combinations[0].fields)
     sweep = Sweep(
         experiments[0].title,
         numbers,
         train_by_label(options, ready, labels, " × ".join(fields)),
         experiments[0].data["name"],
         fields,
-        {candidate.label: candidate.values for candidate in tried},
+        {combination.label: combination.values for combination in combinations},
         tuple(dict.fromkeys(experiment.algorithm["name"] for experiment in experiments)),
     )
     folder = choose_group_folder(options["out"], experiments, "sweep")
@@ -89,7 +89,7 @@ def sweep_command(
     finish_comparison(
         sweep,
         folder / "sweep.json",
-        "Table and picture",
+        "Table and figure",
         options["json"],
         describe_folders(options["out"], ready, labels),
     )
@@ -111,30 +111,30 @@ def _with_seed(experiment: Experiment, seed: int) -> Experiment:
 
 
 def build_experiments(
-    command: str, tried: Sequence[Combination], common: dict[str, Any], seed: int
+    command: str, combinations: Sequence[Combination], common: dict[str, Any], seed: int
 ) -> dict[str, Experiment]:
     """Build an experiment per combination; raise if two are equal, since a field is then unused."""
-    asked: dict[str, Experiment] = {}
-    for candidate in tried:
-        experiment = candidate.build_experiment(common, seed)
-        for label, other in asked.items():
+    unresolved: dict[str, Experiment] = {}
+    for combination in combinations:
+        experiment = combination.build_experiment(common, seed)
+        for label, other in unresolved.items():
             if experiment == other:
                 raise InputError(
-                    f"{command}: {label} and {candidate.label} are the same run, since "
+                    f"{command}: {label} and {combination.label} are the same run, since "
                     f"{experiment.algorithm['name']} does not use this field; vary another field"
                 )
-        asked[candidate.label] = experiment
-    return asked
+        unresolved[combination.label] = experiment
+    return unresolved
 
 
-def _prepare_runs(tried: list[Combination], planned: list[Experiment]) -> list[Prepared]:
+def _prepare_runs(combinations: list[Combination], planned: list[Experiment]) -> list[Prepared]:
     """Check and prepare every run before the first is trained; an error names its values."""
     ready: list[Prepared] = []
     try:
         for run in prepare(planned):
             ready.append(run)
     except InputError as error:
-        raise tried[len(ready)].locate_error(error) from None
+        raise combinations[len(ready)].locate_error(error) from None
     check_same_task("sweep", ready)
     return ready
 

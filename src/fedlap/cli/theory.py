@@ -23,7 +23,7 @@ from fedlap.errors import InputError
 from fedlap.experiments.prepare import prepare
 from fedlap.experiments.run_folder import RunFolder
 from fedlap.report.theory_figure import BoundFigure, choose_rounds, draw_bound
-from fedlap.report.theory_text import describe_study, format_number
+from fedlap.report.theory_text import describe_analysis, format_number
 from fedlap.storage.files import write_file
 from fedlap.theory import (
     LaplacianProblem,
@@ -41,20 +41,21 @@ from fedlap.theory import (
 from fedlap.theory.problem import DoubleStack
 from fedlap.training.jobs import Job
 from fedlap.training.schedule import Schedule
+from fedlap.training.state import match_devices
 
 THEORY_PANEL = "Theory"
-PICTURE = "bound.png"
+FIGURE = "bound.png"
 ACCURACY_SHARE = 0.01  # of J(W⁰) − J*: the default accuracy
 
 Gaps = list[tuple[int, float]]
 
 
 @dataclass(frozen=True)
-class Replay:
-    """Measurements along the path of a repeated run."""
+class PathMeasurements:
+    """Measurements in every round of a repeated run."""
 
-    weighted: Gaps  # J(W̃) − J* at the scored rounds
-    slopes: float  # the mean of ‖∇J‖² over its rounds
+    weighted_gaps: Gaps  # J(W̃) − J* at the scored rounds
+    mean_square: float  # the mean of ‖∇J‖² over its rounds
     excess: float  # the largest ‖∇F‖² − ‖∇J‖²
 
 
@@ -90,14 +91,12 @@ def theory_command(
     if accuracy is not None and not 0 < accuracy < math.inf:
         raise InputError(f"--accuracy {accuracy:g}: expected a finite number above zero")
     check_output(
-        stored.folder / PICTURE, [*list_run_files(stored.folder), *list_input_files(stored.experiment)]
+        stored.folder / FIGURE, [*list_run_files(stored.folder), *list_input_files(stored.experiment)]
     )
-    problem, trial, schedule, last = load_problem(stored)
-    result = analyze_run(problem, problem.initial_models(trial.seed), {"last": last})
+    problem, job, schedule, last = load_problem(stored)
+    result = analyze_run(problem, problem.initial_models(job.seed), {"last": last})
     replay = (
-        replay_run(result, trial, schedule, [score.round for score in stored.read_scores()])
-        if repeat
-        else None
+        replay_run(result, job, schedule, [score.round for score in stored.read_scores()]) if repeat else None
     )
     if replay is not None:
         wider = max(result.constants.sigma2**2, replay.excess)
@@ -108,12 +107,12 @@ def theory_command(
         **measure_gaps(result, stored, replay, accuracy),
     }
     if result.optimum is not None:
-        write_file(stored.folder / PICTURE, draw_bound(build_bound_figure(result, facts)))
-        facts["picture"] = str(stored.folder / PICTURE)
+        write_file(stored.folder / FIGURE, draw_bound(build_bound_figure(result, facts)))
+        facts["picture"] = str(stored.folder / FIGURE)
     if json_:
         print(json.dumps(remove_infinities(facts)))
         return
-    for line in describe_study(result, facts):
+    for line in describe_analysis(result, facts):
         console.print_result(line)
 
 
@@ -134,36 +133,38 @@ def load_problem(stored: RunFolder) -> tuple[LaplacianProblem, Job, Schedule, Do
         raise InputError(
             f"theory: {stored.name} has no checkpoint yet; train it with `fedlap resume {stored.folder}`"
         )
-    trial = next(iter(prepare([experiment]))).job
+    job = next(iter(prepare([experiment]))).job
     problem = LaplacianProblem.of(
-        trial.algorithm, trial.federation, trial.model, batch=experiment.batch, sample=experiment.sample
+        job.algorithm, job.federation, job.model, batch=experiment.batch, sample=experiment.sample
     )
     at = stored.load_progress(found[0])
-    last = problem.algorithm.personal_models(at.server, at.private, problem.size).double().cpu()
-    return problem, trial, replace(experiment.schedule, rounds=at.round), last
+    like = problem.algorithm.init_server(problem.initial_models(job.seed))
+    server = match_devices(at.server, like)  # checkpoints have plain tuples
+    last = problem.algorithm.personal_models(server, at.private, problem.size).double().cpu()
+    return problem, job, replace(experiment.schedule, rounds=at.round), last
 
 
-def replay_run(result: RunAnalysis, trial: Job, schedule: Schedule, scored: Sequence[int]) -> Replay:
-    """Repeat the run to measure what depends on its whole path."""
+def replay_run(result: RunAnalysis, job: Job, schedule: Schedule, scored: Sequence[int]) -> PathMeasurements:
+    """Repeat the run and measure its gradients and its weighted iterate in every round."""
     problem, best = result.problem, result.optimum
     mean = WeightedIterate(result.theorem1.contraction(problem.step) if result.theorem1 else 0.0)
-    wanted, slopes, largest, gaps = set(scored), 0.0, 0.0, []
+    wanted, mean_square, largest, gaps = set(scored), 0.0, 0.0, []
 
     def visit(done: int, W: DoubleStack) -> None:
-        nonlocal slopes, largest
+        nonlocal mean_square, largest
         if best is not None and done in wanted and mean.mean is not None:
             gaps.append((done, problem.objective(mean.mean) - best.value))
         if done < schedule.rounds:
             mean.add(W)
-            slopes += float(problem.gradient(W).square().sum()) / schedule.rounds
+            mean_square += float(problem.gradient(W).square().sum()) / schedule.rounds
         largest = max(largest, compute_gradient_excess(problem, W))
 
-    replay_iterates(problem, trial, schedule, visit)
-    return Replay(gaps, slopes, largest)
+    replay_iterates(problem, job, schedule, visit)
+    return PathMeasurements(gaps, mean_square, largest)
 
 
 def measure_gaps(
-    result: RunAnalysis, stored: RunFolder, replay: Replay | None, accuracy: float | None
+    result: RunAnalysis, stored: RunFolder, replay: PathMeasurements | None, accuracy: float | None
 ) -> dict[str, Any]:
     """Return measured gaps and rates, with the bounds of the theorems."""
     scores, problem, best = stored.read_scores(), result.problem, result.optimum
@@ -171,7 +172,7 @@ def measure_gaps(
     second = result.theorem2
     facts: dict[str, Any] = {
         "rounds": done,
-        "mean_slope": replay.slopes if replay else None,
+        "mean_slope": replay.mean_square if replay else None,
         "mean_slope_bound": second.bound(min(problem.step, second.largest_step), done, result.objective_gap),
         "first_objective": result.start_objective,
     }
@@ -186,7 +187,7 @@ def measure_gaps(
     return facts | {
         "gaps": gaps,
         "weighted_gaps": list(means) if every else None,
-        "gaps_of_weighted_iterate": replay.weighted if replay else None,
+        "gaps_of_weighted_iterate": replay.weighted_gaps if replay else None,
         "distance": result.distance,
         "rate": estimate_rate(*zip(*gaps, strict=True)),
         "rate_of_theorem1": -math.log1p(-contraction) if contraction < 1 else None,

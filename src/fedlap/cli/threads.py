@@ -15,12 +15,12 @@ SYSTEM_ROOT = Path("/")
 MAX_THREADS_PER_CPU = 64  # more only wait for each other, and tens of thousands crash the process
 
 
-def use_threads(asked: int | None) -> None:
-    """Set the number of PyTorch threads, by default to what suits this machine."""
+def use_threads(threads: int | None) -> None:
+    """Set the number of PyTorch threads; None chooses it by `choose_threads`."""
     most = MAX_THREADS_PER_CPU * (os.cpu_count() or 1)
-    if asked is not None and asked > most:
-        raise InputError(f"--threads {asked}: use at most {most} threads on this machine")
-    torch.set_num_threads(asked or choose_threads(torch.get_num_threads()))
+    if threads is not None and threads > most:
+        raise InputError(f"--threads {threads}: use at most {most} threads on this machine")
+    torch.set_num_threads(threads or choose_threads(torch.get_num_threads()))
 
 
 def choose_threads(default: int, root: Path = SYSTEM_ROOT) -> int:
@@ -45,14 +45,13 @@ def count_cores(cpus: set[int], root: Path = SYSTEM_ROOT) -> int:
     """Count the physical cores that the CPUs belong to; a CPU without topology counts as one core."""
     listed = _read_cpuinfo(root)
 
-    def core(cpu: int) -> str:
+    def identify_core(cpu: int) -> str:
         folder = root / "sys/devices/system/cpu" / f"cpu{cpu}" / "topology"
-        siblings = _read_text(folder / "core_cpus_list") or _read_text(
-            folder / "thread_siblings_list"
-        )  # newer, older
+        siblings = _read_text(folder / "core_cpus_list")
+        siblings = siblings or _read_text(folder / "thread_siblings_list")  # the name in older kernels
         return siblings or listed.get(cpu, str(cpu))
 
-    return max(1, len({core(cpu) for cpu in cpus}))
+    return max(1, len({identify_core(cpu) for cpu in cpus}))
 
 
 def _read_cpuinfo(root: Path) -> dict[int, str]:
@@ -60,9 +59,9 @@ def _read_cpuinfo(root: Path) -> dict[int, str]:
     found = {}
     for block in (_read_text(root / "proc/cpuinfo") or "").split("\n\n"):
         lines = (line.partition(":") for line in block.splitlines())
-        about = {key.strip(): value.strip() for key, _, value in lines}
-        if about.get("processor", "").isdecimal() and "physical id" in about and "core id" in about:
-            found[int(about["processor"])] = f"core {about['core id']} of {about['physical id']}"
+        fields = {key.strip(): value.strip() for key, _, value in lines}
+        if fields.get("processor", "").isdecimal() and "physical id" in fields and "core id" in fields:
+            found[int(fields["processor"])] = f"core {fields['core id']} of {fields['physical id']}"
     return found
 
 

@@ -26,17 +26,17 @@ from fedlap.training.scores import Score
 
 
 def print_data_remarks(ready: Prepared) -> None:
-    """Print what may surprise in a user's file."""
+    """Print the warnings about a user's file."""
     for remark in ready.federation.list_warnings() if "path" in ready.experiment.data else []:
         console.print_remark(f"note: {remark}")
 
 
-def print_default_strengths(asked: dict[str, Experiment], ready: dict[str, Experiment]) -> None:
+def print_default_strengths(unresolved: dict[str, Experiment], resolved: dict[str, Experiment]) -> None:
     """Print the default strengths, once per algorithm if all its labels have the same one."""
     chosen: dict[tuple[str, str], list[str]] = {}
-    for label, experiment in ready.items():
+    for label, experiment in resolved.items():
         settings = experiment.algorithm
-        if "strength" in settings and "strength" not in asked[label].algorithm:
+        if "strength" in settings and "strength" not in unresolved[label].algorithm:
             limit = "smoothing" if "smoothing" in settings else "1"
             rule = f"min(0.01, {limit}/(lr·R·ρ)), where ρ is the largest eigenvalue of the graph's Laplacian"
             text = f"strength = {settings['strength']:g} by default: {rule}"
@@ -69,12 +69,12 @@ def _train_wave(
 ) -> Iterator[tuple[int, RunOutcome]]:
     """Train runs of different folders together."""
 
-    def name(places: Sequence[int]) -> str:
+    def label_stack(places: Sequence[int]) -> str:
         names = list(dict.fromkeys(labels[place] for place in places))
         seeds = sorted({ready[place].experiment.seed for place in places})
         return f"{names[0] if len(names) == 1 else f'{len(names)} values of {fields}'}, {format_seeds(seeds)}"
 
-    def rounds(places: Sequence[int]) -> int:
+    def get_rounds(places: Sequence[int]) -> int:
         return ready[places[0]].experiment.rounds
 
     plan = ResumePlan.of(options["out"], ready, options["again"])
@@ -88,9 +88,10 @@ def _train_wave(
         place: build_tracker(words, plan.runs[place].folder, console.print_remark) for place in plan.remaining
     }
     interval, stacks = CheckpointInterval(options["save_rounds"], options["save_seconds"]), plan.pack()
+    scored = "validation" if all(run.experiment.fold is not None for run in ready) else "test"
     with (
         stop_on_signal() as stopping,
-        show_progress(console.err, stacks, name, rounds) as (on_score, on_round),
+        show_progress(console.err, stacks, label_stack, get_rounds, scored) as (on_score, on_round),
     ):
         callbacks = ProgressCallbacks(
             interval, stopping, on_score, on_round, lambda text: console.print_remark(f"note: {text}")
@@ -113,18 +114,19 @@ def _explain_plan(plan: ResumePlan, out: Path) -> Iterator[str]:
     """Yield remarks about runs that are loaded or resumed."""
     one = len(plan.runs) == 1
     if plan.outcomes:
-        what = "this run is" if one else f"{len(plan.outcomes)} of {len(plan.runs)} runs are"
+        subject = "this run is" if one else f"{len(plan.outcomes)} of {len(plan.runs)} runs are"
         more = f", `fedlap resume {plan.runs[0].folder} --rounds …` trains further" if one else ""
-        yield f"{what} finished and loaded from {out}; --again forces a rerun{more}"
-    begun = [
+        yield f"{subject} finished and loaded from {out}; --again forces a rerun{more}"
+    resumed_rounds = [
         plan.prepared[place].job.rounds_done
         for place in plan.remaining
         if plan.prepared[place].job.rounds_done
     ]
-    if begun:
-        what = "this run resumes" if one else f"{len(begun)} of {len(plan.runs)} runs resume"
-        at = f"round {min(begun)}" if len(set(begun)) == 1 else f"rounds {min(begun)} to {max(begun)}"
-        yield f"{what} from {at}; --again forces a rerun"
+    if resumed_rounds:
+        subject = "this run resumes" if one else f"{len(resumed_rounds)} of {len(plan.runs)} runs resume"
+        first, last = min(resumed_rounds), max(resumed_rounds)
+        at = f"round {first}" if first == last else f"rounds {first} to {last}"
+        yield f"{subject} from {at}; --again forces a rerun"
 
 
 def train_by_label(
@@ -198,7 +200,7 @@ def describe_folders(out: Path, ready: Sequence[Prepared], labels: Sequence[str]
 
 
 def finish_comparison(
-    comparison: Comparison, file: Path, what: str, as_json: bool, runs: dict[str, Any]
+    comparison: Comparison, file: Path, contents: str, as_json: bool, runs: dict[str, Any]
 ) -> None:
     """Write and print the table and the numbers; exit with code 1 if a run diverged."""
     folder, facts = file.parent, comparison.as_dict() | runs
@@ -208,6 +210,6 @@ def finish_comparison(
         print(json.dumps({**facts, "folder": str(folder)}))
     else:
         print_comparison(comparison)
-        console.print_result(f"{what} are in {folder}; `fedlap report {folder}` writes a page")
+        console.print_result(f"{contents} are in {folder}; `fedlap report {folder}` writes an HTML report")
     if comparison.list_failures():
         raise typer.Exit(1)

@@ -50,7 +50,7 @@ def tune_command(
         typer.Option(
             metavar="FIELD=VALUES",
             help="Field and its values, e.g. strength=0.001,0.01,0.1. Repeat it to try all combinations. "
-            "Default: learning rates and, on a graph, strengths up to the largest stable one.",
+            "Default: learning rates and, for methods with a graph, strengths up to the largest stable one.",
             rich_help_panel=FIELDS_PANEL,
         ),
     ] = None,
@@ -70,7 +70,7 @@ def tune_command(
 ) -> None:
     """Select settings by cross-validation on training rows.
 
-    Test rows are never used. Invalid candidates are skipped with a remark; diverged candidates are never
+    Test rows are never used. Invalid candidates are skipped with a warning; diverged candidates are never
     selected.
     """
     use_threads(options["threads"])
@@ -78,35 +78,35 @@ def tune_command(
     numbers, common = parse_seeds(seeds), describe_common_fields("tune", algorithm, options)
     (name,) = parse_algorithms(str(common["algorithm"]["name"]))
     loader = Loader()
-    tried = (
+    candidates = (
         list_combinations(vary, name) if vary else _list_default_candidates(loader, common, numbers[0], name)
     )
-    _check_fold("--vary", [field.path for field in tried[0].fields])
-    asked = build_experiments("tune", tried, common, numbers[0])
+    _check_fold("--vary", [field.path for field in candidates[0].fields])
+    unresolved = build_experiments("tune", candidates, common, numbers[0])
     create_out_folder(options["out"])
     # Only the last round is scored, since nothing else is compared.
-    quick = {} if "evaluate_every" in common else {"evaluate_every": 0}
+    overrides = {} if "evaluate_every" in common else {"evaluate_every": 0}
     accepted, rejected = _prepare_candidates(
-        loader, tried, asked, list(_list_seeds_and_folds(numbers, folds)), quick
+        loader, candidates, unresolved, list(_list_seeds_and_folds(numbers, folds)), overrides
     )
     ready = [run for runs in zip(*accepted.values(), strict=True) for run in runs]
     check_same_task("tune", ready)
     print_data_remarks(ready[0])
-    print_default_strengths(asked, {label: runs[0].experiment for label, runs in accepted.items()})
+    print_default_strengths(unresolved, {label: runs[0].experiment for label, runs in accepted.items()})
     tuning = Tuning(
         ready[0].experiment.title,
         [seed for seed, _ in _list_seeds_and_folds(numbers, folds)],
         _train_candidates(
-            options, ready, list(accepted), " × ".join(field.name for field in tried[0].fields)
+            options, ready, list(accepted), " × ".join(field.name for field in candidates[0].fields)
         ),
         ready[0].experiment.data["name"],
-        tuple(field.name for field in tried[0].fields),
-        {candidate.label: candidate.values for candidate in tried if candidate.label in accepted},
+        tuple(field.name for field in candidates[0].fields),
+        {candidate.label: candidate.values for candidate in candidates if candidate.label in accepted},
         tuple(dict.fromkeys(runs[0].experiment.algorithm["name"] for runs in accepted.values())),
         folds,
         tuple(
             (candidate.values, str(rejected[candidate.label]))
-            for candidate in tried
+            for candidate in candidates
             if candidate.label in rejected
         ),
     )
@@ -117,9 +117,9 @@ def tune_command(
     proposals: list[tuple[str, str]] = []
     if tuning.best is not None:
         file = folder / "tuned.toml"
-        best = next(candidate for candidate in tried if candidate.label == tuning.best)
-        write_file(file, tomli_w.dumps(asked[tuning.best].describe()).encode())
-        proposals = propose_commands(context, best, asked[tuning.best], file)
+        best = next(candidate for candidate in candidates if candidate.label == tuning.best)
+        write_file(file, tomli_w.dumps(unresolved[tuning.best].describe()).encode())
+        proposals = propose_commands(context, best, unresolved[tuning.best], file)
         facts |= {"tuned": str(file), "commands": [command for _, command in proposals]}
     write_file(folder / "tune.json", json.dumps(facts, indent=1).encode())
     if options["json"]:
@@ -128,7 +128,9 @@ def tune_command(
         print_comparison(tuning)
         for purpose, command in proposals:
             console.print_result(f"{purpose}: {command}")
-        console.print_result(f"Table and scores are in {folder}; `fedlap report {folder}` writes a page")
+        console.print_result(
+            f"Table and scores are in {folder}; `fedlap report {folder}` writes an HTML report"
+        )
     if tuning.best is None:
         raise typer.Exit(1)
 
@@ -165,30 +167,33 @@ def _list_seeds_and_folds(seeds: Sequence[int], folds: int) -> Iterator[tuple[in
 
 def _prepare_candidates(
     loader: Loader,
-    tried: Sequence[Combination],
-    asked: dict[str, Experiment],
-    places: Sequence[tuple[int, dict[str, int]]],
-    quick: dict[str, int],
+    candidates: Sequence[Combination],
+    unresolved: dict[str, Experiment],
+    seeds_and_folds: Sequence[tuple[int, dict[str, int]]],
+    overrides: dict[str, int],
 ) -> tuple[dict[str, list[Prepared]], dict[str, InputError]]:
     """Prepare the runs of every candidate; skip invalid ones, and raise if all are invalid."""
 
-    def cut(whole: Experiment) -> list[Experiment]:
-        return [whole.model_copy(update={"seed": seed, "fold": fold, **quick}) for seed, fold in places]
+    def split_folds(whole: Experiment) -> list[Experiment]:
+        return [
+            whole.model_copy(update={"seed": seed, "fold": fold, **overrides})
+            for seed, fold in seeds_and_folds
+        ]
 
-    for fold in cut(asked[tried[0].label]):
+    for fold in split_folds(unresolved[candidates[0].label]):
         loader.load(fold)  # an error in the data must not count against a candidate
     accepted: dict[str, list[Prepared]] = {}
     rejected: dict[str, InputError] = {}
-    for label, whole in asked.items():
+    for label, whole in unresolved.items():
         try:
             loader.prepare(whole)
-            accepted[label] = [loader.prepare(fold) for fold in cut(whole)]
+            accepted[label] = [loader.prepare(fold) for fold in split_folds(whole)]
         except InputError as error:
             rejected[label] = error
     if not accepted:
-        raise tried[0].locate_error(rejected[tried[0].label])
+        raise candidates[0].locate_error(rejected[candidates[0].label])
     for label, reason in rejected.items():
-        console.print_remark(f"note: {label} is skipped; {reason}")
+        console.print_remark(f"warning: {label} is skipped; {reason}")
     return accepted, rejected
 
 

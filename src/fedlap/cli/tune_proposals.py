@@ -18,7 +18,7 @@ from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.run_folder import read_experiment
 from fedlap.experiments.settings import inspect_settings
 
-# Options of tune that other commands lack, or that they get other values for.
+# Options that only tune has, or whose values the proposed commands set themselves.
 TUNE_ONLY = {"vary", "folds", "seeds", "algorithm", "json", *CHECKPOINT_OPTIONS}
 TUNED_SETTINGS = ("lr", "strength")  # settings to be tuned per method
 BASELINES = ("local", "global")
@@ -30,15 +30,15 @@ def propose_commands(
 ) -> list[tuple[str, str]]:
     """Return purposes and commands to type.
 
-    A fair comparison gives every method its tuned values. Baselines that are not tuned on these data yet are
-    to be tuned first; methods that are tuned can be compared.
+    A fair comparison gives every method its tuned values. Hence the commands tune the baselines that are not
+    tuned on these data yet, and compare the methods that are.
     """
     values = {field.path: value for field, value in zip(best.fields, best.values, strict=True)}
     name, seed = chosen.algorithm["name"], ["--seed", str(chosen.seed)] if chosen.seed else []
-    taken = {key for path in values for key in (path, path.removeprefix("algorithm."))}
+    covered = {key for path in values for key in (path, path.removeprefix("algorithm."))}
     assigned = [parse_assignment(text)[0] for text in context.params["set"] or []]
     words = [
-        *_list_typed_options(context, lambda option: option not in TUNE_ONLY | taken),
+        *_list_typed_options(context, lambda option: option not in TUNE_ONLY | covered),
         *_list_value_options(values, assigned),
     ]
     proposals = [
@@ -61,9 +61,9 @@ def _format_sweep_command(
 ) -> str:
     """Return a sweep over methods, each with the values that were selected for it."""
     common = {path: value for path, value in values.items() if path.split(".")[0] not in FREE_FIELDS}
-    taken = TUNE_ONLY | set(METHOD_OPTIONS) | set(common) | {"graph"}
+    covered = TUNE_ONLY | set(METHOD_OPTIONS) | set(common) | {"graph"}
     words = [
-        *_list_typed_options(context, lambda option: option not in taken, FREE_FIELDS),
+        *_list_typed_options(context, lambda option: option not in covered, FREE_FIELDS),
         *_list_value_options(common, assigned),
     ]
     graph = next((experiment.graph for experiment in tuned.values() if experiment.graph), None)
@@ -74,11 +74,11 @@ def _format_sweep_command(
 
 def _drop_defaults(settings: dict[str, Any]) -> dict[str, Any]:
     """Remove settings that have their default."""
-    usual = inspect.signature(ALGORITHMS[settings["name"]]).parameters
+    parameters = inspect.signature(ALGORITHMS[settings["name"]]).parameters
     return {
         key: value
         for key, value in settings.items()
-        if key in ("name", *TUNED_SETTINGS) or key not in usual or usual[key].default != value
+        if key in ("name", *TUNED_SETTINGS) or key not in parameters or parameters[key].default != value
     }
 
 

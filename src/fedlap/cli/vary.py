@@ -15,7 +15,7 @@ from fedlap.experiments.settings import inspect_settings
 from fedlap.report import format_value
 
 VARY_EXAMPLE = "--vary strength=0,0.01,0.1"
-MAX_COMBINATIONS = 10_000  # combinations
+MAX_COMBINATIONS = 10_000
 BRACKETS = {"[": "]", "{": "}"}
 
 
@@ -121,17 +121,17 @@ def split_values(text: str) -> list[str]:
     """Split at commas that are outside brackets and quotes."""
     pieces, quote = [""], ""
     closing: list[str] = []
-    for sign in text:
-        if sign == "," and not closing and not quote:
+    for character in text:
+        if character == "," and not closing and not quote:
             pieces.append("")
             continue
         if quote:
-            quote = "" if sign == quote else quote
-        elif sign in "\"'":
-            quote = sign
-        elif sign in BRACKETS:
-            closing.append(BRACKETS[sign])
-        elif closing and sign == closing[-1]:
+            quote = "" if character == quote else quote
+        elif character in "\"'":
+            quote = character
+        elif character in BRACKETS:
+            closing.append(BRACKETS[character])
+        elif closing and character == closing[-1]:
             closing.pop()
-        pieces[-1] += sign
+        pieces[-1] += character
     return [piece.strip() for piece in pieces]

@@ -1,4 +1,4 @@
-"""Several processes of fedlap at once, each with one part of the rows."""
+"""Parallel processes of fedlap, each with some of the rows."""
 
 import subprocess
 import sys
@@ -14,12 +14,12 @@ from fedlap.experiments.session import StoppedError
 POLL_SECONDS = 0.05  # between two checks for finished processes
 
 
-def run_processes(parts: Sequence[Sequence[str]], workers: int) -> int:
+def run_processes(commands: Sequence[Sequence[str]], workers: int) -> int:
     """Run `fedlap` once per list of arguments, `workers` at a time; return the number of failures.
 
     Lines on standard error are printed here. A request to stop lets every process finish its round.
     """
-    waiting, failed, terminated = list(parts), 0, False
+    waiting, failed, terminated = list(commands), 0, False
     running: list[tuple[subprocess.Popen[str], threading.Thread]] = []
     try:
         with stop_on_signal() as stopping:

@@ -21,7 +21,7 @@ EdgeIndices = Int64[np.ndarray, "edge"]
 
 MOST_EDGES = 20_000_000  # sorting this many edges takes about 1 GB
 REWIRE_ATTEMPTS = 50  # rounds of new ends for edges whose new pair was already taken
-GRAPH_DRAWS = 2  # the kind of "data" draws that belongs to graphs; other kinds draw rows
+GRAPH_DRAWS = 2  # the round of "data" draws that graphs use; the models and rows of clients use 0 and 1
 
 
 def equal(clients: Sequence[str], weight: float = 0.5) -> Graph:
@@ -36,7 +36,7 @@ def random(clients: Sequence[str], seed: int = 0) -> Graph:
     """
     names = validate_names(clients)
     begin, end = list_pairs("random", names)
-    values = seed_draws(seed).normal(0, 0, len(begin)).numpy()
+    values = get_graph_draws(seed).normal(0, 0, len(begin)).numpy()
     least, most = values.min(initial=np.inf), values.max(initial=-np.inf)
     scaled = (values - least) / (most - least) if most > least else np.full(len(values), 0.5)
     order = order_by_name(names)
@@ -63,7 +63,7 @@ def erdos_renyi(
     pairs = len(names) * (len(names) - 1) // 2
     share = validate_probability("probability", probability)
     check_edges("erdos-renyi", share * pairs)
-    begin, end = _unrank_pairs(_draw_successes(seed_draws(seed), 0, pairs, share))
+    begin, end = _unrank_pairs(_draw_successes(get_graph_draws(seed), 0, pairs, share))
     order = order_by_name(names)
     return connect_pairs(names, order[begin], order[end], validate_weight(weight))
 
@@ -91,7 +91,7 @@ def watts_strogatz(
     check_edges("watts-strogatz", size * degree / 2)
     begin = np.tile(np.arange(size), degree // 2)
     end = (begin + np.repeat(np.arange(1, degree // 2 + 1), size)) % size
-    uniform = seed_draws(seed).uniform(0, 0, len(begin)).numpy()
+    uniform = get_graph_draws(seed).uniform(0, 0, len(begin)).numpy()
     moving = uniform < validate_probability("rewire", rewire)
     return connect_pairs(names, begin, _rewire(begin, end, moving, size, seed), validate_weight(weight))
 
@@ -121,12 +121,12 @@ def blocks(
     sizes = np.diff(first)
     last = np.cumsum(sizes * (sizes - 1) // 2)
     check_edges("blocks", p_inside * float(last[-1]) + p_between * size * (size - 1) / 2)
-    inside_pairs = _draw_successes(seed_draws(seed), 1, int(last[-1]), p_inside)
+    inside_pairs = _draw_successes(get_graph_draws(seed), 1, int(last[-1]), p_inside)
     cluster = np.searchsorted(last, inside_pairs, side="right")
     begin, end = _unrank_pairs(inside_pairs - (last - sizes * (sizes - 1) // 2)[cluster]) + first[cluster]
-    begins, ends = _unrank_pairs(_draw_successes(seed_draws(seed), 2, size * (size - 1) // 2, p_between))
-    apart = np.searchsorted(first, begins, side="right") != np.searchsorted(first, ends, side="right")
-    begin, end = np.concatenate([begin, begins[apart]]), np.concatenate([end, ends[apart]])
+    begins, ends = _unrank_pairs(_draw_successes(get_graph_draws(seed), 2, size * (size - 1) // 2, p_between))
+    is_across = np.searchsorted(first, begins, side="right") != np.searchsorted(first, ends, side="right")
+    begin, end = np.concatenate([begin, begins[is_across]]), np.concatenate([end, ends[is_across]])
     return connect_pairs(names, begin, end, validate_weight(weight))
 
 
@@ -139,7 +139,7 @@ def connect_pairs(
     return Graph.from_matrix(half + half.T, names)
 
 
-def seed_draws(seed: int) -> Draws:
+def get_graph_draws(seed: int) -> Draws:
     """Return the random draws for graphs, and for noise on the vectors that graphs are computed from."""
     return draws(seed, "data", GRAPH_DRAWS)
 
@@ -205,7 +205,7 @@ def _rewire(
     for step in range(1, REWIRE_ATTEMPTS + 1):
         if not len(moving):
             break
-        new = (seed_draws(seed).uniform(0, step, len(moving)).numpy() * size).astype(np.int64)
+        new = (get_graph_draws(seed).uniform(0, step, len(moving)).numpy() * size).astype(np.int64)
         wanted, taken = _encode_pairs(begin[moving], new, size), _encode_pairs(begin, end, size)
         first = np.zeros(len(moving), dtype=bool)
         first[np.unique(wanted, return_index=True)[1]] = True

@@ -12,7 +12,7 @@ from jaxtyping import Float64
 
 from fedlap.data.federation import Federation
 from fedlap.errors import InputError, check_number
-from fedlap.graph.builders import seed_draws
+from fedlap.graph.builders import get_graph_draws
 from fedlap.storage.files import read_user_file
 
 Statistic = Literal["labels", "means", "metadata"]
@@ -55,7 +55,9 @@ def compute_vectors(
         raise InputError(f"by = {by!r}; expected labels, means or metadata", field="by", scope="graph")
     deviation = check_number("noise", noise, zero=True, scope="graph")
     if deviation:
-        values = values + deviation * seed_draws(seed).normals(federation.digests, 1, values.shape[1]).numpy()
+        values = (
+            values + deviation * get_graph_draws(seed).normals(federation.digests, 1, values.shape[1]).numpy()
+        )
     return values
 
 

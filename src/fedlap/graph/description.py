@@ -55,7 +55,7 @@ class GraphDescription:
             count = np.diff(matrix.indptr)
             span = (float(matrix.data.min(initial=np.inf)), float(matrix.data.max(initial=0)))
         sizes = np.bincount(label_components(graph.weights))
-        slowest = find_smallest_positive(graph.weights)
+        slowest = find_smallest_positive_eigenvalue(graph.weights)
         names = list_vertices(graph)
         return GraphDescription(
             clients=graph.size - graph.server,
@@ -104,8 +104,11 @@ class GraphDescription:
             yield f"weights    {'all ' if low == high else f'{low:.4g} to '}{high:.4g}"
         if self.is_connected:
             yield f"λ₂         {self.lambda2:.4g}, the algebraic connectivity"
+        elif not self.edges:
+            yield "λ₂         0, since the graph has no edges"
         else:
-            yield f"λ₂         0: components do not mix; within components {self.slowest:.4g} or more"
+            positive = f"smallest positive eigenvalue {self.slowest:.4g}"
+            yield f"λ₂         0, since the graph is not connected; {positive}"
         yield f"ρ          {self.rho:.4g}, the largest eigenvalue of the Laplacian"
 
 
@@ -134,14 +137,14 @@ def _format_range(values: MinMedianMax) -> str:
     return f"{least} each" if least == most else f"{least} to {most}, median {median}"
 
 
-def find_smallest_positive(weights: Weights) -> float:
+def find_smallest_positive_eigenvalue(weights: Weights) -> float:
     """Compute the smallest eigenvalue of L above zero; 0 without edges."""
     if isinstance(weights, CompleteWeights):
         return compute_rho(weights)
-    matrix, parts = weights.matrix(), label_components(weights)
+    matrix, component_of = weights.matrix(), label_components(weights)
     # Vertices are sorted by component, so that each component is a diagonal block.
-    order = np.argsort(parts, kind="stable")
-    ends = np.cumsum(np.bincount(parts))
+    order = np.argsort(component_of, kind="stable")
+    ends = np.cumsum(np.bincount(component_of))
     sorted_ = csr_array(matrix[order][:, order]) if len(ends) > 1 else matrix
     found = [
         _compute_connected_lambda2(csr_array(sorted_[begin:end, begin:end]))
@@ -186,9 +189,9 @@ class MixingSpeed:
     implicit: float
 
     @staticmethod
-    def of(facts: GraphDescription, strength: float, length: float) -> "MixingSpeed":
+    def of(properties: GraphDescription, strength: float, length: float) -> "MixingSpeed":
         """Compute the shares for η = `strength` and μR = `length`."""
-        least, most = (strength * length * value for value in (facts.slowest, facts.rho))
+        least, most = (strength * length * value for value in (properties.slowest, properties.rho))
         return MixingSpeed(strength, most, max(abs(1 - least), abs(1 - most)), 1 / (1 + least))
 
     def as_dict(self) -> dict[str, Any]:

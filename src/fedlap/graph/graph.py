@@ -92,11 +92,11 @@ class Graph:
 
         `clients` sets the order and adds clients without edges; by default, the order of first appearance.
         """
-        listed = [validate_edge(edge) for edge in edges]
+        triples = [validate_edge(edge) for edge in edges]
         if clients is None:
-            clients = list(dict.fromkeys(name for a, b, _ in listed for name in (a, b)))
+            clients = list(dict.fromkeys(name for a, b, _ in triples for name in (a, b)))
         names = validate_names(clients)
-        return cls._from_indices(names, locate_edges(listed, names), np.array([edge[2] for edge in listed]))
+        return cls._from_indices(names, locate_edges(triples, names), np.array([edge[2] for edge in triples]))
 
     @classmethod
     def _connect(

@@ -138,9 +138,13 @@ def run_chebyshev(
 
 
 def take_chebyshev_step(
-    step: tuple[float, float], x: ChosenModels, direction: ChosenModels, b: ChosenModels, pulled: ChosenModels
+    step: tuple[float, float],
+    x: ChosenModels,
+    direction: ChosenModels,
+    b: ChosenModels,
+    pull_at_x: ChosenModels,
 ) -> tuple[ChosenModels, ChosenModels]:
-    """Take one Chebyshev step from x, with `pulled` = pull(x); return the new x and its search direction."""
+    """Take one Chebyshev step from x, with `pull_at_x` = pull(x); return the new x and search direction."""
     alpha, beta = step
-    direction = b - x - pulled + beta * direction
+    direction = b - x - pull_at_x + beta * direction
     return x + alpha * direction, direction

@@ -42,7 +42,7 @@ def from_file(clients: Sequence[str] | None, path: str, sha256: str = "") -> Gra
         raise InputError(f"no file {path!r}; set path to an existing file", scope="graph")
     content = read_user_file("graph", path, sha256)
     try:
-        return _parse(Path(path).suffix.lower(), content, clients)
+        return _parse_graph(Path(path).suffix.lower(), content, clients)
     except InputError as error:
         raise error.reword(f"{error.message} (in {path})", field=error.field, scope=error.scope) from error
     except (*DAMAGED_FILE_ERRORS, IndexError, csv.Error) as error:
@@ -52,8 +52,9 @@ def from_file(clients: Sequence[str] | None, path: str, sha256: str = "") -> Gra
 def to_file(graph: Graph, path: str | Path) -> None:
     """Write a graph; `from_file` reads the same weights.
 
-    .csv: edges by name; a client without edges gets one with weight 0 (a graph of one client is an empty
-    file) .npz: a sparse matrix and an array of names, in order .mtx: a matrix without names
+    .csv: edges by name; a client without edges gets an edge with weight 0 (a single client: an empty file)
+    .npz: a sparse matrix and an array of names, in order
+    .mtx: a matrix without names
     """
     file = Path(path)
     if graph.server:
@@ -80,9 +81,9 @@ def to_file(graph: Graph, path: str | Path) -> None:
     write_file(file, content.getvalue())
 
 
-def _parse(kind: str, content: bytes, clients: Sequence[str] | None) -> Graph:
+def _parse_graph(kind: str, content: bytes, clients: Sequence[str] | None) -> Graph:
     if kind == ".csv":
-        return _connect(_parse_csv(content), clients)
+        return _connect_edges(_parse_csv(content), clients)
     if kind == ".mtx":
         _check_matrix_market(content)
         return Graph.from_matrix(mmread(io.BytesIO(content), spmatrix=False), clients)
@@ -146,7 +147,7 @@ def _parse_csv(content: bytes) -> Columns:
     return begin, end, weight
 
 
-def _connect(columns: Columns, clients: Sequence[str] | None) -> Graph:
+def _connect_edges(columns: Columns, clients: Sequence[str] | None) -> Graph:
     """Build a graph from all edges at once; on an error, edge by edge, to name the first invalid edge."""
     begin, end, weight = columns
     listed = dict.fromkeys(name for pair in zip(begin, end, strict=True) for name in pair)

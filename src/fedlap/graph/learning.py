@@ -146,8 +146,8 @@ def solve_log_degrees(z: PairMatrix, allowed: Bool[np.ndarray, "client client"])
 
     With w the allowed entries of A's upper half and S the matrix that sums them to degrees, the objective is
     2zᵀw − 1ᵀlog(Sw) + ‖w‖². Gradient steps on ‖w‖² alternate with proximal steps of the other two terms
-    (Komodakis and Pesquet, 2015). The step size 1/(2 + ‖S‖) is what Lipschitz constants allow, and ‖S‖² ≤
-    twice the largest number of pairs per client.
+    (Komodakis and Pesquet, 2015). The step size 1/(2 + ‖S‖) is the bound from the Lipschitz constants, and
+    ‖S‖² is at most twice the largest number of pairs per client.
     """
     clients = len(z)
     rows, columns = np.nonzero(np.triu(allowed, 1))
@@ -161,10 +161,10 @@ def solve_log_degrees(z: PairMatrix, allowed: Bool[np.ndarray, "client client"])
         dual = (forward - np.sqrt(forward**2 + 4 * step)) / 2
         q = p - step * (2 * p + dual[rows] + dual[columns])
         after = dual + step * _sum_degrees(p, rows, columns, clients)
-        moved, turned = q - y, after - forward
-        w, d = w + moved, d + turned
-        small = np.linalg.norm(moved) <= ITERATION_TOLERANCE * np.linalg.norm(w)
-        if small and np.linalg.norm(turned) <= ITERATION_TOLERANCE * np.linalg.norm(d):
+        primal_change, dual_change = q - y, after - forward
+        w, d = w + primal_change, d + dual_change
+        small = np.linalg.norm(primal_change) <= ITERATION_TOLERANCE * np.linalg.norm(w)
+        if small and np.linalg.norm(dual_change) <= ITERATION_TOLERANCE * np.linalg.norm(d):
             break
     a = np.zeros((clients, clients))
     a[rows, columns] = np.where(w > SMALLEST_WEIGHT * w.max(initial=0.0), w, 0.0)

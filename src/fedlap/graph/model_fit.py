@@ -16,7 +16,7 @@ from fedlap.graph.graph import Graph
 from fedlap.graph.weights import DENSE_UP_TO, CompleteWeights
 from fedlap.randomness import draws
 
-RANDOM_ORDERS = 100  # random assignments of the models to clients that a fit is compared with
+RANDOM_ORDERS = 100  # random permutations of the clients that a fit is compared with
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class GraphFit:
     """Smoothness of models on a graph, compared with random assignments of the same models to its clients."""
 
     smoothness: float  # tr(WᵀLW) = Σ_{k<ℓ} a_kℓ ‖w_k − w_ℓ‖²
-    by_chance: float  # mean smoothness over all orders of the clients
-    as_smooth: int | None  # number of RANDOM_ORDERS orders that are at least as smooth; None for large graphs
+    by_chance: float  # mean smoothness over all permutations of the clients
+    as_smooth: int | None  # permutations of RANDOM_ORDERS at least as smooth; None for large graphs
     neighbours_apart: float | None  # root mean square distance between neighbours; None without edges
     all_apart: float  # root mean square distance between any two clients
 
@@ -42,7 +42,7 @@ class GraphFit:
         # The mean squared distance between two clients is twice the variance.
         apart = 2 * float(_centre(models).square().sum()) / max(1, clients - 1)
         complete = isinstance(graph.weights, CompleteWeights)
-        near = apart * graph.edges if complete else float(_drop_weights(graph).smoothness(models))
+        near = apart * graph.edges if complete else float(_set_unit_weights(graph).smoothness(models))
         value = float(graph.smoothness(models))
         return GraphFit(
             smoothness=value,
@@ -65,27 +65,29 @@ class GraphFit:
             return
         ratio = self.smoothness / self.by_chance
         value = f"models     tr(WᵀLW) = {self.smoothness:.4g}"
-        yield f"{value}, {100 * ratio:.3g} % of its mean over random orders of the clients"
+        yield f"{value}, {100 * ratio:.3g} % of its mean over random permutations of the clients"
         if self.as_smooth is not None:
-            yield f"           ({self.as_smooth} of {RANDOM_ORDERS} random orders are at least as smooth)"
+            share = f"{self.as_smooth} of {RANDOM_ORDERS}"
+            yield f"           ({share} random permutations are at least as smooth)"
         near, far = self.neighbours_apart, self.all_apart
-        yield f"distance   neighbours {near:.4g}, any two clients {far:.4g} (root mean square)"
+        distances = f"between neighbours {near:.4g}, between any two clients {far:.4g}"
+        yield f"distance   {distances} (root mean square)"
 
 
 def _centre(models: Float[Tensor, "client param"]) -> Float64[Tensor, "client param"]:
     return models.double() - models.double().mean(0)
 
 
-def _drop_weights(graph: Graph) -> Graph:
+def _set_unit_weights(graph: Graph) -> Graph:
     """Return the graph with all weights 1."""
     return Graph.from_matrix(graph.weights.matrix() != 0, graph.clients)
 
 
 def _count_as_smooth(graph: Graph, models: Float[Tensor, "client param"], value: float) -> int:
-    """Count the random orders of the clients with at most this value of tr(WᵀLW)."""
+    """Count the random permutations of the clients with at most this value of tr(WᵀLW)."""
     ends, weight = list_edges(graph)
-    apart = _centre(models)
-    products = (apart @ apart.T).numpy()
+    centred = _centre(models)
+    products = (centred @ centred.T).numpy()
     size = np.diag(products)
     squares = size[:, None] + size - 2 * products
     stream = draws(0, "sample")
@@ -112,8 +114,8 @@ def compute_average_precision(learned: Graph, truth: Graph) -> float:
     (begin, end), weight = list_edges(learned)
     true_begin, true_end = list_edges(truth)[0]
     order = np.argsort(-weight, kind="stable")
-    right = np.isin((begin * truth.size + end)[order], true_begin * truth.size + true_end).cumsum()
+    correct = np.isin((begin * truth.size + end)[order], true_begin * truth.size + true_end).cumsum()
     last = np.flatnonzero(np.diff(weight[order], append=-1.0))  # the last pair of each weight
-    hits = np.append(right[last], truth.edges)
+    hits = np.append(correct[last], truth.edges)
     taken = np.append(last + 1, truth.size * (truth.size - 1) // 2)
     return float((np.diff(hits, prepend=0) / truth.edges * hits / taken).sum())

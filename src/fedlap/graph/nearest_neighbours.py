@@ -39,7 +39,9 @@ def find_nearest(points: Points, k: int) -> NeighbourTable:
     return found
 
 
-def _search_tree(points: Points, places: Int64[np.ndarray, "some"], k: int) -> Int64[np.ndarray, "some near"]:
+def _search_tree(
+    points: Points, places: Int64[np.ndarray, "query"], k: int
+) -> Int64[np.ndarray, "query near"]:
     from scipy.spatial import KDTree
 
     tree = KDTree(points, balanced_tree=False)
@@ -99,13 +101,15 @@ class PointLeaves(NamedTuple):
 
         def write(leaf: int) -> None:
             members = self.order[self.start[leaf] : self.start[leaf + 1]]
-            places, sure = self._search(leaf, k)
-            found[members[sure]], rest[members[sure]] = self.order[places], False
+            places, untied = self._search_leaf(leaf, k)
+            found[members[untied]], rest[members[untied]] = self.order[places], False
 
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             list(pool.map(write, range(len(self.low))))
 
-    def _search(self, leaf: int, k: int) -> tuple[Int64[np.ndarray, "some near"], Int64[np.ndarray, "some"]]:
+    def _search_leaf(
+        self, leaf: int, k: int
+    ) -> tuple[Int64[np.ndarray, "query near"], Int64[np.ndarray, "query"]]:
         """Return the nearest neighbours of points of a leaf, and these points' positions in the leaf.
 
         Points with too many candidates, or with a tie for the last neighbour, are left to the tree.
@@ -116,15 +120,17 @@ class PointLeaves(NamedTuple):
         gap = np.square(gap).sum(1) * (1 - 1e-9)  # below every squared distance, including its rounding
         by_gap = np.argsort(gap, kind="stable")
         size = np.diff(self.start)
-        tried = self._list_points(by_gap[: np.searchsorted(np.cumsum(size[by_gap]), FIRST_CANDIDATES) + 1])
+        candidates = self._list_points(
+            by_gap[: np.searchsorted(np.cumsum(size[by_gap]), FIRST_CANDIDATES) + 1]
+        )
         left = np.empty((len(x), len(self.right)), dtype=np.float32)
         left[:, :-2], left[:, -2], left[:, -1] = -2 * x, 1, 0
-        first = np.argpartition(left @ self.right[:, tried], k, axis=1)[:, : k + 1]
-        bound = np.square(self.x[tried[first]] - x[:, None]).sum(-1).max(1)
+        first = np.argpartition(left @ self.right[:, candidates], k, axis=1)[:, : k + 1]
+        bound = np.square(self.x[candidates[first]] - x[:, None]).sum(-1).max(1)
         left[:, -1] = (1 - self.margin) * self.square[rows] - (1 + self.margin) * bound
         # Rows are sorted by descending bound: only the first rows can have neighbours in a distant leaf.
-        falling = np.argsort(-bound, kind="stable")
-        left, bound = left[falling], bound[falling]
+        by_bound = np.argsort(-bound, kind="stable")
+        left, bound = left[by_bound], bound[by_bound]
         close = by_gap[gap[by_gap] <= bound[0]]
         columns, least = self._list_points(close), np.repeat(gap[close], size[close])
         right, pairs, number = self.right[:, columns], [], 0
@@ -133,7 +139,7 @@ class PointLeaves(NamedTuple):
             active = np.searchsorted(-bound, -least[begin], side="right")
             hits = np.flatnonzero(left[:active] @ part < 0)
             row, column = np.divmod(hits, part.shape[1])
-            pairs.append((falling[row], columns[begin + column]))
+            pairs.append((by_bound[row], columns[begin + column]))
             number += len(hits)
             if number > MOST_CANDIDATES * (k + 1) * len(x):
                 return none.reshape(0, k), none
@@ -147,8 +153,8 @@ class PointLeaves(NamedTuple):
         last = starts[:-1] + k - 1
         after = np.minimum(last + 1, len(row) - 1)
         tied = (last + 1 < starts[1:]) & (distance[after] <= distance[last] * (1 + 1e-12))
-        sure = (~tied).nonzero()[0]
-        return column[starts[sure][:, None] + np.arange(k)], sure
+        untied = (~tied).nonzero()[0]
+        return column[starts[untied][:, None] + np.arange(k)], untied
 
-    def _list_points(self, leaves: Int64[np.ndarray, "some"]) -> Int64[np.ndarray, "point"]:
+    def _list_points(self, leaves: Int64[np.ndarray, "leaf"]) -> Int64[np.ndarray, "point"]:
         return np.concatenate([np.arange(self.start[leaf], self.start[leaf + 1]) for leaf in leaves])

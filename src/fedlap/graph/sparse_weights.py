@@ -92,12 +92,14 @@ class SparseWeights:
         place = torch.searchsorted(ordered, column).clamp_(max=chosen - 1)
         inside = real & (ordered[place] == column)
 
-        same = line, value, longest
-        sums = _sum_kept(w, order[place], inside, torch.arange(chosen, device=ids.device), *same)
+        shared = line, value, longest
+        sums = _sum_masked_lines(w, order[place], inside, torch.arange(chosen, device=ids.device), *shared)
         if others is None:
             ones = w.new_ones(1, 1)
-            return _sum_kept(ones, torch.zeros_like(line), inside, torch.zeros_like(ids), *same), sums
-        return lists.degree[ids], sums + _sum_kept(others, column, real & ~inside, ids, *same)
+            return _sum_masked_lines(
+                ones, torch.zeros_like(line), inside, torch.zeros_like(ids), *shared
+            ), sums
+        return lists.degree[ids], sums + _sum_masked_lines(others, column, real & ~inside, ids, *shared)
 
     def _copy_like(self, w: Tensor) -> NeighbourLists:
         """Return the lists on w's device in its precision; the graph never changes, so copies are cached."""
@@ -120,7 +122,7 @@ class SparseWeights:
 def _list_entries(
     lists: NeighbourLists, ids: VertexIds, most: int
 ) -> tuple[Int64[Tensor, "entry"], Int64[Tensor, "entry"], Bool[Tensor, "entry"]]:
-    """Return per entry of the lists of `ids`: position in `ids`, index in the lists, and if it is no padding.
+    """Return per entry of the lists of `ids`: position in `ids`, index in the lists, False for padding.
 
     The number of entries depends on `ids`. Reading it from a GPU would wait for it, so there the result is
     padded to `most` entries, the largest possible number.
@@ -135,7 +137,7 @@ def _list_entries(
 
 
 def _sum_lines(
-    models: Float[Tensor, "some param"],
+    models: Float[Tensor, "model param"],
     entries: Int64[Tensor, "entry"],
     value: Float[Tensor, "entry"],
     first: Int64[Tensor, "line"],
@@ -154,28 +156,28 @@ def _sum_lines(
         torch.cat([first, torch.arange(0, len(entries), PIECE_LENGTH, device=entries.device)]).sort().values
     )
     pieces = embedding_bag(entries, models, cuts, mode="sum", per_sample_weights=value)
-    every = torch.arange(len(cuts), device=entries.device)
-    sums = embedding_bag(every, pieces, torch.searchsorted(cuts, first), mode="sum")
+    order = torch.arange(len(cuts), device=entries.device)
+    sums = embedding_bag(order, pieces, torch.searchsorted(cuts, first), mode="sum")
     return sums
 
 
-def _sum_kept(
-    models: Float[Tensor, "some param"],
+def _sum_masked_lines(
+    models: Float[Tensor, "model param"],
     entries: Int64[Tensor, "entry"],
-    keep: Bool[Tensor, "entry"],
+    mask: Bool[Tensor, "entry"],
     fallback: Int64[Tensor, "line"],
     line: Int64[Tensor, "entry"],
     value: Float[Tensor, "entry"],
     longest: int,
 ) -> Float[Tensor, "line param"]:
-    """Return the weighted sum of models per line over the entries to `keep`.
+    """Return the weighted sum of models per line over the entries in the mask.
 
     On a GPU, where counting these entries would wait, every other entry adds the line's `fallback` model
     times zero.
     """
     if models.device.type == "cpu":
-        line, entries, value = line[keep], entries[keep], value[keep]
+        line, entries, value = line[mask], entries[mask], value[mask]
     else:
-        entries, value = torch.where(keep, entries, fallback[line]), torch.where(keep, value, 0)
+        entries, value = torch.where(mask, entries, fallback[line]), torch.where(mask, value, 0)
     first = torch.searchsorted(line, torch.arange(len(fallback), device=line.device))
     return _sum_lines(models, entries, value, first, longest)

@@ -41,17 +41,17 @@ def compute_rho(weights: Weights) -> float:
         "maxiter": max(10, RESTART_BUDGET // weights.size),
     }
     try:
-        return float(eigsh(L, v0=_start_vector(weights), return_eigenvectors=False, **settings)[0])
+        return float(eigsh(L, v0=_build_start_vector(weights), return_eigenvectors=False, **settings)[0])
     except ArpackNoConvergence:
-        return _lanczos(L, _start_vector(weights), "largest", sys.maxsize)
+        return _run_lanczos(L, _build_start_vector(weights), "largest", sys.maxsize)
 
 
-def _lanczos(
+def _run_lanczos(
     L: csr_array, v: Float64[np.ndarray, "vertex"], end: Literal["largest", "second"], most: int
 ) -> float:
     """Compute the largest eigenvalue, or the second smallest (orthogonal to 1); NaN after `most` steps.
 
-    Restarts would discard what separates close eigenvalues, so there are none, and no basis is stored.
+    Restarts would discard the vectors that separate close eigenvalues, so there are none; no basis is stored.
     Rounding then finds some eigenvalues twice, but no spurious ones.
     """
     v = v - v.mean() if end == "second" else v
@@ -64,15 +64,14 @@ def _lanczos(
         if end == "second":
             u -= u.mean()  # rounding reintroduces a component along 1
         off_diagonal.append(float(np.linalg.norm(u)))
-        ended = off_diagonal[-1] <= 1e-14 * diagonal[-1]
-        if step % 25 == 24 or ended:
+        breakdown = off_diagonal[-1] <= 1e-14 * diagonal[-1]
+        if step % 25 == 24 or breakdown:
             index = step if end == "largest" else 0
             value, vector = eigh_tridiagonal(
                 diagonal, off_diagonal[1:-1], select="i", select_range=(index, index)
             )
-            if (
-                off_diagonal[-1] * abs(vector[-1, 0]) <= EIGENVALUE_TOLERANCE * value[0] or ended
-            ):  # a bound on the error
+            error_bound = off_diagonal[-1] * abs(vector[-1, 0])
+            if error_bound <= EIGENVALUE_TOLERANCE * value[0] or breakdown:
                 return float(value[0])
         v, previous = u / off_diagonal[-1], v
     return math.nan
@@ -92,15 +91,15 @@ def compute_lambda2(weights: Weights) -> float:
     L = build_laplacian(weights)
     if weights.size <= DENSE_UP_TO:
         return float(eigvalsh(L.toarray())[1])
-    # The squares prevent that a cluster of consecutive vertices sums to nearly zero and is missed.
-    found = _lanczos(L, np.cos(np.arange(weights.size) ** 2.0), "second", LANCZOS_STEPS)
+    # Without the squares, a cluster of consecutive vertices could sum to nearly zero and be missed.
+    found = _run_lanczos(L, np.cos(np.arange(weights.size) ** 2.0), "second", LANCZOS_STEPS)
     if not math.isnan(found):
         return found
     shift = -1e-6 * L.diagonal().max()  # just below the eigenvalue zero of L
-    return float(max(eigsh(L, k=2, sigma=shift, v0=_start_vector(weights), return_eigenvectors=False)))
+    return float(max(eigsh(L, k=2, sigma=shift, v0=_build_start_vector(weights), return_eigenvectors=False)))
 
 
-def _start_vector(weights: Weights) -> Float64[np.ndarray, "vertex"]:
+def _build_start_vector(weights: Weights) -> Float64[np.ndarray, "vertex"]:
     """Return a fixed initial vector, so that the same graph always gives the same number."""
     return np.asarray(np.cos(np.arange(weights.size)))
 

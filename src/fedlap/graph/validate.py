@@ -104,10 +104,12 @@ def parse_matrix(matrix: Any) -> csr_array:
     try:
         matrix = matrix if issparse(matrix) else np.asarray(matrix)
         if np.iscomplexobj(matrix):
-            raise TypeError("they are complex")
+            raise TypeError("its entries are complex")
         array = csr_array(matrix.astype(float))
     except (TypeError, ValueError) as error:
-        raise InputError(f"expected a matrix of real numbers: {error}", scope="graph") from error
+        raise InputError(
+            f"the weights cannot be read ({error}); expected a matrix of real numbers", scope="graph"
+        ) from error
     array.eliminate_zeros()
     if array.ndim != 2 or array.shape[0] != array.shape[1] or array.shape[0] == 0:
         raise InputError(
@@ -137,26 +139,27 @@ def validate_weight(value: float) -> float:
 
 
 def check_entries(a: csr_array, names: tuple[str, ...] | None) -> None:
-    """Raise InputError for weights that are not finite, negative, on the diagonal, or not symmetric."""
+    """Raise InputError for weights that are NaN, too large, negative, on the diagonal or not symmetric."""
 
-    def entry(where: np.ndarray, matrix: csr_array) -> str:
+    def describe_entry(where: np.ndarray, matrix: csr_array) -> str:
         entries = matrix.tocoo()
         k, l = int(entries.row[where][0]), int(entries.col[where][0])  # noqa: E741 — the paper's k and ℓ
         return f"({names[k]!r}, {names[l]!r})" if names else f"({k}, {l})"
 
     if (bad := ~(np.isfinite(a.data))).any():
         raise InputError(
-            f"the weight at {entry(bad, a)} is NaN or infinite; expected finite weights", scope="graph"
+            f"the weight at {describe_entry(bad, a)} is NaN or infinite; expected finite weights",
+            scope="graph",
         )
     if (bad := a.data > LARGEST_WEIGHT).any():
         raise InputError(
-            f"the weight at {entry(bad, a)} is {a.data[bad][0]:g}; expected at most {LARGEST_WEIGHT:g}: "
-            "divide all weights by a constant",
+            f"the weight at {describe_entry(bad, a)} is {a.data[bad][0]:g}; "
+            f"expected at most {LARGEST_WEIGHT:g}: divide all weights by a constant",
             scope="graph",
         )
     if (bad := a.data < 0).any():
         raise InputError(
-            f"the weight at {entry(bad, a)} is {a.data[bad][0]:g}; expected zero or more",
+            f"the weight at {describe_entry(bad, a)} is {a.data[bad][0]:g}; expected zero or more",
             scope="graph",
         )
     if (diagonal := a.diagonal()).any():
@@ -164,7 +167,7 @@ def check_entries(a: csr_array, names: tuple[str, ...] | None) -> None:
         raise InputError(f"entry ({k}, {k}) on the diagonal is {diagonal[k]:g}; expected zero", scope="graph")
     difference = csr_array(abs(a - a.T))
     if (bad := difference.data > SYMMETRY_TOLERANCE * a.data.max(initial=0.0)).any():
-        at = entry(bad, difference)
+        at = describe_entry(bad, difference)
         raise InputError(
             f"the weights at {at} and its mirror differ by {difference.data[bad][0]:g}; "
             "make the matrix symmetric",

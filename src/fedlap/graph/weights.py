@@ -125,7 +125,7 @@ class DenseWeights:
         return int(self.array.count_nonzero()) // 2
 
     def matrix(self) -> csr_array:
-        """A itself."""
+        """Return A."""
         return csr_array(self.array.cpu().numpy())
 
     def neighbours(self, place: int) -> Neighbours:
@@ -135,11 +135,11 @@ class DenseWeights:
         return places, row[places]
 
     def degrees(self, like: Tensor) -> Float[Tensor, "vertex 1"]:
-        """Row sums of A."""
+        """Return the row sums of A."""
         return self._copy_like(like).sum(1, keepdim=True)
 
     def multiply(self, W: AllModels) -> AllModels:
-        """A W."""
+        """Return A W."""
         return self._copy_like(W) @ W
 
     def sum_neighbours(

@@ -82,14 +82,14 @@ def compute_tile_maps() -> tuple[Tensor, Tensor, Tensor]:
     """
     points = torch.tensor(TOOM_COOK_POINTS, dtype=torch.float64, device="cpu").unsqueeze(1)
 
-    def values(count: int) -> Tensor:
-        """Map the coefficients of a polynomial to its values; at infinity, its last coefficient."""
+    def build_evaluation(count: int) -> Tensor:
+        """Build the map from a polynomial's coefficients to its values; at infinity, its last coefficient."""
         powers = torch.arange(count, dtype=torch.float64, device="cpu")
         return torch.cat([points**powers, (powers == count - 1).double().unsqueeze(0)])
 
-    rows = torch.linalg.inv(values(POINTS_PER_TILE)).T
+    rows = torch.linalg.inv(build_evaluation(POINTS_PER_TILE)).T
     scale = rows.abs().amax(1, keepdim=True)  # gives all values one magnitude, for accuracy in float32
-    return rows / scale, values(KERNEL_SIZE) * scale, values(ROWS_PER_TILE).T
+    return rows / scale, build_evaluation(KERNEL_SIZE) * scale, build_evaluation(ROWS_PER_TILE).T
 
 
 @cache
@@ -159,17 +159,17 @@ class TiledConvolution:
     def forward(self, x: Images, filters: Filters) -> tuple[Images, SavedTensors]:
         """Map rows and filters to eight points per tile, multiply there, and map the result back."""
         clients, batch, height, width, channels = x.shape
-        known, out = build_tile_matrices(height, x.device, x.dtype), filters.shape[1]
+        maps, out = build_tile_matrices(height, x.device, x.dtype), filters.shape[1]
         samples, tiles = clients * batch, -(-height // ROWS_PER_TILE)
         padded = functional.pad(x, (0, 0, PADDING, PADDING)).flatten(0, 1).flatten(2)
-        lifted = torch.bmm(known.raise_rows.expand(samples, -1, -1), padded)
+        lifted = torch.bmm(maps.raise_rows.expand(samples, -1, -1), padded)
         lifted = lifted.view(clients, batch, POINTS_PER_TILE, tiles, width + 2 * PADDING, channels)
         windows = lifted.permute(2, 0, 1, 3, 4, 5).unfold(4, KERNEL_SIZE, 1).transpose(-1, -2)
         windows = windows.reshape(POINTS_PER_TILE * clients, batch * tiles * width, KERNEL_SIZE * channels)
-        weights = torch.einsum("iy,kocyx->ikoxc", known.raise_filters, filters)
+        weights = torch.einsum("iy,kocyx->ikoxc", maps.raise_filters, filters)
         weights = weights.reshape(POINTS_PER_TILE * clients, out, KERNEL_SIZE * channels)
         product = torch.bmm(windows, weights.mT).view(POINTS_PER_TILE, samples * tiles, width * out)
-        rows = torch.bmm(known.lower.expand(samples * tiles, -1, -1), product.transpose(0, 1))
+        rows = torch.bmm(maps.lower.expand(samples * tiles, -1, -1), product.transpose(0, 1))
         rows = rows.view(clients, batch, tiles * ROWS_PER_TILE, width, out)
         return rows[:, :, :height], (windows, weights)
 
@@ -178,22 +178,22 @@ class TiledConvolution:
     ) -> tuple[Filters, Images]:
         """Apply the transposed maps of `forward`."""
         (clients, batch, height, width, out), (windows, weights) = delta.shape, saved
-        known, tiles = build_tile_matrices(height, delta.device, delta.dtype), -(-height // ROWS_PER_TILE)
+        maps, tiles = build_tile_matrices(height, delta.device, delta.dtype), -(-height // ROWS_PER_TILE)
         rows = functional.pad(delta, (0, 0, 0, 0, 0, tiles * ROWS_PER_TILE - height))
         product = delta.new_empty(POINTS_PER_TILE, clients * batch * tiles, width * out)
-        lower = known.lower.T.expand(clients * batch * tiles, -1, -1)
+        lower = maps.lower.T.expand(clients * batch * tiles, -1, -1)
         torch.bmm(lower, rows.reshape(-1, ROWS_PER_TILE, width * out), out=product.transpose(0, 1))
         product = product.view(POINTS_PER_TILE * clients, -1, out)
         by_weights = multiply_and_sum(product, windows, batch).view(
             POINTS_PER_TILE, clients, out, KERNEL_SIZE, -1
         )
-        by_filters = torch.einsum("iy,ikoxc->kocyx", known.raise_filters, by_weights)
+        by_filters = torch.einsum("iy,ikoxc->kocyx", maps.raise_filters, by_weights)
         if not images:
             return by_filters, delta
         by_windows = torch.bmm(product, weights).view(
             POINTS_PER_TILE, clients, batch, tiles, width, KERNEL_SIZE, -1
         )
-        return by_filters, _fold_windows(by_windows.permute(1, 2, 0, 3, 4, 5, 6), known.raise_rows)
+        return by_filters, _fold_windows(by_windows.permute(1, 2, 0, 3, 4, 5, 6), maps.raise_rows)
 
 
 def multiply_and_sum(
@@ -228,8 +228,8 @@ class PooledLayer(NamedTuple):
 
     out: Images
     saved: SavedTensors
-    before: Float[Tensor, "sample out height width"]  # pooling
-    places: Int64[Tensor, "sample out half_height half_width"]  # of the maxima
+    before: Float[Tensor, "sample out height width"]  # the values before pooling
+    places: Int64[Tensor, "sample out half_height half_width"]  # the places of the maxima
 
 
 def convolve_and_pool(

@@ -47,11 +47,11 @@ class ConvolutionalNetwork:
 
     @property
     def widest(self) -> int:
-        """The input, or the input of the first full layer: convolutions process a stack in chunks."""
+        """Largest number of values per sample outside the convolutions, which process a stack in chunks."""
         return max(math.prod(self.image), self.shapes[4][1])
 
     def start(self, seed: int) -> Float[Tensor, "param"]:
-        """Uniform in ±1/√fan-in."""
+        """Initial parameters, uniform in ±1/√fan-in."""
         return draw_uniform_start(seed, self.shapes)
 
     def scores(self, W: Stack, x: Float[Tensor, "client batch *feature"]) -> Scores:

@@ -70,7 +70,7 @@ class DenseNetwork:
         return max(self.widths)
 
     def start(self, seed: int) -> Float[Tensor, "param"]:
-        """Uniform in ±1/√fan-in."""
+        """Initial parameters, uniform in ±1/√fan-in."""
         return draw_uniform_start(seed, self.shapes)
 
     def scores(self, W: Stack, x: Float[Tensor, "client batch *feature"]) -> Scores:
@@ -80,8 +80,8 @@ class DenseNetwork:
     def gradient(self, W: Stack, x: Float[Tensor, "client batch *feature"], slope: ScoreGradient) -> Stack:
         """Back-propagation, for every client at once."""
         gradient = torch.empty_like(W)
-        seen, deltas = self._backward(self._view_layers(W), x, slope)
-        for (weight, bias), delta, h in zip(self._view_layers(gradient), deltas, seen, strict=True):
+        inputs, deltas = self._backward(self._view_layers(W), x, slope)
+        for (weight, bias), delta, h in zip(self._view_layers(gradient), deltas, inputs, strict=True):
             weight.copy_(torch.bmm(delta, h.mT))
             if bias is not None:
                 bias.copy_(delta.sum(-1, keepdim=True))
@@ -117,10 +117,10 @@ class DenseNetwork:
         decay: DecayFactor = 1.0,
     ) -> None:
         """Take the step weights ← decay·weights − lr·gradient in place, layer by layer."""
-        seen, deltas = self._backward(layers, x, slope)
-        for layer, minus, delta, h in zip(layers, subtract, deltas, seen, strict=True):
+        inputs, deltas = self._backward(layers, x, slope)
+        for layer, subtract_product, delta, h in zip(layers, subtract, deltas, inputs, strict=True):
             _decay(layer, decay)
-            minus(delta, h.mT, lr)
+            subtract_product(delta, h.mT, lr)
             if layer[1] is not None:
                 layer[1].sub_(delta.sum(-1, keepdim=True), alpha=lr)
 
@@ -139,22 +139,22 @@ class DenseNetwork:
 
         The product is weights times samples, which is much faster than its transpose for few outputs.
         """
-        seen = [(x if x.dim() == 3 else x.flatten(2)).mT]
+        inputs = [(x if x.dim() == 3 else x.flatten(2)).mT]
         for layer in layers[:-1]:
-            seen.append(_apply_layer(layer, seen[-1]).relu_())
-        seen.append(_apply_layer(layers[-1], seen[-1]))
-        return seen
+            inputs.append(_apply_layer(layer, inputs[-1]).relu_())
+        inputs.append(_apply_layer(layers[-1], inputs[-1]))
+        return inputs
 
     def _backward(
         self, layers: list[DenseLayer], x: Tensor, slope: ScoreGradient
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Inputs of each layer, and the derivative by its outputs."""
         layers = _copy_small_layers(layers)
-        *seen, scores = self._forward(layers, x)
+        *inputs, scores = self._forward(layers, x)
         deltas = [slope(scores)]
-        for (weight, _), h in zip(layers[:0:-1], seen[:0:-1], strict=True):  # zero where ReLU was zero
+        for (weight, _), h in zip(layers[:0:-1], inputs[:0:-1], strict=True):  # zero where ReLU was zero
             deltas.append(threshold_backward(torch.bmm(weight.mT, deltas[-1]), h, 0))
-        return seen, deltas[::-1]
+        return inputs, deltas[::-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,7 +236,7 @@ def _decay(layer: DenseLayer, decay: DecayFactor) -> None:
 def choose_subtraction(weight: Float[Tensor, "client out in"]) -> SubtractProduct:
     """Choose the fastest way to compute weight ← weight − lr·delta h in place, given its layout."""
     if weight.is_contiguous():
-        return partial(_accumulate, weight)
+        return partial(_subtract_fused, weight)
     threads = torch.get_num_threads()
     # The product of each part is small enough for the cache.
     clients = max(1, VALUES_PER_PRODUCT // (weight.shape[1] * weight.shape[2] * threads)) * threads
@@ -244,7 +244,7 @@ def choose_subtraction(weight: Float[Tensor, "client out in"]) -> SubtractProduc
         return partial(_subtract, weight)
     if weight.device.type == "cpu" and threads > 1:
         return partial(_subtract_parts, weight.split(clients), clients)
-    return partial(_accumulate, weight)
+    return partial(_subtract_fused, weight)
 
 
 def _subtract(weight: Tensor, delta: Tensor, h: Tensor, lr: float) -> None:
@@ -257,7 +257,7 @@ def _subtract_parts(weights: Sequence[Tensor], clients: int, delta: Tensor, h: T
         w.sub_(torch.bmm(d, x), alpha=lr)
 
 
-def _accumulate(weight: Tensor, delta: Tensor, h: Tensor, lr: float) -> None:
+def _subtract_fused(weight: Tensor, delta: Tensor, h: Tensor, lr: float) -> None:
     weight.baddbmm_(delta, h, alpha=-lr)
 
 

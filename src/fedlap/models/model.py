@@ -137,7 +137,7 @@ class BatchDependentNetwork(Network, Protocol):
 
 @runtime_checkable
 class Architecture(Protocol):
-    """A network of open size, as returned by `fedlap.models.linear()` and the other constructors."""
+    """A network whose sizes follow from the data, as returned by `fedlap.models.linear()` and others."""
 
     @property
     def l2(self) -> float:
@@ -197,7 +197,7 @@ class Model:
 
     def gradient(self, W: Stack, batch: Batch) -> Stack:
         """∇F̃_k of each client on its batch."""
-        gradient = self._mask_padding(batch.weight).gradient(W, batch.x, self._slope(batch))
+        gradient = self._mask_padding(batch.weight).gradient(W, batch.x, self._build_slope(batch))
         return gradient.add_(self.l2 * W) if self.l2 else gradient
 
     def descend(self, W: Stack, batch: Batch, lr: LearningRate) -> None:
@@ -212,7 +212,7 @@ class Model:
         if isinstance(lr, Tensor):  # a gradient is linear in the slope
             descend(batch.x, self._weigh_slope(batch, batch.weight * lr), decay=decay)
         else:
-            descend(batch.x, self._slope(batch), lr, decay)
+            descend(batch.x, self._build_slope(batch), lr, decay)
 
     def step_to_targets(
         self,
@@ -225,7 +225,7 @@ class Model:
         slope = partial(self.loss_function.weighted_score_gradient, targets=targets[0], weight=targets[1])
         descend(x, slope, lr, 1.0 if self.l2 == 0 else 1.0 - lr * self.l2)
 
-    def _slope(self, batch: Batch) -> ScoreGradient:
+    def _build_slope(self, batch: Batch) -> ScoreGradient:
         if batch.targets is None:
             return self._weigh_slope(batch, batch.weight)
         return partial(

@@ -36,7 +36,7 @@ class ModuleNetwork:
     outputs: int
     is_batch_dependent: bool = False
     single_row_error: str = ""
-    _placed: dict[tuple[torch.device, torch.dtype], dict[str, Tensor]] = field(
+    _shared_copies: dict[tuple[torch.device, torch.dtype], dict[str, Tensor]] = field(
         default_factory=dict, repr=False
     )
 
@@ -79,13 +79,13 @@ class ModuleNetwork:
     def _place_shared(self, W: Stack) -> dict[str, Tensor]:
         """Frozen parameters and buffers on the device of W, copied once, since they never change."""
         place = (W.device, W.dtype)
-        if place not in self._placed:
-            self._placed[place] = {
+        if place not in self._shared_copies:
+            self._shared_copies[place] = {
                 name: tensor.detach().to(W) if tensor.is_floating_point() else tensor.to(W.device)
                 for name, tensor in (*self.net.named_parameters(), *self.net.named_buffers())
                 if name not in self.trained_parameters
             }
-        return self._placed[place]
+        return self._shared_copies[place]
 
     def gradient(self, W: Stack, x: Float[Tensor, "client batch *feature"], slope: ScoreGradient) -> Stack:
         """Gradient by automatic differentiation."""
@@ -179,7 +179,7 @@ class WrappedModule:
         check_l2(self.l2)
         if not find_trained_parameters(self.net):
             raise InputError(
-                f"module: {type(self.net).__name__} has no parameters to train; set requires_grad on some"
+                f"module: {type(self.net).__name__} has no parameters to train; set requires_grad=True"
             )
         for name, layer in self.net.named_modules():
             if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.track_running_stats:
@@ -197,7 +197,7 @@ class WrappedModule:
         """Build the network, after a trial on a few rows that checks shapes and batch dependence."""
         if any(isinstance(p, nn.UninitializedParameter) for p in self.net.parameters()):
             raise InputError(
-                "module: it has lazy layers without sizes; call it once on your data before passing it"
+                f"module: {type(self.net).__name__} has lazy layers without sizes; call it on your data first"
             )
         network = ModuleNetwork(copy.deepcopy(self.net).cpu(), inputs, outputs)
         row = network.start(0).float().unsqueeze(0)
@@ -206,11 +206,13 @@ class WrappedModule:
             shape = tuple(network.scores(row, row.new_zeros(1, 2, *inputs)).shape)
         except Exception as error:  # the module is the user's, and may raise anything
             reason = " ".join(str(error).split())[:200]
-            raise InputError(f"module: {name} fails on features of shape {inputs}: {reason}") from error
+            raise InputError(
+                f"module: {name} fails on features of shape {inputs} ({reason}); change its layers"
+            ) from error
         if shape != (1, 2, outputs):
             raise InputError(
                 f"module: {name} turns 2 rows of features {inputs} into shape {shape[1:]}; "
-                f"this data needs (2, {outputs})"
+                f"expected (2, {outputs}): change its last layer"
             )
         if not _is_batch_dependent(network, row):
             return network
@@ -227,8 +229,8 @@ def _is_batch_dependent(network: ModuleNetwork, row: Float[Tensor, "1 param"]) -
     stream = draws(0, "data")
     shape = (8, *network.inputs)
     x = stream.uniform(0, 0, math.prod(shape)).view(shape).to(row)
-    drawn = 2 * stream.uniform(0, 1, min(row.numel(), PROBE_PERIOD)) - 1
-    change = drawn.repeat(-(-row.numel() // len(drawn)))[: row.numel()].view_as(row).to(row)
+    offsets = 2 * stream.uniform(0, 1, min(row.numel(), PROBE_PERIOD)) - 1
+    change = offsets.repeat(-(-row.numel() // len(offsets)))[: row.numel()].view_as(row).to(row)
     for W in (row, row + PROBE_PERTURBATION * change):
         one = network.scores(W, x[:4].unsqueeze(0))[0, [0, 3]]
         other = network.scores(W, x[[0, 4, 5, 6, 7, 3]].unsqueeze(0))[0, [0, 5]]

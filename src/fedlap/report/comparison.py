@@ -17,7 +17,7 @@ from fedlap.report.paired_tests import CONFIDENCE, LEVEL, LeaderComparison, comp
 from fedlap.report.verdict import describe_lead
 from fedlap.training.scores import Score
 
-OutcomesByRow = Mapping[str, Sequence[RunOutcome]]  # for each label, for each seed
+OutcomesByRow = Mapping[str, Sequence[RunOutcome]]  # outcomes per seed, by label of the row
 
 COST_HEADERS = ["upload/round", "download/round", "ms/round"]
 
@@ -120,9 +120,9 @@ class Comparison:
         ]
 
     def _format_scores(self, name: str) -> list[str]:
-        failed, all_ = self.count_diverged(name), len(self.runs[name])
+        failed, total = self.count_diverged(name), len(self.runs[name])
         if failed:
-            text = "diverged" if failed == all_ else f"{failed} of {all_} diverged"
+            text = "diverged" if failed == total else f"{failed} of {total} diverged"
             return [text, *["–"] * (len(self.score_columns()) - 1)]
         return [
             _format_mean_std(self.final_scores(name, field) * factor, self.is_classification)

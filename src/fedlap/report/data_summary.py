@@ -75,22 +75,22 @@ class DataSummary:
 
     def format_lines(self) -> list[str]:
         """Return the summary as lines of text."""
-        about = self.as_dict()
+        facts = self.as_dict()
         shape = "×".join(map(str, self.features))
         lines = [
             f"data        {self.title}",
-            f"clients     {about['clients']:,}",
-            f"rows        {about['rows']:,}: {about['train_rows']:,} for training, "
-            f"{about['test_rows']:,} for testing",
-            f"per client  {about['rows_mean']:,.1f} rows on average, standard deviation "
-            f"{about['rows_std']:,.2f}, from {about['rows_min']:,} to {about['rows_max']:,}",
+            f"clients     {facts['clients']:,}",
+            f"rows        {facts['rows']:,}: {facts['train_rows']:,} for training, "
+            f"{facts['test_rows']:,} for testing",
+            f"per client  {facts['rows_mean']:,.1f} rows on average, standard deviation "
+            f"{facts['rows_std']:,.2f}, from {facts['rows_min']:,} to {facts['rows_max']:,}",
             f"features    {shape}",
         ]
-        if about["labels"] is None:
+        if facts["labels"] is None:
             lines.append("targets     real numbers")
         else:
-            shown = [f"{name}: {count:,}" for name, count in list(about["labels"].items())[:20]]
-            more = len(about["labels"]) - len(shown)
+            shown = [f"{name}: {count:,}" for name, count in list(facts["labels"].items())[:20]]
+            more = len(facts["labels"]) - len(shown)
             lines.append(f"labels      {', '.join(shown)}{f' and {more} more' if more else ''}")
         return lines + [f"note        {remark}" for remark in self.remarks]
 
@@ -110,12 +110,12 @@ def draw_clients(description: DataSummary) -> bytes:
         height_ratios=[2.2, height - 2.2][:panels],
     )
     # More columns than pixels are slow to draw and invisible, so neighbouring clients are averaged.
-    together = -(-len(description.clients) // MAX_COLUMNS)
-    begin = np.arange(0, len(description.clients), together)
-    per_column = np.diff([*begin, len(description.clients)])
+    clients_per_column = -(-len(description.clients) // MAX_COLUMNS)
+    starts = np.arange(0, len(description.clients), clients_per_column)
+    per_column = np.diff([*starts, len(description.clients)])
     top = axes[0, 0]
     train, test = (
-        np.add.reduceat(count.numpy(), begin) / per_column for count in (description.train, description.test)
+        np.add.reduceat(count.numpy(), starts) / per_column for count in (description.train, description.test)
     )
     edges = np.arange(len(train) + 1) - 0.5
     top.stairs(train, edges, fill=True, label="training")
@@ -125,17 +125,19 @@ def draw_clients(description: DataSummary) -> bytes:
     figure.legend(fontsize="small", ncols=2, loc="outside upper right")
     if label_counts is not None and labels is not None:
         below = axes[1, 0]
-        shown = np.add.reduceat(label_counts.numpy(), begin).T / per_column
+        shown = np.add.reduceat(label_counts.numpy(), starts).T / per_column
         shown[shown == 0] = np.nan
         image = below.imshow(shown, aspect="auto", interpolation="nearest", cmap="viridis_r", vmin=0)
         step = max(1, -(-len(labels) // 30))
         below.set_yticks(range(0, len(labels), step), labels[::step], fontsize="small")
         figure.colorbar(image, ax=below, label="rows", pad=0.01)
-    step = max(1, -(-len(begin) // 30))
-    names = [description.clients[place] for place in begin[::step]]
-    axes[-1, 0].set_xticks(range(0, len(begin), step), names, rotation=90, fontsize="small")
+    step = max(1, -(-len(starts) // 30))
+    names = [description.clients[place] for place in starts[::step]]
+    axes[-1, 0].set_xticks(range(0, len(starts), step), names, rotation=90, fontsize="small")
     axes[-1, 0].set_xlabel(
-        "client" if together == 1 else f"client (columns are means over {together} clients)"
+        "client"
+        if clients_per_column == 1
+        else f"client (columns are means over {clients_per_column} clients)"
     )
     figure.suptitle(f"{description.title}: {len(description.clients)} clients")
     return render_png(figure)

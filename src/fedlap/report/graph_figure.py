@@ -13,11 +13,11 @@ from fedlap.graph import Graph
 from fedlap.graph.description import list_vertices
 from fedlap.graph.weights import DENSE_UP_TO, CompleteWeights
 from fedlap.report.graph_layout import compute_layout
-from fedlap.report.graph_thinning import thin
+from fedlap.report.graph_thinning import thin_graph
 from fedlap.report.png import create_figure, render_png
 
 MAX_VERTICES, MAX_EDGES = 2_000, 10_000  # in a figure
-TITLE_LETTERS_PER_LINE = 90  # of the title
+TITLE_LETTERS_PER_LINE = 90
 MAX_NAMES = 40  # more clients are drawn without names
 MAX_INNER_LETTERS = 3  # of a name that fits inside its client
 MAX_NAME_LETTERS = 18  # longer names are shortened
@@ -39,18 +39,20 @@ class ClientColours:
     unknown: str = ""  # reason for unknown values
 
     @staticmethod
-    def by_category(what: str, kind: Int64[np.ndarray, "client"], names: Sequence[str]) -> "ClientColours":
+    def by_category(
+        label: str, category: Int64[np.ndarray, "client"], names: Sequence[str]
+    ) -> "ClientColours":
         """Colour by category, in the order of `names`; beyond ten, the rarest categories share one colour."""
-        count = np.bincount(kind, minlength=len(names))
+        count = np.bincount(category, minlength=len(names))
         shown = np.flatnonzero(count)
         if len(shown) > len(CATEGORY_COLOURS):
             shown = np.sort(np.argsort(-count, kind="stable")[: len(CATEGORY_COLOURS)])
         place = np.full(len(names), len(shown))
         place[shown] = np.arange(len(shown))
-        kinds = tuple(names[one] for one in shown.tolist())
+        categories = tuple(names[index] for index in shown.tolist())
         others = int((count > 0).sum()) - len(shown)
         more = (f"{others} more",) if others else ()
-        return ClientColours(what, place[kind].astype(float), kinds + more)
+        return ClientColours(label, place[category].astype(float), categories + more)
 
 
 def draw_graph(
@@ -59,7 +61,7 @@ def draw_graph(
     """Draw a graph as PNG: neighbours close together, edge width by weight, client area by rows."""
     if isinstance(graph.weights, CompleteWeights) and graph.size > DENSE_UP_TO:
         raise InputError(f"draw: {graph.size:,} clients in a complete graph; draw a graph with fewer edges")
-    drawn = thin(graph, MAX_VERTICES, MAX_EDGES)
+    drawn = thin_graph(graph, MAX_VERTICES, MAX_EDGES)
     clients = len(drawn.vertices) - graph.server
     drawn_clients = drawn.vertices[:clients]
     positions = compute_layout(drawn.matrix)

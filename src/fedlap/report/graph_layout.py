@@ -56,24 +56,25 @@ def _layout_component(matrix: csr_array) -> Positions:
 def _spectral_layout(matrix: csr_array) -> Positions:
     """Return the two slowest non-constant eigenvectors of the random walk on the graph."""
     root = 1 / np.sqrt(np.asarray(matrix.sum(axis=1)).ravel())
-    left = csr_array(eye_array(len(root)) - diags_array(root) @ matrix @ diags_array(root))
+    laplacian = csr_array(eye_array(len(root)) - diags_array(root) @ matrix @ diags_array(root))
     if matrix.shape[0] <= DENSE_UP_TO:
-        vectors = eigh(left.toarray(), subset_by_index=(1, 2))[1]
+        vectors = eigh(laplacian.toarray(), subset_by_index=(1, 2))[1]
     else:
-        vectors = _iterate_eigenvectors(left, 1 / root)
+        vectors = _iterate_eigenvectors(laplacian, 1 / root)
     return np.asarray(vectors * root[:, None])
 
 
-def _iterate_eigenvectors(left: csr_array, first: Float64[np.ndarray, "vertex"]) -> Positions:
+def _iterate_eigenvectors(laplacian: csr_array, first: Float64[np.ndarray, "vertex"]) -> Positions:
     """Return eigenvectors two and three of a large graph, to a tolerance that suffices for a figure."""
     first = first / np.linalg.norm(first)
-    moved = LinearOperator(left.shape, lambda v: left @ v + 2 * first * (first @ v), dtype=float)
-    start = np.cos(np.arange(left.shape[0]))  # fixed, so that equal graphs give equal figures
+    # The constant eigenvector moves from eigenvalue 0 to 2, the top of the spectrum.
+    shifted = LinearOperator(laplacian.shape, lambda v: laplacian @ v + 2 * first * (first @ v), dtype=float)
+    start = np.cos(np.arange(laplacian.shape[0]))  # fixed, so that equal graphs give equal figures
     try:
-        found = eigsh(moved, k=2, which="SA", v0=start, ncv=40, tol=1e-2, maxiter=EIGEN_RESTARTS)
+        found = eigsh(shifted, k=2, which="SA", v0=start, ncv=40, tol=1e-2, maxiter=EIGEN_RESTARTS)
         return np.asarray(found[1])
     except ArpackNoConvergence:  # a nearly disconnected graph is cheap to factor
-        return np.asarray(eigsh(left.tocsc(), k=3, sigma=-1e-9, v0=start)[1][:, 1:])
+        return np.asarray(eigsh(laplacian.tocsc(), k=3, sigma=-1e-9, v0=start)[1][:, 1:])
 
 
 def _spring_layout(matrix: csr_array, start: Positions) -> Positions:

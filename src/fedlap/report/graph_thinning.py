@@ -31,26 +31,26 @@ class ThinnedGraph:
     about: str
 
 
-def thin(graph: Graph, most_vertices: int, most_edges: int) -> ThinnedGraph:
-    """Choose at most `most_vertices` and `most_edges` so that no vertex with an edge looks isolated.
+def thin_graph(graph: Graph, max_vertices: int, max_edges: int) -> ThinnedGraph:
+    """Choose at most `max_vertices` and `max_edges` so that no vertex with an edge looks isolated.
 
     Vertices: the nearest ones to a start vertex along edges. Edges: a maximum spanning forest, which contains
     the heaviest edge of every vertex, then the heaviest others. Ties are broken by client name, not by order.
     """
-    if most_edges < most_vertices:
-        raise ValueError(f"most_edges = {most_edges}; expected at least most_vertices = {most_vertices}")
+    if max_edges < max_vertices:
+        raise ValueError(f"max_edges = {max_edges}; expected at least max_vertices = {max_vertices}")
     matrix, names = csr_array(graph.weights.matrix()), list_vertices(graph)
     places, rule = np.arange(graph.size), ""
-    if graph.size > most_vertices:
-        places, rule = _select_nearest(matrix, names, graph.server, most_vertices)
+    if graph.size > max_vertices:
+        places, rule = _select_nearest(matrix, names, graph.server, max_vertices)
         matrix = csr_array(matrix[places][:, places])
     edges = triu(matrix, 1).tocoo()
     ends, weight = np.stack([edges.row, edges.col]).astype(np.int64), edges.data.astype(np.float64)
     drawn_edges = np.argsort(weight, kind="stable")
-    if len(weight) > most_edges:
+    if len(weight) > max_edges:
         by_name = np.empty(len(places), np.int64)
         by_name[_sort_by_name(tuple(names[place] for place in places.tolist()))] = np.arange(len(places))
-        drawn_edges = _select_strongest(by_name[ends], weight, len(places), most_edges)
+        drawn_edges = _select_strongest(by_name[ends], weight, len(places), max_edges)
     clients, server = graph.size - graph.server, " and the server" if graph.server else ""
     about = f"{clients:,} clients{server}, {graph.edges:,} edges"
     if len(places) < graph.size or len(drawn_edges) < len(weight):
@@ -80,19 +80,19 @@ def _select_nearest(
     matrix = csr_array(matrix[order][:, order])  # so that ties are broken by name
     component = connected_components(matrix, directed=False)[1]
     size, first = np.bincount(component), np.unique(component, return_index=True)[1]
-    behind = -size
+    priority = -size
     if server:
         hub = int(np.flatnonzero(order == len(names) - 1)[0])
-        first[component[hub]], behind[component[hub]] = hub, -len(names) - 1  # before all others
-    ranked = np.lexsort((first, behind))
+        first[component[hub]], priority[component[hub]] = hub, -len(names) - 1  # before all others
+    ranked = np.lexsort((first, priority))
     fit = int(np.searchsorted(np.cumsum(size[ranked]), most, side="right"))  # components drawn whole
-    taken = np.flatnonzero(np.isin(component, ranked[:fit]))
-    if len(taken) < most and fit < len(ranked):
+    selected = np.flatnonzero(np.isin(component, ranked[:fit]))
+    if len(selected) < most and fit < len(ranked):
         nearest = breadth_first_order(matrix, first[ranked[fit]], directed=False, return_predecessors=False)
-        taken = np.concatenate([taken, nearest[: most - len(taken)]])
+        selected = np.concatenate([selected, nearest[: most - len(selected)]])
     start = names[order[first[ranked[0]]]]
     rule = f" (the nearest to {start})" if fit == 0 else f" ({fit:,} components, the largest first)"
-    return np.sort(order[taken]).astype(np.int64), rule
+    return np.sort(order[selected]).astype(np.int64), rule
 
 
 def _select_strongest(

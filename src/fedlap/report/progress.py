@@ -14,9 +14,10 @@ RunCallbacks = tuple[Callable[[int, Score], None], Callable[[Sequence[int], int]
 
 
 class StackProgress:
-    """Rounds and latest scores of the stack of runs in training."""
+    """Rounds and latest scores of the stack of runs in training; `scored` names the scored rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, scored: str) -> None:
+        self.scored = scored
         self.places: list[int] = []
         self.scores: dict[int, Score] = {}
         self.started_at = self.last_round_at = time.perf_counter()
@@ -44,9 +45,9 @@ class StackProgress:
         accuracy = [score.accuracy for score in last if score.accuracy is not None]
         loss = [score.loss for score in last if score.loss is not None]
         if accuracy:
-            return f"test accuracy {100 * median(accuracy):.2f} %  "
+            return f"{self.scored} accuracy {100 * median(accuracy):.2f} %  "
         if loss:
-            return f"test loss {median(loss):.4g}  "
+            return f"{self.scored} loss {median(loss):.4g}  "
         return f"J {median(score.objective for score in last):.4g}  " if last else ""
 
 
@@ -56,20 +57,21 @@ def show_progress(
     stacks: Sequence[Sequence[int]],
     name: Callable[[Sequence[int]], str],
     rounds: Callable[[Sequence[int]], int],
+    scored: str = "test",
 ) -> Iterator[RunCallbacks]:
     """Yield callbacks for each score and each round of stacks of runs.
 
     They move a progress bar on a terminal and print about five lines elsewhere.
     """
-    state = StackProgress()
+    state = StackProgress(scored)
     if not console.is_terminal or console.is_dumb_terminal:
 
         def print_line(places: Sequence[int], done: int) -> None:
             state.on_round(places, done)
-            all_ = rounds(places)
-            if done % max(1, all_ // max(1, 5 // len(stacks))) == 0 or done == all_:
+            total = rounds(places)
+            if done % max(1, total // max(1, 5 // len(stacks))) == 0 or done == total:
                 console.print(
-                    f"{name(places)}  round {done}/{all_}  {state.describe(done)}",
+                    f"{name(places)}  round {done}/{total}  {state.describe(done)}",
                     highlight=False, markup=False, soft_wrap=True,
                 )  # fmt: skip
 

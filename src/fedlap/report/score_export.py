@@ -15,10 +15,10 @@ def write_scores(scores: Sequence[Score], to: Path) -> None:
 
     The extension of `to` selects the format: .csv or .parquet.
     """
-    write_file(to, _content(scores, to))
+    write_file(to, _encode_scores(scores, to))
 
 
-def _content(scores: Sequence[Score], to: Path) -> bytes:
+def _encode_scores(scores: Sequence[Score], to: Path) -> bytes:
     import pandas  # imported here because no other part of a report needs it
 
     kinds = {field.name: "int64" if field.type is int else "float64" for field in fields(Score)}

@@ -72,7 +72,7 @@ def _compute_mean_std(sweep: Sweep, rows: Sequence[str]) -> tuple[np.ndarray, np
     return np.array(mean), np.nan_to_num(np.array(std))
 
 
-def _score_label(sweep: Sweep) -> str:
+def _format_score_label(sweep: Sweep) -> str:
     return "pooled test accuracy %" if sweep.is_classification else "pooled test loss (lower is better)"
 
 
@@ -96,7 +96,7 @@ def _draw_numbers(axis: Any, sweep: Sweep, along: int, groups: RowGroups) -> Non
             )
     _set_x_scale(axis, np.unique(np.array(sweep.list_values(along), dtype=float)))
     axis.set_xlabel(sweep.field_names[along])
-    axis.set_ylabel(_score_label(sweep))
+    axis.set_ylabel(_format_score_label(sweep))
     if not drawn:
         axis.set_yticks([])
 
@@ -140,7 +140,7 @@ def _draw_words(axis: Any, sweep: Sweep, along: int, groups: RowGroups) -> None:
     axis.set_yticks(list(places.values()), [fill(text, LABEL_LETTERS_PER_LINE) for text in places])
     axis.set_ylim(len(places) - 0.5, -0.5)
     axis.set_ylabel(sweep.field_names[along])
-    axis.set_xlabel(_score_label(sweep))
+    axis.set_xlabel(_format_score_label(sweep))
     if not sweep.ranked_rows:
         axis.set_xticks([])
 

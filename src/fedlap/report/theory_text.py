@@ -12,18 +12,20 @@ CURVATURE_ORIGINS = {
 }
 
 
-def describe_study(study: RunAnalysis, facts: dict[str, Any]) -> list[str]:
+def describe_analysis(analysis: RunAnalysis, facts: dict[str, Any]) -> list[str]:
     """Return the constants, both theorems and the measured values as lines."""
-    problem, c = study.problem, study.constants
+    problem, c = analysis.problem, analysis.constants
     rows = "all rows" if problem.is_full_batch else f"{problem.clients.batch} rows"
     work = f"R = {problem.local_work.repeats} {'passes' if problem.local_work.epochs else 'steps'} on {rows}"
     names = {"optimum": "W*", "start": "W⁰", "last": "the last W"}
-    sigma1 = ", ".join(f"{format_number(value)} at {names[at]}" for at, value in study.sigma1.items())
+    sigma1 = ", ".join(f"{format_number(value)} at {names[at]}" for at, value in analysis.sigma1.items())
     sigma2 = (
-        "" if study.theorem1 is None else f"{format_number(study.theorem1.constants.sigma2)} = ‖∇F(W*)‖, "
+        ""
+        if analysis.theorem1 is None
+        else f"{format_number(analysis.theorem1.constants.sigma2)} = ‖∇F(W*)‖, "
     )
-    lemma = "none, since ηρ ≤ 2β" if study.lemma1_sigma2 is None else format_number(study.lemma1_sigma2)
-    curvature, local = study.curvature, study.curvature_at_optimum
+    lemma = "none, since ηρ ≤ 2β" if analysis.lemma1_sigma2 is None else format_number(analysis.lemma1_sigma2)
+    curvature, local = analysis.curvature, analysis.curvature_at_optimum
     lines = [
         f"{facts['run']}: N = {problem.size}, S = {problem.sampled}, {work}, μ = {problem.algorithm.lr:g}, "
         f"μ̃ = μR = {problem.step:g}, η = {problem.strength:g}",
@@ -40,29 +42,29 @@ def describe_study(study: RunAnalysis, facts: dict[str, Any]) -> list[str]:
         f"ηρ {format_number(c.coupling)}, β_J = β + ηρ {format_number(c.beta_j)}, "
         f"κ = β_J/α {format_number(c.condition)}",
         f"  σ₁ {sigma1}; the largest is used",
-        f"  σ₂ {sigma2}{format_number(c.sigma2)} along the run (of Lemma 1, which is false: {lemma})",
-        *_describe_theorem1(study, facts),
-        *_describe_theorem2(study, facts),
+        f"  σ₂ {sigma2}{format_number(c.sigma2)} along the run (Lemma 1, which is false, gives: {lemma})",
+        *_describe_theorem1(analysis, facts),
+        *_describe_theorem2(analysis, facts),
     ]
-    reasons = study.list_violations()
-    return [*lines, *(["Outside both theorems in any case: " + "; ".join(reasons) + "."] if reasons else [])]
+    reasons = analysis.list_violations()
+    return [*lines, *(["Neither theorem applies: " + "; ".join(reasons) + "."] if reasons else [])]
 
 
-def _describe_theorem1(study: RunAnalysis, facts: dict[str, Any]) -> list[str]:
-    theorem, best, problem = study.theorem1, study.optimum, study.problem
+def _describe_theorem1(analysis: RunAnalysis, facts: dict[str, Any]) -> list[str]:
+    theorem, best, problem = analysis.theorem1, analysis.optimum, analysis.problem
     if theorem is None or best is None:
         why = (
             "the losses are not convex"
             if not problem.is_linear
             else "α = 0; set an l2 above zero for the model"
         )
-        return [f"Theorem 1 does not hold here: {why}."]
-    (_, begun), (_, ended) = facts["gaps"][0], facts["gaps"][-1]
+        return [f"Theorem 1 does not apply: {why}."]
+    (_, first_gap), (_, last_gap) = facts["gaps"][0], facts["gaps"][-1]
     largest = theorem.largest_step
     parts = {"p": theorem.p, "q": theorem.q, "C₁": theorem.c1, "C₂": theorem.c2}
     return [
         f"Theorem 1: μ̃ ≤ μ̃₁ = {format_number(largest)} ({_format_values(parts)}); "
-        f"{_compare_step(problem.step, largest)}",
+        f"{_compare_step(analysis, largest)}",
         f"  valid from T = {format_number(theorem.least_rounds)} rounds; "
         f"J(W̃) − J* ≤ {format_number(facts['accuracy'])} after "
         f"{format_number(facts['rounds_for_accuracy'])} rounds of step "
@@ -70,33 +72,36 @@ def _describe_theorem1(study: RunAnalysis, facts: dict[str, Any]) -> list[str]:
         f"  bound on J(W̃) − J* after {facts['rounds']} rounds of step "
         f"{format_number(min(problem.step, largest))}: {format_number(facts['bound'])}",
         f"  measured: J* = {best.value:.8g} (‖∇J‖ there {best.residual:.1e} of that at zero), J(W) − J* from "
-        f"{format_number(begun)} to {format_number(ended)}",
+        f"{format_number(first_gap)} to {format_number(last_gap)}",
         f"  rate per round: {format_number(facts['rate'])} measured, "
         f"{format_number(facts['rate_of_theorem1'])} = μ̃τα/4 in the theorem's weights",
         *([f"  figure: {facts['picture']}"] if "picture" in facts else []),
     ]
 
 
-def _describe_theorem2(study: RunAnalysis, facts: dict[str, Any]) -> list[str]:
-    theorem = study.theorem2
+def _describe_theorem2(analysis: RunAnalysis, facts: dict[str, Any]) -> list[str]:
+    theorem = analysis.theorem2
     largest = theorem.largest_step
     parts = {"u": theorem.u, "v": theorem.v, "C₃": theorem.c3, "C₄": theorem.c4}
-    seen = "" if facts["mean_slope"] is None else f"; that of this run {format_number(facts['mean_slope'])}"
-    place = _compare_step(study.problem.step, largest)
+    measured = "" if facts["mean_slope"] is None else f"; measured: {format_number(facts['mean_slope'])}"
+    place = _compare_step(analysis, largest)
     return [
         f"Theorem 2, given σ₂ along the run: μ̃ ≤ μ̃₂ = {format_number(largest)} ({_format_values(parts)}); "
         f"{place}",
         f"  bound on the mean of ‖∇J‖² over {facts['rounds']} rounds of step "
-        f"{format_number(min(study.problem.step, largest))}: "
-        f"{format_number(facts['mean_slope_bound'])}{seen}",
+        f"{format_number(min(analysis.problem.step, largest))}: "
+        f"{format_number(facts['mean_slope_bound'])}{measured}",
     ]
 
 
-def _compare_step(step: float, largest: float) -> str:
+def _compare_step(analysis: RunAnalysis, largest: float) -> str:
+    """Compare the run's step with a theorem's largest one; other assumptions may be violated."""
+    step = analysis.problem.step
     if largest == 0:
         return "no step is small enough"
     if step <= largest:
-        return f"this run's step is {format_number(largest / step)} times smaller, so it holds"
+        outcome = "and small enough" if analysis.list_violations() else "so the theorem applies"
+        return f"this run's step is {format_number(largest / step)} times smaller, {outcome}"
     return f"this run's step is {format_number(step / largest)} times too large"
 
 

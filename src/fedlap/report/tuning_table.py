@@ -8,7 +8,7 @@ from fedlap.report.paired_tests import LEVEL, PairedComparison, compare_paired
 from fedlap.report.sweep_table import UPPER_LIMITS, Sweep
 
 SELECTION_RULE = "highest mean {score} on held-out training rows; ties go to the first"
-INTERVAL_CAVEAT = "folds share training rows, so intervals are approximate"
+INTERVAL_CAVEAT = "Folds share training rows, so intervals are approximate."
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,8 @@ class Tuning(Sweep):
     """
 
     folds: int = 5
-    invalid_candidates: tuple[
-        tuple[tuple[Any, ...], str], ...
-    ] = ()  # values, and why the method rejects them
+    # Values, and why the method rejects them.
+    invalid_candidates: tuple[tuple[tuple[Any, ...], str], ...] = ()
 
     def row_headers(self) -> list[str]:
         """Return a column that marks the best row, then the varied settings."""
@@ -81,7 +80,7 @@ class Tuning(Sweep):
         return [selected, *self._describe_noise(), *self._describe_edges(), *diverged]
 
     def _describe_noise(self) -> list[str]:
-        """Return the lead over the runner-up, and how many candidates do not differ significantly."""
+        """Return the lead over the runner-up, and how many candidates are not significantly worse."""
         if self.runner_up is None:
             return []
         pair, unit = self.compare_best(self.runner_up), " points" if self.is_classification else ""
@@ -93,8 +92,9 @@ class Tuning(Sweep):
         outcome = " — not significant" if self.runner_up in close and not pair.identical else ""
         return [
             f"  against the runner-up, {self.runner_up}: {difference}{outcome}",
-            f"  {len(close)} of {len(self.ranked_rows) - 1} others do not differ significantly from the best "
-            f"(95 % intervals, paired over {len(self.seeds)} folds, not corrected; {INTERVAL_CAVEAT})",
+            f"  {len(close)} of {len(self.ranked_rows) - 1} other candidates are not significantly worse "
+            f"than the best (95 % intervals, paired over {len(self.seeds)} folds, not corrected). "
+            f"{INTERVAL_CAVEAT}",
         ]
 
     def _describe_edges(self) -> list[str]:
@@ -109,7 +109,7 @@ class Tuning(Sweep):
             neighbours = [
                 (values[place], row)
                 for values, row in candidates
-                if _others(values, place) == _others(selected, place)
+                if _format_other_values(values, place) == _format_other_values(selected, place)
             ]
             tried = [other for other, row in neighbours if row]
             if (
@@ -175,5 +175,5 @@ class Tuning(Sweep):
         return dict(zip(self.field_names, plain, strict=True))
 
 
-def _others(values: tuple[Any, ...], place: int) -> str:
+def _format_other_values(values: tuple[Any, ...], place: int) -> str:
     return repr([value for position, value in enumerate(values) if position != place])

@@ -31,10 +31,10 @@ def describe_lead(
 
 
 def _count_significant(comparisons: Sequence[LeaderComparison]) -> str:
-    significant, all_ = sum(lead.significant is True for lead in comparisons), len(comparisons)
-    if all_ == 1:
+    significant, total = sum(lead.significant is True for lead in comparisons), len(comparisons)
+    if total == 1:
         return "significant" if significant else "not significant"
-    return f"significant against {significant or 'none'} of {all_} others"
+    return f"significant against {significant or 'none'} of {total} others"
 
 
 def _describe_test(others: int, seeds: int) -> list[str]:
@@ -46,9 +46,8 @@ def _describe_test(others: int, seeds: int) -> list[str]:
         pairs = others * (others + 1) // 2
         lines.append(f"(Holm-corrected for all {pairs} pairs, since the same scores selected the leader):")
     if seeds == 2:
-        lines.insert(
-            0, f"Two seeds have little power: significance takes {critical_t(2):.1f} standard errors or more."
-        )
+        least = f"{critical_t(2):.1f} standard errors"
+        lines.insert(0, f"With two seeds, only differences of {least} or more can be significant.")
     return lines
 
 
@@ -67,4 +66,4 @@ def _format_outcome(lead: LeaderComparison) -> str:
         return f", {p} — {'better' if lead.significant else 'not significant'}"
     if lead.pair.identical:
         return " — identical"
-    return "" if lead.pair.error is None else " — at every seed; no test without variation"
+    return "" if lead.pair.error is None else " — equal at every seed, so no test"

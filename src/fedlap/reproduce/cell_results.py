@@ -19,12 +19,11 @@ from fedlap.storage.files import describe_error, parse_json, read_file, refuse_l
 
 TUNED_FOLDER = RECIPE_FOLDER / "tuned"
 
-
 Curves = dict[str, list[float | None]]
 
 
 class RowFile(BaseModel):
-    """One row of a file, as far as tables, figures and claims read it."""
+    """One row of a cell's file; fields that no table, figure or claim reads are not checked."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -100,24 +99,24 @@ class RowResult:
         """True if every seed has a score."""
         return self.refused is None and not self.diverged and bool(self.values.get("last"))
 
-    def last(self, field: str = "accuracy") -> np.ndarray:
-        """A score after the last round, a value for each seed."""
+    def last_scores(self, field: str = "accuracy") -> np.ndarray:
+        """Return a score after the last round, one value per seed."""
         return np.array([score[field] for score in self.values["last"]], dtype=float)
 
     @property
     def accuracy(self) -> np.ndarray:
-        """Pooled test accuracy in percent, seed by seed."""
-        return 100 * self.last()
+        """Pooled test accuracy in percent, one value per seed."""
+        return 100 * self.last_scores()
 
     @property
     def by_seed(self) -> dict[int, float]:
-        """Pooled test accuracy in percent at the seeds at which training came to its end."""
+        """Pooled test accuracy in percent, by seed; diverged seeds are left out."""
         last = zip(self.seeds, self.values.get("last", []), strict=False)
         return {seed: 100.0 * score["accuracy"] for seed, score in last if score is not None}
 
     @property
     def choices(self) -> dict[str, dict[str, Any]]:
-        """The values that were chosen, by seed."""
+        """The chosen values, by seed."""
         return dict(self.values.get("choices", {}))
 
 
@@ -125,11 +124,11 @@ class ResultFolder:
     """A folder of results: one file per cell and reading of a recipe."""
 
     def __init__(self, folder: Path) -> None:
-        """Store the folder; files are read when they are asked for."""
+        """Store the folder; no file is read yet."""
         self.folder = folder
 
     def path(self, recipe: str, cell: str, reading: str) -> Path:
-        """Path of the file of a cell."""
+        """Return the path of a cell's file."""
         return self.folder / recipe / f"{cell}-{reading}.json"
 
     def read(self, recipe: str, cell: str, reading: str) -> dict[str, Any]:
@@ -150,8 +149,8 @@ class ResultFolder:
             ) from error
         return cell_file
 
-    def rows(self, recipe: Recipe, cell: str, reading: str) -> dict[str, RowResult]:
-        """Rows of a cell that were run, in the recipe's order, without rows whose signature has changed."""
+    def read_rows(self, recipe: Recipe, cell: str, reading: str) -> dict[str, RowResult]:
+        """Read the rows of a cell, in the recipe's order, without rows whose signature has changed."""
         known = self.read(recipe.name, cell, reading).get("rows", {})
         return {
             name: RowResult(known[name])
@@ -159,14 +158,14 @@ class ResultFolder:
             if name in known and known[name]["signature"] == Unit(recipe, cell, reading, name).signature
         }
 
-    def cells(self, recipe: Recipe, reading: str) -> dict[str, dict[str, RowResult]]:
-        """Rows per cell, for the cells that have any."""
-        every = {cell: self.rows(recipe, cell, reading) for cell in recipe.cells}
+    def read_cells(self, recipe: Recipe, reading: str) -> dict[str, dict[str, RowResult]]:
+        """Read the rows of every cell that has any."""
+        every = {cell: self.read_rows(recipe, cell, reading) for cell in recipe.cells}
         return {cell: rows for cell, rows in every.items() if rows}
 
     def has(self, unit: Unit, seeds: Sequence[int]) -> bool:
         """Return whether a row has results for at least these seeds."""
-        known = self.rows(unit.recipe, unit.cell, unit.reading).get(unit.row)
+        known = self.read_rows(unit.recipe, unit.cell, unit.reading).get(unit.row)
         return known is not None and set(seeds) <= set(known.seeds)
 
     def write(self, unit: Unit, row: Mapping[str, Any], federation: Federation) -> None:
@@ -178,18 +177,16 @@ class ResultFolder:
             cell_file = self.read(unit.recipe.name, unit.cell, unit.reading)
             cell_file |= {"recipe": unit.recipe.name, "cell": unit.cell, "reading": unit.reading}
             cell_file["clients"] = count_labels(federation)
-            cell_file["rows"] = {
-                **cell_file.get("rows", {}),
-                unit.row: dict(row),
-            }  # of a narrowed recipe not all
+            # Rows that a narrowed recipe leaves out stay in the file.
+            cell_file["rows"] = {**cell_file.get("rows", {}), unit.row: dict(row)}
             write_file(path, format_cell(cell_file).encode())
 
-    def tuned_values(self, recipe: Recipe) -> dict[str, Any]:
-        """Tuned values of every row, in the form that is stored with a recipe."""
+    def list_tuned_values(self, recipe: Recipe) -> dict[str, Any]:
+        """Return the tuned values of every row, in the form that is stored with a recipe."""
         values_by_unit: dict[str, Any] = {}
         for reading in recipe.readings:
             for cell in recipe.cells:
-                for name, row in self.rows(recipe, cell, reading).items():
+                for name, row in self.read_rows(recipe, cell, reading).items():
                     unit = Unit(recipe, cell, reading, name)
                     if row.choices:
                         values = {seed: choice["values"] for seed, choice in row.choices.items()}
@@ -206,16 +203,16 @@ def read_tuned_values(recipe: str) -> dict[str, Any]:
     return dict(parse_json(read_file(path))) if path.is_file() else {}
 
 
-def tuned_values_of(unit: Unit, stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Tuned values of a unit by seed; empty if the unit has changed since they were stored."""
+def select_tuned_values(unit: Unit, stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tuned values of a unit by seed; none if the unit has changed since they were stored."""
     entry = stored.get(f"{unit.place}/{unit.row}", {})
     return dict(entry["values"]) if entry.get("signature") == unit.signature else {}
 
 
-def iterate_cells(recipe: Recipe, findings: ResultFolder) -> Iterator[tuple[str, str, dict[str, RowResult]]]:
+def iterate_cells(recipe: Recipe, results: ResultFolder) -> Iterator[tuple[str, str, dict[str, RowResult]]]:
     """Yield reading, cell and rows of every cell of a recipe that has results."""
     for reading in recipe.readings:
-        for cell, rows in findings.cells(recipe, reading).items():
+        for cell, rows in results.read_cells(recipe, reading).items():
             yield reading, cell, rows
 
 
@@ -232,7 +229,7 @@ def format_cell(cell: Mapping[str, Any]) -> str:
 
 def count_labels(federation: Federation) -> dict[str, Any]:
     """Count the training rows per client and label, and the test rows per client."""
-    assert federation.labels is not None  # recipes are of classes
+    assert federation.labels is not None  # recipes use classification data
     counts = torch.zeros(len(federation.clients), len(federation.labels), dtype=torch.int64)
     places = (federation.train.find_owners(), federation.train.y)
     counts.index_put_(places, torch.ones_like(places[0]), accumulate=True)

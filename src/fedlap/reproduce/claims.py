@@ -13,15 +13,16 @@ from fedlap.reproduce.recipe_schema import Claim
 
 LOSS_MARGIN = 0.5  # points: less than this is no loss worth naming
 CLAIM_LEGEND = (
-    "Paired over seeds: the difference in points ± its standard error. Better and worse: significant in a "
-    "two-sided t-test, p below 0.05 by Holm's rule over the tests of a claim in a cell. As good: not "
-    f"significant, with a 95 % interval above −{LOSS_MARGIN:g}. Open: neither. A claim of being at least as "
-    "good holds if all are better or as good, and does not hold if one is worse. Against a method that "
-    "diverged at some seeds, the other seeds count, and their number is given."
+    "Paired over seeds: the difference in points ± its standard error. Better, worse: significant (two-sided "
+    "paired t-test, Holm-corrected p < 0.05, over the tests of a claim in a cell). As good: not significant, "
+    f"with a 95 % interval above −{LOSS_MARGIN:g}. Undecided: neither. A claim of being at least as good "
+    "holds if all are better or as good, and does not hold if one is worse. Against a method that diverged "
+    "at some seeds, only the other seeds are compared, and their number is given."
 )
 SPREAD_LEGEND = (
-    "Points are those between the lowest and the highest cell, seed by seed: the row's beneath the verdict, "
-    "others' beneath the difference, which is above zero where the row changes less."
+    "Spread: points between the lowest and the highest cell of a seed, mean over seeds. The row's spread is "
+    "under the verdict, the others' under the difference. A positive difference means that the row varies "
+    "less."
 )
 
 
@@ -33,20 +34,20 @@ class PairedDifference:
     difference: float
     error: float | None
     lower_end: float | None  # the lower end of the difference's 95 % interval
-    p_value: float | None  # by Holm's rule over the claim's tests in this cell
-    seeds: int | None = None  # that count, where the row has more
+    p_value: float | None  # Holm-corrected over the claim's tests in this cell
+    seeds: int | None = None  # the number of common seeds, if the row has more
 
     @property
     def verdict(self) -> str:
-        """better or worse if significant; as good if at most the margin may be lost; else open."""
+        """better or worse if significant; as good if the loss stays within the margin; else undecided."""
         if self.p_value is not None and self.p_value < LEVEL:
             return "better" if self.difference > 0 else "worse"
-        return "as good" if self.lower_end is not None and self.lower_end > -LOSS_MARGIN else "open"
+        return "as good" if self.lower_end is not None and self.lower_end > -LOSS_MARGIN else "undecided"
 
 
 @dataclass(frozen=True)
 class ClaimCheck:
-    """The check of a claim in one cell and reading, or, for a claim of steadiness, over all cells of a model.
+    """The check of a claim in one cell and reading; a claim of steadiness covers all cells of a model.
 
     spreads: points between the lowest and the highest cell, per row, mean over seeds.
     """
@@ -55,7 +56,7 @@ class ClaimCheck:
     reading: str
     title: str
     against: list[PairedDifference]
-    missing: bool  # True if some rows of the comparison were not run
+    missing: bool  # True if rows of the comparison were not run
     spreads: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -64,12 +65,12 @@ class ClaimCheck:
         kinds = {difference.verdict for difference in self.against}
         if "worse" in kinds:
             return "DOES NOT HOLD"
-        if "open" in kinds:
-            return "not shown"
+        if "undecided" in kinds:
+            return "undecided"
         return "holds so far" if self.missing else "holds"
 
 
-def check_claims(recipe: Recipe, findings: ResultFolder) -> list[ClaimCheck]:
+def check_claims(recipe: Recipe, results: ResultFolder) -> list[ClaimCheck]:
     """Check every claim in every cell that has results for it."""
     checks = []
     for claim in recipe.claims:
@@ -77,19 +78,19 @@ def check_claims(recipe: Recipe, findings: ResultFolder) -> list[ClaimCheck]:
             # A narrowed recipe lacks some of the cells that a claim names.
             cells = [cell for cell in claim.cells or recipe.cells if cell in recipe.cells]
             if claim.against:
-                checks += [_check_in_cell(recipe, findings, claim, cell, reading) for cell in cells]
+                checks += [_check_in_cell(recipe, results, claim, cell, reading) for cell in cells]
             else:
                 models = dict.fromkeys(str(recipe.cells[cell].model["name"]) for cell in cells)
                 alike = [[c for c in cells if recipe.cells[c].model["name"] == model] for model in models]
-                checks += [_check_steadiness(recipe, findings, claim, group, reading) for group in alike]
+                checks += [_check_steadiness(recipe, results, claim, group, reading) for group in alike]
     return [check for check in checks if check is not None]
 
 
 def _check_in_cell(
-    recipe: Recipe, findings: ResultFolder, claim: Claim, cell: str, reading: str
+    recipe: Recipe, results: ResultFolder, claim: Claim, cell: str, reading: str
 ) -> ClaimCheck | None:
     """Check a claim in one cell; Holm's rule covers all tests of the claim there."""
-    rows = findings.rows(recipe, cell, reading)
+    rows = results.read_rows(recipe, cell, reading)
     if claim.row not in rows or not rows[claim.row].finished:
         return None
     scores = {name: row.by_seed for name, row in rows.items()}
@@ -100,10 +101,10 @@ def _check_in_cell(
 
 
 def _check_steadiness(
-    recipe: Recipe, findings: ResultFolder, claim: Claim, cells: Sequence[str], reading: str
+    recipe: Recipe, results: ResultFolder, claim: Claim, cells: Sequence[str], reading: str
 ) -> ClaimCheck | None:
     """Check that a row varies less from cell to cell than the others; less variation counts as better."""
-    measured = {cell: findings.rows(recipe, cell, reading) for cell in cells}
+    measured = {cell: results.read_rows(recipe, cell, reading) for cell in cells}
     measured = {
         cell: rows for cell, rows in measured.items() if claim.row in rows and rows[claim.row].finished
     }
@@ -119,7 +120,7 @@ def _check_steadiness(
 
 
 def _find_spreads(cells: Sequence[Mapping[str, RowResult]]) -> dict[str, dict[int, float]]:
-    """Points between the lowest and the highest cell, per seed, for the rows that all cells have."""
+    """Return the points between the lowest and the highest cell, per seed, of rows that all cells have."""
     spreads = {}
     for name in cells[0]:
         scores = [rows[name].by_seed for rows in cells if name in rows]
@@ -156,9 +157,9 @@ def _compare_row(
     ]
 
 
-def claim_tables(recipe: Recipe, findings: ResultFolder) -> list[TableSection]:
+def build_claim_tables(recipe: Recipe, results: ResultFolder) -> list[TableSection]:
     """Build one table per claim: cells and readings in rows, the compared methods in columns."""
-    checks = check_claims(recipe, findings)
+    checks = check_claims(recipe, results)
     sections: list[TableSection] = []
     for place, claim in enumerate(recipe.claims, 1):
         checks_of_claim = [check for check in checks if check.claim is claim]
@@ -184,16 +185,16 @@ def claim_tables(recipe: Recipe, findings: ResultFolder) -> list[TableSection]:
                         "verdict",
                         *(recipe.rows[other].title for other in others),
                     ],
-                    rows=[_claim_row(recipe, check, others) for check in checks_of_claim],
+                    rows=[_build_row(recipe, check, others) for check in checks_of_claim],
                     group="Claims",
-                    records=_records(recipe, checks_of_claim),
+                    records=_build_records(recipe, checks_of_claim),
                 )
             )
     return sections
 
 
-def _records(recipe: Recipe, checks: Sequence[ClaimCheck]) -> Records:
-    """Numbers of a claim's table: one line per compared method."""
+def _build_records(recipe: Recipe, checks: Sequence[ClaimCheck]) -> Records:
+    """Build the numbers of a claim's table, one line per compared method."""
     names = ["data_and_model", "reading", "against", "verdict"]
     numbers = ["difference_points", "standard_error_points", "lower_end_points", "p_adjusted"]
     lines: list[list[RecordValue]] = []
@@ -204,7 +205,7 @@ def _records(recipe: Recipe, checks: Sequence[ClaimCheck]) -> Records:
     return Records(names + numbers, lines)
 
 
-def _claim_row(recipe: Recipe, check: ClaimCheck, others: list[str]) -> list[TableCell]:
+def _build_row(recipe: Recipe, check: ClaimCheck, others: list[str]) -> list[TableCell]:
     by_method = {against.other: against for against in check.against}
     spread = f"{check.spreads[check.claim.row]:.2f} points" if check.spreads else ""
     return [
@@ -212,14 +213,16 @@ def _claim_row(recipe: Recipe, check: ClaimCheck, others: list[str]) -> list[Tab
         TableCell(check.reading),
         TableCell(check.verdict, spread),
         *(
-            _difference(by_method[o], check.spreads.get(o)) if o in by_method else TableCell("–", muted=True)
+            _build_difference_cell(by_method[o], check.spreads.get(o))
+            if o in by_method
+            else TableCell("–", muted=True)
             for o in others
         ),
     ]
 
 
-def _difference(against: PairedDifference, span: float | None) -> TableCell:
+def _build_difference_cell(against: PairedDifference, span: float | None) -> TableCell:
     error = "" if against.error is None else f" ± {against.error:.2f}"
     note = against.verdict if span is None else f"{against.verdict}, {span:.2f} points"
     note += "" if against.seeds is None else f", {against.seeds} seeds"
-    return TableCell(f"{against.difference:+z.2f}{error}", note, muted=against.verdict == "open")
+    return TableCell(f"{against.difference:+z.2f}{error}", note, muted=against.verdict == "undecided")

@@ -21,14 +21,16 @@ from fedlap.reproduce.recipe import Recipe
 BASELINE_ROW = "local"  # gains and losses per client are measured against this row
 
 
-def curve_figures(recipe: Recipe, findings: ResultFolder, reading: str) -> list[FigureSection]:
-    """Test accuracy and training loss over rounds: one panel per cell, bands of one standard deviation."""
+def build_curve_figures(recipe: Recipe, results: ResultFolder, reading: str) -> list[FigureSection]:
+    """Build curves of test accuracy and training loss, one panel per cell, with bands of one std."""
     figures = []
     for field, title, factor in (("accuracy", "Test accuracy", 100.0), ("train_loss", "Training loss", 1.0)):
         panels = []
         for cell in recipe.cells:
-            rows = findings.rows(recipe, cell, reading)
-            series = [_curve(recipe, name, row, field, factor) for name, row in rows.items() if row.finished]
+            rows = results.read_rows(recipe, cell, reading)
+            series = [
+                _build_curve(recipe, name, row, field, factor) for name, row in rows.items() if row.finished
+            ]
             if series:
                 unit = "test accuracy %" if factor > 1 else "training loss"
                 panels.append(Panel(recipe.cells[cell].title, "round", unit, series, log_y=factor == 1.0))
@@ -44,7 +46,7 @@ def curve_figures(recipe: Recipe, findings: ResultFolder, reading: str) -> list[
     return figures
 
 
-def _curve(recipe: Recipe, name: str, row: RowResult, field: str, factor: float) -> CurveSeries:
+def _build_curve(recipe: Recipe, name: str, row: RowResult, field: str, factor: float) -> CurveSeries:
     stored = row.values["curves"]
     mean, std = factor * np.array(stored[field]), factor * np.array(stored[f"{field}_std"])
     low = mean - std if factor > 1 else np.maximum(mean - std, mean / 10)  # a logarithm has no zero
@@ -52,11 +54,11 @@ def _curve(recipe: Recipe, name: str, row: RowResult, field: str, factor: float)
     return CurveSeries(recipe.rows[name].title, x, mean.tolist(), low.tolist(), (mean + std).tolist())
 
 
-def strength_figure(recipe: Recipe, findings: ResultFolder, reading: str) -> FigureSection | None:
-    """Accuracy against η for explicit and implicit mixing; methods without η are level lines."""
+def build_strength_figure(recipe: Recipe, results: ResultFolder, reading: str) -> FigureSection | None:
+    """Build a figure of accuracy against η; methods without η are horizontal lines."""
     panels = []
     for cell in recipe.cells:
-        rows = findings.rows(recipe, cell, reading)
+        rows = results.read_rows(recipe, cell, reading)
         mixed: dict[str, list[tuple[float, RowResult]]] = {}
         level: dict[str, RowResult] = {}
         for name, row in rows.items():
@@ -68,7 +70,7 @@ def strength_figure(recipe: Recipe, findings: ResultFolder, reading: str) -> Fig
             mixed.setdefault(kind, []).append((float(algorithm["strength"]), row))
         every = sorted({eta for rows_by_eta in mixed.values() for eta, _ in rows_by_eta})
         series = [
-            _series(
+            _build_strength_series(
                 kind,
                 [eta for eta, row in rows_by_eta if row.finished],
                 [row for _, row in rows_by_eta if row.finished],
@@ -76,7 +78,7 @@ def strength_figure(recipe: Recipe, findings: ResultFolder, reading: str) -> Fig
             for kind, rows_by_eta in mixed.items()
         ]
         series += [
-            _series(recipe.rows[name].title, every, [row] * len(every), dashed=True)
+            _build_strength_series(recipe.rows[name].title, every, [row] * len(every), dashed=True)
             for name, row in level.items()
             if row.finished
         ]
@@ -93,18 +95,20 @@ def strength_figure(recipe: Recipe, findings: ResultFolder, reading: str) -> Fig
     )
 
 
-def _series(name: str, x: list[float], rows: list[RowResult], dashed: bool = False) -> CurveSeries:
+def _build_strength_series(
+    name: str, x: list[float], rows: list[RowResult], dashed: bool = False
+) -> CurveSeries:
     mean = [float(row.accuracy.mean()) for row in rows]
     std = [float(row.accuracy.std(ddof=1)) if len(row.seeds) > 1 else 0.0 for row in rows]
     low, high = ([m + sign * s for m, s in zip(mean, std, strict=True)] for sign in (-1, 1))
     return CurveSeries(name, x, mean, None if dashed else low, None if dashed else high, dashed)
 
 
-def gain_figures(recipe: Recipe, findings: ResultFolder, reading: str) -> list[BarsSection]:
-    """Accuracy per client minus its accuracy under Local."""
+def build_gain_figures(recipe: Recipe, results: ResultFolder, reading: str) -> list[BarsSection]:
+    """Build bars of each client's accuracy minus its accuracy under Local."""
     figures = []
     for cell in recipe.cells:
-        rows = findings.rows(recipe, cell, reading)
+        rows = results.read_rows(recipe, cell, reading)
         alone = rows.get(BASELINE_ROW)
         if alone is None or "clients" not in alone.values:
             continue
@@ -142,13 +146,13 @@ def _compute_gains(row: RowResult, alone: RowResult, labels: list[str]) -> list[
     return [100 * (accuracy[label] - accuracy_alone[label]) for label in labels]
 
 
-def label_heatmaps(recipe: Recipe, findings: ResultFolder) -> list[HeatmapSection]:
-    """Training rows per client and label, once per partition of the data."""
+def build_label_heatmaps(recipe: Recipe, results: ResultFolder) -> list[HeatmapSection]:
+    """Build heatmaps of training rows per client and label, one per partition of the data."""
     heatmaps: dict[str, HeatmapSection] = {}
     for cell, described in recipe.cells.items():
         key = f"{described.data} {described.partition} {described.scarce}"
         for reading in recipe.readings:
-            known = findings.read(recipe.name, cell, reading).get("clients")
+            known = results.read(recipe.name, cell, reading).get("clients")
             if known and key not in heatmaps:
                 heatmaps[key] = HeatmapSection(
                     title=f"Training rows by client and label: {described.title.rpartition(', ')[0]}",
@@ -161,18 +165,18 @@ def label_heatmaps(recipe: Recipe, findings: ResultFolder) -> list[HeatmapSectio
     return list(heatmaps.values())
 
 
-def learned_graph_figures(recipe: Recipe, findings: ResultFolder, reading: str) -> list[GraphSection]:
-    """Draw the learned graphs at the first seed."""
+def build_learned_graph_figures(recipe: Recipe, results: ResultFolder, reading: str) -> list[GraphSection]:
+    """Build figures of the learned graphs at the first seed."""
     figures = []
     for cell in recipe.cells:
-        for name, row in findings.rows(recipe, cell, reading).items():
+        for name, row in results.read_rows(recipe, cell, reading).items():
             if "graph" in row.values:
-                clients = findings.read(recipe.name, cell, reading)["clients"]
-                figures.append(_draw_learned_graph(recipe, cell, reading, name, row, clients))
+                clients = results.read(recipe.name, cell, reading)["clients"]
+                figures.append(_build_learned_graph(recipe, cell, reading, name, row, clients))
     return figures
 
 
-def _draw_learned_graph(
+def _build_learned_graph(
     recipe: Recipe, cell: str, reading: str, name: str, row: RowResult, clients: Mapping[str, list[list[int]]]
 ) -> GraphSection:
     names = [str(name) for name in clients["names"]]

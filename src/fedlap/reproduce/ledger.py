@@ -40,16 +40,16 @@ class Ledger:
             except (ValueError, KeyError, AttributeError, TypeError) as error:
                 raise InputError(f"{str(path)!r}, line {number} is damaged; remove that line") from error
 
-    def entry(self, experiment: Experiment) -> dict[str, Any] | None:
-        """The recorded outcome of a run, or None."""
-        return self._known.get(_key(experiment))
+    def find_entry(self, experiment: Experiment) -> dict[str, Any] | None:
+        """Return the recorded outcome of a run, or None."""
+        return self._known.get(_build_key(experiment))
 
     def add(self, outcomes: Sequence[tuple[Experiment, Mapping[str, Any]]]) -> None:
         """Append the outcomes of runs: all lines or none."""
         lines = b""
         for experiment, entry in outcomes:
-            self._known[_key(experiment)] = dict(entry)
-            lines += json.dumps({"run": _key(experiment), **entry}).encode() + b"\n"
+            self._known[_build_key(experiment)] = dict(entry)
+            lines += json.dumps({"run": _build_key(experiment), **entry}).encode() + b"\n"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lock = self.path.with_name(f"{self.path.name}.lock")
@@ -69,6 +69,6 @@ class Ledger:
             os.fsync(file.fileno())
 
 
-def _key(experiment: Experiment) -> str:
-    """Key of a run; the device is left out, since it changes the last digits only."""
+def _build_key(experiment: Experiment) -> str:
+    """Return the key of a run; the device is not part of it, since it changes the last digits only."""
     return f"{experiment.model_copy(update={'device': 'cpu'}).digest}-{experiment.rounds}"

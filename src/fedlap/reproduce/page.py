@@ -10,62 +10,62 @@ from fedlap.reproduce.cell_results import ResultFolder, RowResult, iterate_cells
 from fedlap.reproduce.recipe import Recipe
 
 
-def write_recipe_page(recipe: Recipe, findings: ResultFolder, command: str) -> Path:
+def write_recipe_page(recipe: Recipe, results: ResultFolder, command: str) -> Path:
     """Write the page, with its tables and figures as files, into the folder of results."""
-    return write_page(build_recipe_page(recipe, findings, command), findings.folder / recipe.name)
+    return write_page(build_recipe_page(recipe, results, command), results.folder / recipe.name)
 
 
-def build_recipe_page(recipe: Recipe, findings: ResultFolder, command: str) -> Page:
+def build_recipe_page(recipe: Recipe, results: ResultFolder, command: str) -> Page:
     """Build the page of a recipe."""
     return Page(
         title=recipe.title,
         lead=f"{recipe.place}. {' '.join(recipe.about.split())}",
-        sections=list(_sections(recipe, findings)),
+        sections=list(_build_sections(recipe, results)),
         command=command,
     )
 
 
-def _sections(recipe: Recipe, findings: ResultFolder) -> Iterator[PageSection]:
+def _build_sections(recipe: Recipe, results: ResultFolder) -> Iterator[PageSection]:
     for reading in recipe.readings:
-        table = score_table.build_score_table(recipe, findings, reading)
+        table = score_table.build_score_table(recipe, results, reading)
         if table is not None:
             yield table
-    yield from claims.claim_tables(recipe, findings)
+    yield from claims.build_claim_tables(recipe, results)
     for reading in recipe.readings:
         if recipe.shown == "strengths":
-            figure = figures.strength_figure(recipe, findings, reading)
+            figure = figures.build_strength_figure(recipe, results, reading)
             if figure is not None:
                 yield figure
-        yield from figures.curve_figures(recipe, findings, reading)
+        yield from figures.build_curve_figures(recipe, results, reading)
     for reading in recipe.readings:
-        yield from figures.gain_figures(recipe, findings, reading)
-    yield from figures.label_heatmaps(recipe, findings)
+        yield from figures.build_gain_figures(recipe, results, reading)
+    yield from figures.build_label_heatmaps(recipe, results)
     for reading in recipe.readings:
-        yield from figures.learned_graph_figures(recipe, findings, reading)
+        yield from figures.build_learned_graph_figures(recipe, results, reading)
     for reading in recipe.readings:
         for table in (
-            score_table.build_choices_table(recipe, findings, reading),
-            traffic_table(recipe, findings, reading),
+            score_table.build_choices_table(recipe, results, reading),
+            build_traffic_table(recipe, results, reading),
         ):
             if table is not None:
                 yield table
-    yield environment_facts(recipe, findings)
+    yield build_environment_section(recipe, results)
 
 
-def traffic_table(recipe: Recipe, findings: ResultFolder, reading: str) -> TableSection | None:
-    """Bytes per round."""
-    cells = findings.cells(recipe, reading)
+def build_traffic_table(recipe: Recipe, results: ResultFolder, reading: str) -> TableSection | None:
+    """Build the table of bytes per round; None if nothing was run."""
+    cells = results.read_cells(recipe, reading)
     if not cells:
         return None
 
-    def bytes_of(row: RowResult) -> tuple[float, float]:
-        rounds = row.last("round").mean()
-        return row.last("bytes_up").mean() / rounds, row.last("bytes_down").mean() / rounds
+    def average_traffic(row: RowResult) -> tuple[float, float]:
+        rounds = row.last_scores("round").mean()
+        return row.last_scores("bytes_up").mean() / rounds, row.last_scores("bytes_down").mean() / rounds
 
-    def cell_of(row: RowResult | None) -> TableCell:
+    def build_cell(row: RowResult | None) -> TableCell:
         if row is None or not row.finished:
             return TableCell("–", muted=True)
-        return TableCell(" / ".join(map(format_bytes, bytes_of(row))))
+        return TableCell(" / ".join(map(format_bytes, average_traffic(row))))
 
     return TableSection(
         title=f"Bytes per round: {recipe.readings[reading].title}",
@@ -73,14 +73,14 @@ def traffic_table(recipe: Recipe, findings: ResultFolder, reading: str) -> Table
         name=f"{recipe.name}-{reading}-bytes",
         columns=["method", *(recipe.cells[cell].title for cell in cells)],
         rows=[
-            [TableCell(row.title), *(cell_of(rows.get(name)) for rows in cells.values())]
+            [TableCell(row.title), *(build_cell(rows.get(name)) for rows in cells.values())]
             for name, row in recipe.rows.items()
             if any(name in rows for rows in cells.values())
         ],
         records=Records(
             ["method", "data_and_model", "upload_bytes_per_round", "download_bytes_per_round"],
             [
-                [recipe.rows[name].title, recipe.cells[cell].title, *map(round, bytes_of(row))]
+                [recipe.rows[name].title, recipe.cells[cell].title, *map(round, average_traffic(row))]
                 for cell, rows in cells.items()
                 for name, row in rows.items()
                 if row.finished
@@ -89,10 +89,10 @@ def traffic_table(recipe: Recipe, findings: ResultFolder, reading: str) -> Table
     )
 
 
-def environment_facts(recipe: Recipe, findings: ResultFolder) -> FactsSection:
-    """Machine, versions and dates of the runs."""
+def build_environment_section(recipe: Recipe, results: ResultFolder) -> FactsSection:
+    """Build the facts about machine, versions and dates of the runs."""
     known: dict[str, set[str]] = {}
-    for _, _, rows in iterate_cells(recipe, findings):
+    for _, _, rows in iterate_cells(recipe, results):
         for row in rows.values():
             for key, value in {**row.values.get("environment", {}), "date": row.values.get("made")}.items():
                 if value is not None:

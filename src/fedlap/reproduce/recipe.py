@@ -33,10 +33,10 @@ class Recipe(RecipeSection):
     """A table or a figure: cells times rows, each read in one or several ways, over seeds."""
 
     name: str
-    source: str = ""  # its file
+    source: str = ""  # path of its file
     title: str
     place: str  # in the paper's text
-    order: int = 0  # among the recipes, as the paper has them
+    order: int = 0  # position among the recipes, as in the paper
     shown: Literal["table", "strengths", "curves"] = "table"
     about: str = ""
     seeds: str = "0-9"
@@ -47,7 +47,7 @@ class Recipe(RecipeSection):
     rows: dict[str, RecipeRow]
     ladders: dict[str, list[Any]] = Field(default_factory=dict)  # rising values, beyond the grids
     claims: list[Claim] = Field(default_factory=list)
-    remarks: list[str] = Field(default_factory=list)  # what came out, in words
+    remarks: list[str] = Field(default_factory=list)  # the outcome in words
     reasons: list[Reason] = Field(default_factory=list)
     quick: Quick
 
@@ -107,11 +107,11 @@ class Recipe(RecipeSection):
     def narrow(
         self, data: Sequence[str], cells: Sequence[str], readings: Sequence[str], rows: Sequence[str]
     ) -> "Recipe":
-        """Return a recipe with some data sets, cells, readings and rows; an empty selection means all.
+        """Return the recipe with selected data sets, cells, readings and rows; an empty selection means all.
 
         Rows that a selected row follows are included.
         """
-        left = {
+        selected_cells = {
             name: cell
             for name, cell in self.cells.items()
             if (not data or cell.data["name"] in data) and (not cells or name in cells)
@@ -121,7 +121,7 @@ class Recipe(RecipeSection):
         selected += [other for name in selected for other in self.rows[name].follows.values()]
         return self.model_copy(
             update={
-                "cells": left,
+                "cells": selected_cells,
                 "readings": {
                     name: self.readings[name] for name in self.readings if name in selected_readings
                 },
@@ -138,7 +138,7 @@ class Recipe(RecipeSection):
         quick = self.quick
         self._check_names("quick", "cell", quick.cells, self.cells)
 
-        def fewer(grid: Mapping[str, list[Any] | Literal["reading"]]) -> dict[str, Any]:
+        def shorten_grid(grid: Mapping[str, list[Any] | Literal["reading"]]) -> dict[str, Any]:
             return {k: v if isinstance(v, str) else v[: quick.values] for k, v in grid.items()}
 
         return self.model_copy(
@@ -149,12 +149,15 @@ class Recipe(RecipeSection):
                 "ladders": {},
                 "common": self.common | {"rounds": quick.rounds, "evaluate_every": 1},
                 "readings": {
-                    name: self.readings[name].model_copy(update={"grid": fewer(self.readings[name].grid)})
+                    name: self.readings[name].model_copy(
+                        update={"grid": shorten_grid(self.readings[name].grid)}
+                    )
                     for name in quick.readings
                 },
                 "cells": {name: self.cells[name] for name in quick.cells},
                 "rows": {
-                    name: row.model_copy(update={"grid": fewer(row.grid)}) for name, row in self.rows.items()
+                    name: row.model_copy(update={"grid": shorten_grid(row.grid)})
+                    for name, row in self.rows.items()
                 },
             }
         )
@@ -174,8 +177,8 @@ class Unit:
         """Recipe, cell and reading, as a path."""
         return f"{self.recipe.name}/{self.cell}-{self.reading}"
 
-    def description(self) -> dict[str, Any]:
-        """The experiment without its seed and its tuned values."""
+    def describe(self) -> dict[str, Any]:
+        """Describe the experiment without its seed and its tuned values."""
         cell, row = self.recipe.cells[self.cell], self.recipe.rows[self.row]
         description: dict[str, Any] = {**self.recipe.common, "data": cell.data, "model": cell.model}
         description |= {"partition": cell.partition} if cell.partition else {}
@@ -191,13 +194,13 @@ class Unit:
         of_cell = self.recipe.cells[self.cell].tuning_rounds.get(self.reading)
         return min(of_cell or self.recipe.readings[self.reading].tuning_rounds or all_, all_)
 
-    def experiment(self, values: Section) -> Experiment:
+    def build_experiment(self, values: Section) -> Experiment:
         """Build the experiment with these tuned values."""
-        description = self.description()
+        description = self.describe()
         return Experiment.of(description | {"algorithm": {**description["algorithm"], **values}})
 
     def grid(self) -> dict[str, list[Any]]:
-        """Settings and the values to try."""
+        """Return the settings and the values to try."""
         of_reading = self.recipe.readings[self.reading].grid
         grid: dict[str, list[Any]] = {}
         for name, values in self.recipe.rows[self.row].grid.items():
@@ -208,7 +211,7 @@ class Unit:
         return grid
 
     def ladders(self) -> dict[str, list[Any]]:
-        """Values to continue with beyond the grid, for settings with several values."""
+        """Return the values to try beyond the grid, for settings with several values."""
         if self.reading in self.recipe.cells[self.cell].within:
             return {}
         known = self.recipe.ladders
@@ -216,16 +219,16 @@ class Unit:
             name: known[name] for name, values in self.grid().items() if len(values) > 1 and name in known
         }
 
-    def candidates(self, followed: Section) -> list[Section]:
-        """All combinations of the grid, each with the values that follow another row."""
+    def list_candidates(self, followed: Section) -> list[Section]:
+        """Return all combinations of the grid, with the values that follow another row."""
         grid = self.grid()
         return [
             {**dict(zip(grid, values, strict=True)), **followed}
             for values in itertools.product(*grid.values())
         ]
 
-    def alike(self, other: "Unit") -> bool:
-        """Return whether both are rows of one method in one cell that follow the same third row."""
+    def follows_same_row(self, other: "Unit") -> bool:
+        """Return whether two rows of a cell use one method, have no grid, and follow the same third row."""
         rows = self.recipe.rows[self.row], other.recipe.rows[other.row]
         if self.place != other.place or self.row == other.row or any(row.grid for row in rows):
             return False
@@ -236,15 +239,15 @@ class Unit:
     def signature(self) -> str:
         """Sixteen hex digits of everything that fixes the numbers, except seeds, device and tuned values."""
         row = self.recipe.rows[self.row]
-        parts = [self.description(), self.grid(), row.follows, self.recipe.folds, self.tuning_rounds]
+        parts = [self.describe(), self.grid(), row.follows, self.recipe.folds, self.tuning_rounds]
         parts += [self.ladders()] if self.ladders() else []
         for other in sorted(row.follows.values()):
             parts.append(Unit(self.recipe, self.cell, self.reading, other).signature)
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def known_recipes() -> list[str]:
-    """Names of the recipes that come with the library."""
+def list_recipes() -> list[str]:
+    """Return the names of the recipes that come with the library."""
     return sorted(path.stem for path in RECIPE_FOLDER.glob("*.toml"))
 
 
@@ -252,6 +255,6 @@ def find_recipe(name: str) -> Recipe:
     """Read a recipe of the library by its name, or a TOML file by its path."""
     if name.endswith(".toml"):
         return Recipe.read(Path(name))
-    if name not in known_recipes():
-        raise unknown_name_error("recipe", name, known_recipes())
+    if name not in list_recipes():
+        raise unknown_name_error("recipe", name, list_recipes())
     return Recipe.read(RECIPE_FOLDER / f"{name}.toml")

@@ -18,7 +18,7 @@ class RecipeSection(BaseModel):
 
 
 class Reading(RecipeSection):
-    """One way to read "R local steps": settings of every method, and the rates that are tried with it."""
+    """One way to read "R local steps": settings of every method, and the learning rates to try with them."""
 
     title: str
     note: str = ""
@@ -42,7 +42,7 @@ class RecipeCell(RecipeSection):
 
     @field_validator("paper")
     @classmethod
-    def _pairs(cls, paper: dict[str, list[float]]) -> dict[str, list[float]]:
+    def _check_paper(cls, paper: dict[str, list[float]]) -> dict[str, list[float]]:
         for name, values in paper.items():
             if len(values) != 2:
                 raise ValueError(f"{name} = {values}; expected the mean and the standard deviation")
@@ -80,7 +80,7 @@ class Claim(RecipeSection):
 
 
 class Reason(RecipeSection):
-    """A reason for deviations from the paper: of which numbers, and in which direction."""
+    """A reason for deviations from the paper: the numbers that it explains, and their direction."""
 
     text: str
     readings: list[str] = []  # empty means all, as for cells and rows

@@ -14,47 +14,47 @@ EXPLAINED_ABOVE = 0.5  # points of difference to the paper above which a recipe 
 
 INTRODUCTION = """# Results
 
-Do the paper's claims hold? This page answers per claim and data set; every table stands on the page of
-its recipe. `fedlap results` writes all pages from the files in `results/`; no number is typed by
-hand.
+Do the paper's claims hold? This page answers per claim and data set; each recipe (usually a table or figure
+of the paper) has a page with its tables. `fedlap results` writes all pages from the files in `results/`; no
+number is entered by hand.
 
-✓ the claim holds · ✗ it does not hold · ? the seeds do not decide it · (✓) it holds so far, but some rows
-were not run · – not part of the recipe. A data set has one mark per model, in the order of the table's
-heading. "R = 5" is read in two ways: as five mini-batches (steps, the paper's text) and as five passes
+✓ the claim holds · ✗ it does not hold · ? undecided with these seeds · (✓) it holds so far, but some rows
+were not run · – not part of the recipe. Each cell has one mark per model, in the order given in the heading
+of the table. "R = 5" is read in two ways: as five mini-batches (steps, the paper's text) and as five passes
 over a client's rows (epochs, the published code).
 """
 METHOD = """## Method
 
-- Accuracy is pooled over all test rows, after the last round: mean ± standard deviation over seeds. A
-  seed fixes split, start, sampling and batches for all methods alike.
-- The settings of every method (rate, strength, …) were chosen by cross-validation on the training rows of
-  the same seed. Test rows take no part in any choice, and no round but the last counts.
-- *Better* and *worse* are significant in a two-sided paired t-test over seeds (p below 0.05 by Holm's
-  rule over the tests of a claim in a cell). *As good* means not significant, with a 95 % interval above
-  −0.5 points. Anything else is *open*.
-- In score tables a number is marked if it is better than every other number of its column by such tests,
+- Accuracy is pooled over all test rows, after the last round: mean ± standard deviation over seeds. A seed
+  determines the split, initial model (zero for MOCHA), sampled clients and batches, equal for all methods.
+- The settings of every method (learning rate, strength, …) were chosen by cross-validation on the training
+  rows of the same seed. Test rows are never used for tuning, and only scores of the last round are compared.
+- *Better* and *worse* are significant in a two-sided paired t-test over seeds (p < 0.05, Holm-corrected per
+  claim and cell). *As good*: not significant, with a 95 % interval above −0.5 points. *Undecided*: neither.
+- In score tables a number is bold (★) if it is better than every other number of its column by such tests,
   and only if every method of the column was run.
 
 ## Do the numbers repeat on another machine?
 
-Most rows were trained on a GPU in float32; a CPU rounds differently. On Human Activity with scaled
-features (benchmarks/RESULTS.md, "repeats: machines") logistic models gave the same accuracy at all seeds
-of all four methods, and so did FedU with a hidden layer; FedU on a learned graph gave it at all seeds
-with five steps and at seven of ten with five epochs. With a hidden layer FedProx and SCAFFOLD, which
-average all clients into one model, differ at most seeds, by up to 0.4 points; on MNIST with α = 0.1
-FedProx differs by up to 0.8 at its rate of 0.3; on features as distributed FedU differs by up to 0.7.
-Training amplifies rounding errors there from round to round ("repeats: orders" shows it in float64 on one
-machine), and no order of summation is the right one. Rows of FedU on a learned graph with S = 0.1 N were
-run again after a repair: before it, positions and rounding decided between clients that had not been
-sampled yet, and seeds did not repeat.
+Most rows were trained on a GPU in float32; a CPU rounds differently. On Human Activity with scaled features
+(benchmarks/RESULTS.md, "repeats: machines") logistic models gave the same accuracy at all seeds of all four
+methods; with five epochs, three of the four comparisons are CPU against CPU. FedU with a hidden layer also
+gave the same accuracy at all seeds; FedU on a learned graph did so with five steps, and at seven of ten seeds
+with five epochs. With a hidden layer FedProx and SCAFFOLD, which average all clients into one model, differ
+at four to nine of ten seeds, by up to 0.4 points; on MNIST with α = 0.1 FedProx differs by up to 0.8 at its
+learning rate of 0.3. On features as distributed FedU differs by up to 0.4 points (CPU against CPU), and FedU
+on a learned graph by up to 0.7. Training amplifies rounding errors there from round to round ("repeats:
+orders" shows it in float64 on one machine), and no order of summation is the right one. Rows of FedU on a
+learned graph with S = 0.1 N were rerun after a bug fix. Before it, clients that had not been sampled yet were
+ordered by position and rounding, so seeds did not repeat.
 """
 VERDICTS = {
     "holds": "holds for",
-    "holds so far": "holds so far, as not all of it was run, for",
+    "holds so far": "holds so far (some rows were not run) for",
     "DOES NOT HOLD": "**does not hold** for",
-    "not shown": "is open for",
+    "undecided": "is undecided for",
 }
-MARKS = {"holds": "✓", "holds so far": "(✓)", "DOES NOT HOLD": "✗", "not shown": "?"}
+MARKS = {"holds": "✓", "holds so far": "(✓)", "DOES NOT HOLD": "✗", "undecided": "?"}
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ def build_results_pages(recipes: Sequence[Recipe], results: ResultFolder) -> dic
     """Return the text of every page by its file name: the verdicts, and one page per recipe with results."""
     shown = [recipe for recipe in recipes if any(True for _ in iterate_cells(recipe, results))]
     shown.sort(key=lambda recipe: recipe.order)
-    pages = {f"{recipe.name}.md": _join_blocks(_recipe_page(recipe, results)) for recipe in shown}
-    verdicts = [block for recipe in shown for block in _verdict_section(recipe, results)]
+    pages = {f"{recipe.name}.md": _join_blocks(_render_recipe(recipe, results)) for recipe in shown}
+    verdicts = [block for recipe in shown for block in _render_verdicts(recipe, results)]
     return {VERDICT_PAGE: _join_blocks([INTRODUCTION, *verdicts, METHOD]), **pages}
 
 
@@ -81,11 +81,11 @@ def _join_blocks(blocks: Iterator[str] | Sequence[str]) -> str:
     return "\n".join(blocks).rstrip() + "\n"
 
 
-def _verdict_section(recipe: Recipe, results: ResultFolder) -> Iterator[str]:
+def _render_verdicts(recipe: Recipe, results: ResultFolder) -> Iterator[str]:
     """Yield a recipe's verdict in one sentence and its table of claims × data sets."""
     yield f"## [{recipe.title}]({recipe.name}.md)\n"
     if recipe.remarks:
-        yield f"{_first_sentences(recipe.remarks[0])}\n"
+        yield f"{_select_first_sentences(recipe.remarks[0])}\n"
     checks = claims.check_claims(recipe, results)
     if not checks:
         return
@@ -112,7 +112,7 @@ def _split_title(title: str) -> tuple[str, str]:
     return title.replace(f", {variant}", ""), variant  # a claim over several cells names two data sets
 
 
-def _first_sentences(text: str, least: int = 60) -> str:
+def _select_first_sentences(text: str, least: int = 60) -> str:
     """Return the first sentence of a text, and the next ones until there are this many characters."""
     first, *rest = " ".join(text.split()).split(". ")
     while rest and len(first) < least:
@@ -120,7 +120,7 @@ def _first_sentences(text: str, least: int = 60) -> str:
     return f"{first.rstrip('.')}."
 
 
-def summary(recipe: Recipe, results: ResultFolder) -> Iterator[str]:
+def summarise_claims(recipe: Recipe, results: ResultFolder) -> Iterator[str]:
     """Yield one line per claim and reading: where it holds, where it does not, and by how much."""
     checks = claims.check_claims(recipe, results)
     for claim in recipe.claims:
@@ -133,17 +133,17 @@ def summary(recipe: Recipe, results: ResultFolder) -> Iterator[str]:
 
 
 def _describe_verdicts(recipe: Recipe, checks: Sequence[ClaimCheck]) -> str:
-    """Name the cells of each verdict."""
+    """Return one sentence per verdict, with its cells; the claim before it is the first subject."""
     phrases = []
     for verdict, phrase in VERDICTS.items():
         titles = [f"{c.title}{_describe_losses(recipe, c)}" for c in checks if c.verdict == verdict]
         if titles:
             phrases.append(f"{phrase} {'; '.join(titles)}")
-    return ". ".join(phrases)
+    return ". It ".join(phrases)
 
 
 def _describe_losses(recipe: Recipe, check: ClaimCheck) -> str:
-    """Name the methods that are better, and by how much."""
+    """Return the methods that are better, and by how much."""
     worse = [difference for difference in check.against if difference.verdict == "worse"]
     phrases = [f"{recipe.rows[loss.other].title} {loss.difference:+.2f}" for loss in worse]
     if check.spreads:
@@ -153,12 +153,12 @@ def _describe_losses(recipe: Recipe, check: ClaimCheck) -> str:
     return f" ({', '.join(phrases)})" if phrases else ""
 
 
-def _recipe_page(recipe: Recipe, results: ResultFolder) -> Iterator[str]:
+def _render_recipe(recipe: Recipe, results: ResultFolder) -> Iterator[str]:
     """Yield the blocks of a recipe's page: verdicts in words, then all tables."""
     yield f"# {recipe.title}\n"
     yield f"`fedlap reproduce {recipe.name}` · {recipe.place} · [all verdicts]({VERDICT_PAGE})\n"
     yield f"{' '.join(recipe.about.split())}\n"
-    verdicts = list(summary(recipe, results))
+    verdicts = list(summarise_claims(recipe, results))
     if verdicts or recipe.remarks:
         yield "## Verdicts\n"
         yield from (f"{' '.join(remark.split())}\n" for remark in recipe.remarks)
@@ -166,22 +166,25 @@ def _recipe_page(recipe: Recipe, results: ResultFolder) -> Iterator[str]:
     for reading in recipe.readings:
         table = score_table.build_score_table(recipe, results, reading)
         if table is not None:
-            yield _table_block(table)
-        deviations = [far for far in find_deviations(recipe, results) if far.reading == reading]
+            yield _render_table(table)
+        deviations = [
+            deviation for deviation in find_deviations(recipe, results) if deviation.reading == reading
+        ]
         if deviations:
-            yield f"More than {EXPLAINED_ABOVE:g} points from the paper, and the reason:\n"
+            far = f"by more than {EXPLAINED_ABOVE:g} points"
+            yield f"Numbers that differ from the paper's {far}, with the reason:\n"
             yield from _list_reasons(recipe, deviations)
             yield ""
-    for table in claims.claim_tables(recipe, results):
-        yield _table_block(table, about=False)
+    for table in claims.build_claim_tables(recipe, results):
+        yield _render_table(table, about=False)
     for reading in recipe.readings:
         chosen = score_table.build_choices_table(recipe, results, reading)
         if chosen is not None:
-            yield _table_block(chosen)
+            yield _render_table(chosen)
     missing = list_missing(recipe, results)
     if missing:
         yield f"Not run yet: {'; '.join(missing)}.\n"
-    facts = page.environment_facts(recipe, results).facts
+    facts = page.build_environment_section(recipe, results).facts
     yield "Environment: " + "; ".join(f"{key} {value}" for key, value in facts) + "."
 
 
@@ -189,36 +192,36 @@ def list_missing(recipe: Recipe, results: ResultFolder) -> list[str]:
     """List the cells that were not run, by reading, and the missing rows of the other cells."""
     missing = []
     for reading in recipe.readings:
-        cells = [name for name in recipe.cells if not results.rows(recipe, name, reading)]
+        cells = [name for name in recipe.cells if not results.read_rows(recipe, name, reading)]
         if cells:
             missing.append(f"{reading}, all of {', '.join(cells)}")
         for name, cell in recipe.cells.items():
-            rows = results.rows(recipe, name, reading)
+            rows = results.read_rows(recipe, name, reading)
             left = [row for row in recipe.rows if row not in rows and row not in cell.without]
             if rows and left:
                 missing.append(f"{reading}, of {name} {', '.join(left)}")
     return missing
 
 
-def _table_block(table: TableSection, about: bool = True) -> str:
+def _render_table(table: TableSection, about: bool = True) -> str:
     """Format a table under its heading; the page of verdicts explains what all tables share."""
     body = render_markdown(replace(table, title="", about=table.about if about else "", footer=""))
     return f"## {table.title}\n\n{body.strip()}\n"
 
 
 def find_deviations(recipe: Recipe, results: ResultFolder) -> list[Deviation]:
-    """Find the numbers far from the paper's, each with the recipe's reason, if it gives one."""
+    """Find the numbers far from the paper's, with the recipe's reason or None."""
     deviations = []
     for reading, cell, rows in iterate_cells(recipe, results):
         for name, row in rows.items():
-            difference = _difference_to_paper(recipe, cell, name, row)
+            difference = _compute_difference(recipe, cell, name, row)
             if difference is not None and abs(difference) > EXPLAINED_ABOVE:
                 reason = _find_reason(recipe, reading, cell, name, difference)
                 deviations.append(Deviation(reading, cell, name, difference, reason))
     return deviations
 
 
-def _difference_to_paper(recipe: Recipe, cell: str, name: str, row: RowResult) -> float | None:
+def _compute_difference(recipe: Recipe, cell: str, name: str, row: RowResult) -> float | None:
     paper = recipe.cells[cell].paper.get(name)
     return None if paper is None or not row.finished else float(row.accuracy.mean()) - paper[0]
 
@@ -243,7 +246,7 @@ def _list_reasons(recipe: Recipe, deviations: Sequence[Deviation]) -> Iterator[s
         by_reason.setdefault(deviation.reason, []).append(deviation)
     for reason, explained in by_reason.items():
         names = "; ".join(
-            f"{recipe.cells[far.cell].title}: {recipe.rows[far.row].title} {far.difference:+.2f}"
-            for far in explained
+            f"{recipe.cells[item.cell].title}: {recipe.rows[item.row].title} {item.difference:+.2f}"
+            for item in explained
         )
         yield f"- {names}. {reason or 'NOT EXPLAINED.'}"

@@ -19,31 +19,31 @@ from fedlap.experiments.prepare import Loader
 from fedlap.experiments.run_folder import describe_environment
 from fedlap.experiments.session import StoppedError
 from fedlap.experiments.settings import Section
-from fedlap.reproduce.cell_results import tuned_values_of
+from fedlap.reproduce.cell_results import select_tuned_values
 from fedlap.reproduce.ledger import Ledger
 from fedlap.reproduce.recipe import Unit
 from fedlap.reproduce.search import Choice, Search
 from fedlap.training import packing
 from fedlap.training.fit import fit_all
-from fedlap.training.loop import RoundEnd
 from fedlap.training.packing import SizedJob
+from fedlap.training.recorder import RoundEnd
 
 ROUND_OVERHEAD = 1e6  # the fixed cost of a round, in multiplications
-MOST_RUNS_ON_CPU = 60  # per stack, so that an interruption loses little
+MAX_RUNS_ON_CPU = 60  # per stack, so that an interruption loses little
 
 
 @dataclass(frozen=True)
 class ReproductionCallbacks:
     """Callbacks for progress: a stack of runs starts, a round ends, and whether to stop."""
 
-    stack: Callable[[Unit, str, int], None] = lambda unit, stage, runs: None
-    round: Callable[[int, int], None] = lambda done, rounds: None
-    stopping: Callable[[], bool] = lambda: False
+    on_stack: Callable[[Unit, str, int], None] = lambda unit, stage, runs: None
+    on_round: Callable[[int, int], None] = lambda done, rounds: None
+    should_stop: Callable[[], bool] = lambda: False
 
 
 @dataclass(eq=False)
 class Reproducer:
-    """Runs the rows of recipes; runs that the ledger has are not repeated.
+    """Trains the rows of recipes; runs in the ledger are not repeated.
 
     stored: values of an earlier tuning, by the place and row of a unit and by seed.
     """
@@ -59,9 +59,9 @@ class Reproducer:
     def run_row(self, unit: Unit, trained_along: Sequence[Unit] = ()) -> dict[str, Any]:
         """Tune and train a method in a cell and return its results as plain values.
 
-        trained_along: rows that are needed next; those that differ in settings alone join the same stack.
+        trained_along: rows that are trained next; those that follow the same row join the stack.
         """
-        choices = self.choices(unit)
+        choices = self.choose_values(unit)
         refused = {seed: choice for seed, choice in choices.items() if isinstance(choice, InputError)}
         row: dict[str, Any] = {
             "signature": unit.signature,
@@ -72,12 +72,17 @@ class Reproducer:
             "tuning_rounds": unit.tuning_rounds,
         }
         if refused:
-            products = [p for seed in refused if (p := self._stability_product(unit, seed)) is not None]
+            products = [
+                p for seed in refused if (p := self._compute_stability_product(unit, seed)) is not None
+            ]
             row |= {"refused": str(next(iter(refused.values()))), "refused_seeds": list(refused)}
             return row | ({"product": max(products)} if products else {})
-        final = self._final_runs(unit)
+        final = self._list_final_runs(unit)
         more = [
-            run for other in trained_along if unit.alike(other) for run in self._final_runs(other).values()
+            run
+            for other in trained_along
+            if unit.follows_same_row(other)
+            for run in self._list_final_runs(other).values()
         ]
         outcomes = self._train_missing(unit, "training", [*final.values(), *more])[: len(final)]
         row["choices"] = {
@@ -101,15 +106,17 @@ class Reproducer:
         row |= {key: outcomes[0][key] for key in ("environment", "made") if key in outcomes[0]}
         return row
 
-    def federation(self, unit: Unit) -> Federation:
-        """The clients of a cell at the first seed."""
-        return self.loader.load(self._with_seed(unit.experiment(_any_values(unit)), self.seeds[0]))[0]
+    def load_federation(self, unit: Unit) -> Federation:
+        """Load the data of a cell at the first seed."""
+        return self.loader.load(
+            self._with_seed(unit.build_experiment(_choose_stable_values(unit)), self.seeds[0])
+        )[0]
 
-    def choices(self, unit: Unit) -> dict[int, Choice | InputError]:
-        """The values for each seed, chosen by cross-validation on that seed's training rows alone."""
+    def choose_values(self, unit: Unit) -> dict[int, Choice | InputError]:
+        """Choose values per seed, by cross-validation on that seed's training rows alone."""
         key = (unit.place, unit.row)
         if key not in self._chosen:
-            values = tuned_values_of(unit, self.stored)
+            values = select_tuned_values(unit, self.stored)
             known: dict[int, Choice | InputError] = {
                 seed: Choice(values[str(seed)], "stored") for seed in self.seeds if str(seed) in values
             }
@@ -121,7 +128,8 @@ class Reproducer:
     def _tune(self, unit: Unit, seeds: Sequence[int]) -> dict[int, Choice | InputError]:
         """Choose values by mean validation accuracy per seed; all seeds' candidates are trained together."""
         searches = {
-            seed: Search(unit.candidates(self._followed_values(unit, seed)), unit.ladders()) for seed in seeds
+            seed: Search(unit.list_candidates(self._get_followed_values(unit, seed)), unit.ladders())
+            for seed in seeds
         }
         chosen: dict[int, Choice | InputError] = {}
         described: dict[str, Experiment | InputError] = {}
@@ -147,18 +155,18 @@ class Reproducer:
                 chosen |= _choose_if_finished(unit, seed, search, accepted)
                 if seed not in chosen:
                     tried += [
-                        (seed, values, self._fold_runs(unit, whole, seed)) for values, whole in accepted
+                        (seed, values, self._list_fold_runs(unit, whole, seed)) for values, whole in accepted
                     ]
             entries = iter(self._train_missing(unit, "tuning", [run for _, _, runs in tried for run in runs]))
             for seed, values, runs in tried:
-                searches[seed].add(values, _mean_validation([next(entries) for _ in runs]))
+                searches[seed].add(values, _average_validation([next(entries) for _ in runs]))
         return chosen
 
-    def _followed_values(self, unit: Unit, seed: int) -> Section:
-        """Values that this row takes over from the tuning of another row."""
+    def _get_followed_values(self, unit: Unit, seed: int) -> Section:
+        """Return the values that this row takes from the tuning of another row."""
         values: Section = {}
         for setting, other in unit.recipe.rows[unit.row].follows.items():
-            choice = self.choices(Unit(unit.recipe, unit.cell, unit.reading, other))[seed]
+            choice = self.choose_values(Unit(unit.recipe, unit.cell, unit.reading, other))[seed]
             if isinstance(choice, InputError):
                 raise choice
             values[setting] = choice.values[setting]
@@ -173,29 +181,32 @@ class Reproducer:
             return error
         return None
 
-    def _stability_product(self, unit: Unit, seed: int) -> float | None:
+    def _compute_stability_product(self, unit: Unit, seed: int) -> float | None:
         """Return μRηρ if mixing was refused as unstable."""
-        (values,) = unit.candidates(self._followed_values(unit, seed))[:1]
+        (values,) = unit.list_candidates(self._get_followed_values(unit, seed))[:1]
         try:
-            whole = unit.experiment({**values, "allow_unstable": True})
-            trial, _ = self.loader.build_job(self._with_seed(whole, seed))
+            whole = unit.build_experiment({**values, "allow_unstable": True})
+            job, _ = self.loader.build_job(self._with_seed(whole, seed))
         except InputError:
             return None
-        return trial.algorithm.coupling.product if isinstance(trial.algorithm, Coupled) else None
+        return job.algorithm.coupling.product if isinstance(job.algorithm, Coupled) else None
 
-    def _final_runs(self, unit: Unit) -> dict[int, Experiment]:
+    def _list_final_runs(self, unit: Unit) -> dict[int, Experiment]:
         """Return the final runs by seed; empty if a seed has no valid choice."""
-        choices = {seed: choice for seed, choice in self.choices(unit).items() if isinstance(choice, Choice)}
+        choices = {
+            seed: choice for seed, choice in self.choose_values(unit).items() if isinstance(choice, Choice)
+        }
         if len(choices) < len(self.seeds):
             return {}
         return {
-            seed: self._with_seed(unit.experiment(choice.values), seed) for seed, choice in choices.items()
+            seed: self._with_seed(unit.build_experiment(choice.values), seed)
+            for seed, choice in choices.items()
         }
 
     def _with_seed(self, experiment: Experiment, seed: int, **fields: Any) -> Experiment:
         return experiment.model_copy(update={"seed": seed, "device": self.device, **fields})
 
-    def _fold_runs(self, unit: Unit, whole: Experiment, seed: int) -> list[Experiment]:
+    def _list_fold_runs(self, unit: Unit, whole: Experiment, seed: int) -> list[Experiment]:
         number, how = unit.recipe.folds, {"evaluate_every": 0, "rounds": unit.tuning_rounds}
         return [
             self._with_seed(whole, seed, fold={"number": number, "held_out": held_out}, **how)
@@ -204,19 +215,17 @@ class Reproducer:
 
     def _train_missing(self, unit: Unit, stage: str, runs: Sequence[Experiment]) -> list[dict[str, Any]]:
         """Train the runs that the ledger lacks, in as few stacks as possible; return all results."""
-        missing = [run for run in runs if self.ledger.entry(run) is None]
-        trials = [self.loader.build_job(run) for run in missing]
-        sized = [
-            SizedJob(trial, model, run.schedule) for (trial, model), run in zip(trials, missing, strict=True)
-        ]
-        most = MOST_RUNS_ON_CPU if self.device == "cpu" else len(missing)
+        missing = [run for run in runs if self.ledger.find_entry(run) is None]
+        jobs = [self.loader.build_job(run) for run in missing]
+        sized = [SizedJob(job, model, run.schedule) for (job, model), run in zip(jobs, missing, strict=True)]
+        most = MAX_RUNS_ON_CPU if self.device == "cpu" else len(missing)
         for places in packing.pack_jobs(sized):
             number = -(-len(places) // most)
             for part in np.array_split(places, number):
                 self._train_stack(
                     unit, stage, [missing[place] for place in part], [sized[place] for place in part]
                 )
-        return [self.ledger.entry(run) or {} for run in runs]
+        return [self.ledger.find_entry(run) or {} for run in runs]
 
     def _train_stack(
         self, unit: Unit, stage: str, runs: Sequence[Experiment], sized: Sequence[SizedJob]
@@ -224,24 +233,24 @@ class Reproducer:
         """Train runs as one stack and add their results to the ledger."""
         schedule, stopped = sized[0].schedule, False
 
-        def on_round(moment: RoundEnd) -> None:
+        def on_round(round_end: RoundEnd) -> None:
             nonlocal stopped
-            self.callbacks.round(moment.round, schedule.rounds)
-            if self.callbacks.stopping() and moment.round < schedule.rounds:
+            self.callbacks.on_round(round_end.round, schedule.rounds)
+            if self.callbacks.should_stop() and round_end.round < schedule.rounds:
                 stopped = True
-                moment.stop()
+                round_end.stop()
 
-        self.callbacks.stack(unit, stage, len(runs))
+        self.callbacks.on_stack(unit, stage, len(runs))
         results = fit_all([run.job for run in sized], schedule, on_round=on_round)
         if stopped:
             raise StoppedError(f"stopped; finished runs are in {self.ledger.path}")
-        about = {
+        origin = {
             "environment": describe_environment(schedule.resolve_device()),
             "made": datetime.now(UTC).date().isoformat(),
         }
         self.ledger.add(
             [
-                (run, summarise_run(run, result) | (about if run.fold is None else {}))
+                (run, summarise_run(run, result) | (origin if run.fold is None else {}))
                 for run, result in zip(runs, results, strict=True)
             ]
         )
@@ -262,25 +271,25 @@ class WorkEstimate:
 
 def estimate_work(unit: Unit, seeds: Sequence[int], loader: Loader) -> WorkEstimate:
     """Estimate the work of a row: multiplications, plus a fixed cost per run and round."""
-    experiment = unit.experiment(_any_values(unit)).model_copy(update={"seed": seeds[0]})
+    experiment = unit.build_experiment(_choose_stable_values(unit)).model_copy(update={"seed": seeds[0]})
     federation, _ = loader.load(experiment)
-    trial, model = loader.build_job(experiment.model_copy(update={"sample": 1.0}))
+    job, model = loader.build_job(experiment.model_copy(update={"sample": 1.0}))
     candidates = math.prod(len(values) for values in unit.grid().values())
     tuning = unit.recipe.folds * candidates * unit.tuning_rounds if candidates > 1 else 0
-    work = LocalWork.of(trial.algorithm.local_steps, trial.algorithm.local_epochs)
+    work = LocalWork.of(job.algorithm.local_steps, job.algorithm.local_epochs)
     rows = len(federation.train.row) if work.epochs else len(federation.clients) * 20
-    a_round = work.repeats * experiment.sample * rows * model.size + ROUND_OVERHEAD
-    return WorkEstimate(a_round, len(seeds) * (tuning + experiment.rounds))
+    per_round = work.repeats * experiment.sample * rows * model.size + ROUND_OVERHEAD
+    return WorkEstimate(per_round, len(seeds) * (tuning + experiment.rounds))
 
 
-def _any_values(unit: Unit) -> Section:
+def _choose_stable_values(unit: Unit) -> Section:
     """Return the first candidate, with a strength at which mixing is always stable."""
-    return unit.candidates(dict.fromkeys(unit.recipe.rows[unit.row].follows, 1e-9))[0]
+    return unit.list_candidates(dict.fromkeys(unit.recipe.rows[unit.row].follows, 1e-9))[0]
 
 
 def _try_experiment(unit: Unit, values: Section) -> Experiment | InputError:
     try:
-        return unit.experiment(values)
+        return unit.build_experiment(values)
     except InputError as error:
         return error
 
@@ -300,6 +309,6 @@ def _choose_if_finished(
     return {seed: search.refusals[0][1]}
 
 
-def _mean_validation(entries: Sequence[Mapping[str, Any]]) -> float:
-    """Mean accuracy over folds; −∞ if training diverged in one."""
+def _average_validation(entries: Sequence[Mapping[str, Any]]) -> float:
+    """Return the mean accuracy over folds; −∞ if training diverged in one."""
     return float(np.mean([entry.get("accuracy", -np.inf) for entry in entries]))

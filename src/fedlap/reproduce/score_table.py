@@ -12,15 +12,15 @@ from fedlap.reproduce.recipe import Recipe, Unit
 
 SCORE_LEGEND = (
     "Pooled test accuracy in percent after the last round, mean ± standard deviation over seeds; below it "
-    "the paper's. Marked: better than every other row of its column by paired t-tests over seeds, two-sided, "
-    "p below 0.05 by Holm's rule over all pairs; none in a column of which a row was not run, or diverged at "
+    "the paper's. Marked: better than every other row of its column by paired t-tests over seeds (two-sided, "
+    "Holm-corrected p < 0.05, over all pairs); none in a column of which a row was not run, or diverged at "
     "some seeds."
 )
 
 
-def build_score_table(recipe: Recipe, findings: ResultFolder, reading: str) -> TableSection | None:
+def build_score_table(recipe: Recipe, results: ResultFolder, reading: str) -> TableSection | None:
     """Build the table: methods in rows, data and models in columns; None if nothing was run."""
-    cells = findings.cells(recipe, reading)
+    cells = results.read_cells(recipe, reading)
     if not cells:
         return None
     marked = {
@@ -30,7 +30,10 @@ def build_score_table(recipe: Recipe, findings: ResultFolder, reading: str) -> T
     lines = [
         [
             TableCell(recipe.rows[name].title, recipe.rows[name].note),
-            *(score_cell(recipe, cell, name, rows, marked[cell] == name) for cell, rows in cells.items()),
+            *(
+                build_score_cell(recipe, cell, name, rows, marked[cell] == name)
+                for cell, rows in cells.items()
+            ),
         ]
         for name in shown
     ]
@@ -38,20 +41,20 @@ def build_score_table(recipe: Recipe, findings: ResultFolder, reading: str) -> T
     most = max(seeds.values())
     return TableSection(
         title=recipe.readings[reading].title,
-        about="; ".join(filter(None, (_count_seeds(most), recipe.readings[reading].note))) + ".",
+        about="; ".join(filter(None, (_format_seed_count(most), recipe.readings[reading].note))) + ".",
         name=f"{recipe.name}-{reading}",
-        columns=["method", *(_column_title(recipe, cell, seeds[cell], most) for cell in cells)],
+        columns=["method", *(_format_column_title(recipe, cell, seeds[cell], most) for cell in cells)],
         rows=lines,
         footer=SCORE_LEGEND,
         group=recipe.title,
-        records=_score_records(recipe, cells, marked),
+        records=_build_score_records(recipe, cells, marked),
     )
 
 
-def _score_records(
+def _build_score_records(
     recipe: Recipe, cells: Mapping[str, Mapping[str, RowResult]], marked: Mapping[str, str | None]
 ) -> Records:
-    """Numbers of the table: one line per method and cell."""
+    """Build the numbers of the table, one line per method and cell."""
     columns = ["method", "data_and_model", "seeds", "diverged", "stability_product"]
     columns += ["accuracy_percent_mean", "accuracy_percent_std", "paper_percent_mean", "paper_percent_std"]
     lines: list[list[RecordValue]] = []
@@ -72,10 +75,10 @@ def _score_records(
     return Records([*columns, "shown_best"], lines)
 
 
-def score_cell(
+def build_score_cell(
     recipe: Recipe, cell: str, name: str, rows: Mapping[str, RowResult], marked: bool
 ) -> TableCell:
-    """One method's score, or why it has none."""
+    """Build the cell of one method: its score, or why it has none."""
     paper = recipe.cells[cell].paper.get(name)
     note = "" if paper is None else f"paper {paper[0]:.2f} ± {paper[1]:.2f}"
     if name in recipe.cells[cell].without:
@@ -88,14 +91,14 @@ def score_cell(
         share = "" if at == len(row.seeds) else f" at {at} of {len(row.seeds)} seeds"
         return TableCell(f"unstable{share}, μRηρ = {row.product:.3g}", note, muted=True)
     if row.refused is not None:
-        return TableCell("refused", note, muted=True)
+        return TableCell("invalid settings", note, muted=True)
     if row.diverged:
         return TableCell(f"{len(row.diverged)} of {len(row.seeds)} diverged", note, muted=True)
     return TableCell(format_scores(row.accuracy), note, best=marked)
 
 
 def format_scores(values: np.ndarray) -> str:
-    """Mean ± sample standard deviation, or the one value."""
+    """Format mean ± sample standard deviation, or a single value."""
     mean = f"{values.mean():.2f}"
     return f"{mean} ± {values.std(ddof=1):.2f}" if len(values) > 1 else mean
 
@@ -116,7 +119,7 @@ def find_best(rows: Mapping[str, RowResult]) -> str | None:
 
 
 def align_seeds(rows: Mapping[str, RowResult]) -> dict[str, np.ndarray]:
-    """Accuracies at the seeds that all finished rows share."""
+    """Return accuracies at the seeds that all finished rows share."""
     finished = {name: row for name, row in rows.items() if row.finished}
     seeds = set.intersection(*(set(row.seeds) for row in finished.values())) if finished else set()
     return {
@@ -126,16 +129,16 @@ def align_seeds(rows: Mapping[str, RowResult]) -> dict[str, np.ndarray]:
     }
 
 
-def build_choices_table(recipe: Recipe, findings: ResultFolder, reading: str) -> TableSection | None:
-    """Values that were chosen most often for each method, and how often."""
-    cells = findings.cells(recipe, reading)
+def build_choices_table(recipe: Recipe, results: ResultFolder, reading: str) -> TableSection | None:
+    """Build the table of the values chosen most often for each method, and how often."""
+    cells = results.read_cells(recipe, reading)
     if not cells:
         return None
     lines = [
         [
             TableCell(recipe.rows[name].title),
             *(
-                TableCell(_most_frequent_choice(rows[name])) if name in rows else TableCell("–", muted=True)
+                TableCell(_format_usual_choice(rows[name])) if name in rows else TableCell("–", muted=True)
                 for rows in cells.values()
             ),
         ]
@@ -144,9 +147,9 @@ def build_choices_table(recipe: Recipe, findings: ResultFolder, reading: str) ->
     ]
     return TableSection(
         title=f"Chosen values: {recipe.readings[reading].title}",
-        about=f"By {recipe.folds}-fold cross-validation on each seed's training rows, "
-        f"{_describe_rounds(recipe, reading, cells)}: the "
-        "values chosen most often, and at how many seeds. * is at an end of the values that could be tried.",
+        about=f"Tuned by {recipe.folds}-fold cross-validation on each seed's training rows, "
+        f"{_describe_rounds(recipe, reading, cells)}. The values chosen most often, and for how many seeds. "
+        "* marks a value at an end of the search range.",
         name=f"{recipe.name}-{reading}-chosen",
         columns=["method", *(recipe.cells[cell].title for cell in cells)],
         rows=lines,
@@ -174,17 +177,17 @@ def _describe_rounds(recipe: Recipe, reading: str, cells: Iterable[str]) -> str:
     return ", ".join(f"{rounds} rounds for {' and '.join(cells)}" for rounds, cells in titles.items())
 
 
-def _most_frequent_choice(row: RowResult) -> str:
-    """The values chosen most often."""
+def _format_usual_choice(row: RowResult) -> str:
+    """Format the values chosen most often, and how often."""
     if not row.choices:
-        return "refused"
+        return "invalid settings"
     grid = {**row.values.get("grid", {}), **row.values.get("ladders", {})}
     descriptions = []
     for choice in row.choices.values():
         words = [
             f"{name} {value:g}{_mark_end(grid.get(name), value)}" for name, value in choice["values"].items()
         ]
-        descriptions.append(", ".join(words) or "nothing to choose")
+        descriptions.append(", ".join(words) or "no settings tuned")
     usual, times = Counter(descriptions).most_common(1)[0]
     return f"{usual} ({times}/{len(descriptions)})"
 
@@ -193,11 +196,11 @@ def _mark_end(values: list[float] | None, value: float) -> str:
     return "*" if values and len(values) > 1 and value in (values[0], values[-1]) else ""
 
 
-def _column_title(recipe: Recipe, cell: str, seeds: int, most: int) -> str:
-    """A column's title; the number of seeds too, where others have more."""
+def _format_column_title(recipe: Recipe, cell: str, seeds: int, most: int) -> str:
+    """Return a column's title, with the number of seeds if other columns have more."""
     title = recipe.cells[cell].title
-    return title if seeds == most else f"{title} ({_count_seeds(seeds)})"
+    return title if seeds == most else f"{title} ({_format_seed_count(seeds)})"
 
 
-def _count_seeds(number: int) -> str:
+def _format_seed_count(number: int) -> str:
     return f"{number} seed{'s' if number > 1 else ''}"

@@ -12,15 +12,15 @@ from fedlap.experiments.settings import Section
 
 @dataclass(frozen=True)
 class Choice:
-    """The values a method is trained with at one seed, and how they were found.
+    """The values that a method is trained with at one seed, and their origin.
 
-    by: "tuned" on training rows, "stored" with the recipe, or "fixed", where nothing is to be chosen.
+    by: "tuned" on training rows, "stored" with the recipe, or "fixed" if there is only one candidate.
     """
 
     values: Section
     by: str
     validation: float | None = None  # mean accuracy on the folds
-    refused: int = 0  # how many combinations the method refused
+    refused: int = 0  # number of combinations that the method rejects
 
 
 @dataclass(eq=False)
@@ -30,7 +30,7 @@ class Search:
     First all combinations of the grid are tried. While the best candidate has a setting at an end of the
     values tried for it (all other settings equal), the next rung of that setting's ladder is tried.
 
-    ladders: by setting, rising values; none for settings that keep to the grid.
+    ladders: rising values by setting; a setting without a ladder stays within the grid.
     """
 
     grid: Sequence[Section]
@@ -61,7 +61,7 @@ class Search:
 
     @property
     def best(self) -> tuple[Section, float] | None:
-        """The candidate with the highest score; the first of equal ones."""
+        """The candidate with the highest score; ties go to the first."""
         finite = [scored for scored in self.scores if np.isfinite(scored[1])]
         return max(finite, key=lambda scored: scored[1], default=None)
 

@@ -41,9 +41,8 @@ DAMAGED_FILE_ERRORS = (
     tokenize.TokenError,
 )
 
-_LOCAL_HEADER = (
-    30  # bytes of a zip member's header before its name; the last four are the lengths that follow
-)
+# Bytes of a zip member's header before its name; the last four are the lengths of name and extra field.
+_LOCAL_HEADER = 30
 
 
 class _MemoryFile(io.RawIOBase):
@@ -103,17 +102,17 @@ def parse_npy(content: bytes) -> Array:
     return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
 
 
-def _read_members(file: Any, size: int, placed: CreateArray) -> Arrays:
+def _read_members(file: Any, size: int, create: CreateArray) -> Arrays:
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
-        packed = [info for info in members if info.compress_type != zipfile.ZIP_STORED]
-        check_claimed_size(sum(info.file_size for info in packed), size)
+        compressed = [info for info in members if info.compress_type != zipfile.ZIP_STORED]
+        check_claimed_size(sum(info.file_size for info in compressed), size)
         return {
-            info.filename.removesuffix(".npy"): _read_member(archive, file, info, placed) for info in members
+            info.filename.removesuffix(".npy"): _read_member(archive, file, info, create) for info in members
         }
 
 
-def _read_member(archive: zipfile.ZipFile, file: Any, info: zipfile.ZipInfo, placed: CreateArray) -> Array:
+def _read_member(archive: zipfile.ZipFile, file: Any, info: zipfile.ZipInfo, create: CreateArray) -> Array:
     with archive.open(info) as member:  # compares the member's header with the directory
         if info.compress_type != zipfile.ZIP_STORED:
             _read_header(member, info.file_size, info.filename)
@@ -129,7 +128,7 @@ def _read_member(archive: zipfile.ZipFile, file: Any, info: zipfile.ZipInfo, pla
             return np.asarray(np.lib.format.read_array(member, allow_pickle=False))
     if math.prod(shape) * kind.itemsize == 0:
         return np.empty(shape, kind)
-    array = placed(kind, file.tell(), shape[::-1] if fortran else shape)
+    array = create(kind, file.tell(), shape[::-1] if fortran else shape)
     return np.ascontiguousarray(array.T) if fortran else array
 
 

@@ -32,9 +32,8 @@ ALWAYS_ALLOWED_BYTES, LARGEST_EXPANSION = 1 << 28, 100
 
 TEMPORARY_NAME = re.compile(r"\.fedlap-([0-9a-f]{8})-([0-9]{1,9})-[0-9a-f]{16}-")
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-_NO_WAITING = getattr(
-    os, "O_NONBLOCK", 0
-)  # opening a FIFO would otherwise block until its other end is opened
+# Opening a FIFO would otherwise block until its other end is opened.
+_NO_WAITING = getattr(os, "O_NONBLOCK", 0)
 
 _cleaned_folders: set[tuple[int, int]] = set()  # device and inode of folders that were cleaned
 
@@ -92,38 +91,38 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def hash_user_file(what: str, path: str) -> str:
+def hash_user_file(scope: str, path: str) -> str:
     """Return the SHA-256 of a user's file; raise InputError with this scope if it cannot be read."""
     try:
         return hash_file(Path(path))
     except OSError as error:
-        raise InputError(f"{path!r} cannot be read: {describe_error(error)}", scope=what) from error
+        raise InputError(f"{path!r} cannot be read: {describe_error(error)}", scope=scope) from error
 
 
-def check_user_file(what: str, path: str, sha256: str) -> str:
+def check_user_file(scope: str, path: str, sha256: str) -> str:
     """Return the SHA-256 of a user's file, after comparing it with `sha256` unless that is empty."""
-    found = hash_user_file(what, path)
-    check_digest(what, path, sha256, found)
+    found = hash_user_file(scope, path)
+    check_digest(scope, path, sha256, found)
     return found
 
 
-def check_digest(what: str, path: str, sha256: str, found: str) -> None:
+def check_digest(scope: str, path: str, sha256: str, found: str) -> None:
     """Raise InputError if the SHA-256 differs from the expected one; an empty one matches any."""
     if sha256 and sha256 != found:
         raise InputError(
             f"{path!r} has another SHA-256 than the file of this experiment; use the original file",
-            scope=what,
+            scope=scope,
         )
 
 
-def read_user_file(what: str, path: str, sha256: str) -> bytes:
+def read_user_file(scope: str, path: str, sha256: str) -> bytes:
     """Return the content of a user's file, after comparing its SHA-256 unless `sha256` is empty."""
     try:
         content = read_file(Path(path))
     except OSError as error:
-        raise InputError(f"{path!r} cannot be read: {describe_error(error)}", scope=what) from error
+        raise InputError(f"{path!r} cannot be read: {describe_error(error)}", scope=scope) from error
     if sha256:
-        check_digest(what, path, sha256, hashlib.sha256(content).hexdigest())
+        check_digest(scope, path, sha256, hashlib.sha256(content).hexdigest())
     return content
 
 

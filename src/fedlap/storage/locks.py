@@ -23,14 +23,14 @@ def lock_folders(folders: Sequence[Path]) -> Iterator[None]:
     leaves nothing locked. All folders must have the same parent.
     """
     claim = f"{folders[0].name} {secrets.token_hex(8)}"
-    with ExitStack() as held:
+    with ExitStack() as until_end:
         for place, folder in enumerate(folders):
-            with ExitStack() as briefly:
-                (briefly if place else held).enter_context(_lock(folder))
+            with ExitStack() as until_claimed:
+                (until_claimed if place else until_end).enter_context(_lock(folder))
                 if _is_claimed(folder):
                     raise _busy_error(folder)
                 write_file(folder / CLAIM_FILE, os.fsencode(claim))
-                held.callback((folder / CLAIM_FILE).unlink, missing_ok=True)
+                until_end.callback((folder / CLAIM_FILE).unlink, missing_ok=True)
         yield
 
 

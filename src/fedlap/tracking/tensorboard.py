@@ -18,16 +18,18 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._make = import_package("tensorboard", "tensorboard", "torch.utils.tensorboard").SummaryWriter
+        self._create_writer = import_package(
+            "tensorboard", "tensorboard", "torch.utils.tensorboard"
+        ).SummaryWriter
         self._folder = folder / "tensorboard"
         self._writer: Any = None
-        self._about = ""
+        self._settings = ""
         self._round = 0
 
     def start_run(self, name: str, settings: Mapping[str, Any], resumed: bool) -> None:
         """Write the settings; a resumed run writes them with its first score, whose round is known then."""
         lines = json.dumps({"name": name, **settings}, indent=2, default=str).splitlines()
-        self._about = "\n".join(f"    {line}" for line in lines)  # four spaces mark code in Markdown
+        self._settings = "\n".join(f"    {line}" for line in lines)  # four spaces mark code in Markdown
         if not resumed:
             self._open(0)
 
@@ -47,6 +49,6 @@ class TensorBoard:
             self._writer.close()
 
     def _open(self, first: int) -> None:
-        self._writer = self._make(str(self._folder), purge_step=first)
-        self._writer.add_text("settings", self._about, 0)
+        self._writer = self._create_writer(str(self._folder), purge_step=first)
+        self._writer.add_text("settings", self._settings, 0)
         self._writer.flush()

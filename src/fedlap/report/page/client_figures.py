@@ -13,7 +13,7 @@ from fedlap.graph.description import label_components, list_vertices
 from fedlap.graph.weights import DENSE_UP_TO, CompleteWeights
 from fedlap.report.data_summary import DataSummary
 from fedlap.report.graph_layout import compute_layout
-from fedlap.report.graph_thinning import thin
+from fedlap.report.graph_thinning import thin_graph
 from fedlap.report.page.sections import EVEN, UNKNOWN, GraphSection, HeatmapSection, TextSection
 from fedlap.report.page.styles import LIGHT
 
@@ -49,9 +49,9 @@ class ClientGains:
 
 
 def build_graph_sections(
-    row: str, graph: Graph, sides: ClientGains | None, seed: str, name: str = "graph"
+    row: str, graph: Graph, client_gains: ClientGains | None, seed: str, name: str = "graph"
 ) -> Iterator[GraphSection | TextSection]:
-    """Build a figure of a graph; colours show gains and losses, or components if `sides` is None.
+    """Build a figure of a graph; colours show gains and losses, or components if `client_gains` is None.
 
     `seed` names the seed of the graph if there are several.
     """
@@ -63,7 +63,7 @@ def build_graph_sections(
             title, [f"{graph.size:,} clients, {graph.edges:,} edges{complete_note}; too dense to draw."]
         )
         return
-    drawn = thin(graph, MAX_PAGE_NODES, MAX_PAGE_EDGES)
+    drawn = thin_graph(graph, MAX_PAGE_NODES, MAX_PAGE_EDGES)
     all_names = list_vertices(graph)
     names = [all_names[place] for place in drawn.vertices.tolist()]
     edges = [
@@ -72,14 +72,14 @@ def build_graph_sections(
     ]
     group, coloured = (
         _group_by_component(graph, drawn.vertices)
-        if sides is None
-        else _group_by_gain(sides, names, graph.server)
+        if client_gains is None
+        else _group_by_gain(client_gains, names, graph.server)
     )
     nodes = [
         (name, float(x), float(y), colour)
         for name, (x, y), colour in zip(names, compute_layout(drawn.matrix), group, strict=True)
     ]
-    if sides is not None and len(names) < graph.size:
+    if client_gains is not None and len(names) < graph.size:
         coloured += "; counts are of drawn clients"
     when = f" Edges of {seed}." if seed else ""
     yield GraphSection(title, f"{drawn.about}{complete_note}.{when} {coloured}.", name, nodes, edges)
@@ -98,14 +98,15 @@ def _group_by_component(graph: Graph, drawn: Int64[np.ndarray, "drawn"]) -> tupl
     )
 
 
-def _group_by_gain(sides: ClientGains, names: Sequence[str], server: bool) -> tuple[list[int], str]:
+def _group_by_gain(client_gains: ClientGains, names: Sequence[str], server: bool) -> tuple[list[int], str]:
     """Return a colour group per vertex (gain, loss, neither, unknown) and a caption. A server comes last."""
-    group = [_choose_gain_group(sides.gains[name]) for name in names[: len(names) - server]]
+    group = [_choose_gain_group(client_gains.gains[name]) for name in names[: len(names) - server]]
     number = {side: f"{group.count(side):,}" for side in (GAIN_GROUP, LOSS_GROUP, EVEN, UNKNOWN)}
     text = (
-        f"Colours, {sides.seeds}: blue clients gain against {sides.base} ({number[GAIN_GROUP]}), orange ones "
+        f"Colours, {client_gains.seeds}: blue clients gain against {client_gains.base} "
+        f"({number[GAIN_GROUP]}), orange ones lose ({number[LOSS_GROUP]}), "
+        f"grey ones are unchanged ({number[EVEN]})"
     )
-    text += f"lose ({number[LOSS_GROUP]}), grey ones are unchanged ({number[EVEN]})"
     text += f", hollow ones have no test rows ({number[UNKNOWN]})" if UNKNOWN in group else ""
     return group + [len(LIGHT) - 1] * server, text
 

@@ -62,59 +62,59 @@ def score_clients(federation: Federation, trained: Personals) -> ClientValues:
     return np.asarray((total / tally.count).numpy())  # NaN is 0 / 0
 
 
-def build_gain_sections(served: PersonalScores, base: str | None) -> Iterator[TableSection | BarsSection]:
+def build_gain_sections(personal: PersonalScores, base: str | None) -> Iterator[TableSection | BarsSection]:
     """Build a table and bars of gains over the row `base`; without a base, bars of the scores."""
     if base is None:
-        sign = 1 if served.is_classification else -1
-        unit, what = ("%", "accuracy") if served.is_classification else ("loss", "loss")
+        sign = 1 if personal.is_classification else -1
+        unit, what = ("%", "accuracy") if personal.is_classification else ("loss", "loss")
         shown = {
-            row: _average_shared(served, [sign * values for values in by_seed])
-            for row, by_seed in served.scores.items()
+            row: _average_shared(personal, [sign * values for values in by_seed])
+            for row, by_seed in personal.scores.items()
         }
         about = f"Test {what} of each client's personal model"
-        name = "accuracy_percent" if served.is_classification else "loss"
-        yield _build_bars(served, shown, "Score per client", about, "clients", unit, name)
+        name = "accuracy_percent" if personal.is_classification else "loss"
+        yield _build_bars(personal, shown, "Score per client", about, "clients", unit, name)
         return
-    gains = {row: compute_gains(served, row, base) for row in served.scores if row != base}
+    gains = {row: compute_gains(personal, row, base) for row in personal.scores if row != base}
     if not gains:
         return
-    yield _build_count_table(served, gains, base)
+    yield _build_count_table(personal, gains, base)
     what = (
         "Test accuracy of each client's personal model"
-        if served.is_classification
+        if personal.is_classification
         else "Reduction of each client's test loss"
     )
     about = f"{what} compared with {base}: above zero a client gains, below zero it loses"
     title = f"Gain per client over {base}"
-    yield _build_bars(served, gains, title, about, "gains", served.unit, f"gain_{served.unit}")
+    yield _build_bars(personal, gains, title, about, "gains", personal.unit, f"gain_{personal.unit}")
 
 
-def compute_gains(served: PersonalScores, row: str, base: str) -> list[ClientValues]:
+def compute_gains(personal: PersonalScores, row: str, base: str) -> list[ClientValues]:
     """Compute each client's gain over the row `base`.
 
     If all seeds share the clients, return one array of means over seeds, else one array per seed.
     """
-    pairs = zip(served.scores[row], served.scores[base], strict=True)
-    by_seed = [_drop_rounding(mine - alone) for mine, alone in pairs]
-    return _average_shared(served, by_seed)
+    pairs = zip(personal.scores[row], personal.scores[base], strict=True)
+    by_seed = [_drop_rounding(score - base_score) for score, base_score in pairs]
+    return _average_shared(personal, by_seed)
 
 
-def _average_shared(served: PersonalScores, by_seed: list[ClientValues]) -> list[ClientValues]:
+def _average_shared(personal: PersonalScores, by_seed: list[ClientValues]) -> list[ClientValues]:
     """Return means over seeds if all seeds share the clients, else the values per seed."""
-    return [_average_seeds(by_seed)] if served.shared_clients else by_seed
+    return [_average_seeds(by_seed)] if personal.shared_clients else by_seed
 
 
-def describe_seeds(served: PersonalScores, places: Sequence[int] = ()) -> str:
+def describe_seeds(personal: PersonalScores, places: Sequence[int] = ()) -> str:
     """Return the seeds behind the gains as text; without shared clients, the seeds at `places`."""
-    if len(served.seeds) == 1:
-        return f"seed {served.seeds[0]}"
-    if served.shared_clients:
-        return f"mean over {len(served.seeds)} seeds"
-    return f"clients of {seeds_named([served.seeds[place] for place in places])}"
+    if len(personal.seeds) == 1:
+        return f"seed {personal.seeds[0]}"
+    if personal.shared_clients:
+        return f"mean over {len(personal.seeds)} seeds"
+    return f"clients of {_format_seed_list([personal.seeds[place] for place in places])}"
 
 
-def seeds_named(seeds: Sequence[int]) -> str:
-    """Seeds in words."""
+def _format_seed_list(seeds: Sequence[int]) -> str:
+    """Format seeds as text, e.g. "seeds 0, 1"."""
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
@@ -131,10 +131,10 @@ def _drop_rounding(values: ClientValues) -> ClientValues:
 
 
 def _build_count_table(
-    served: PersonalScores, gains: Mapping[str, list[ClientValues]], base: str
+    personal: PersonalScores, gains: Mapping[str, list[ClientValues]], base: str
 ) -> TableSection:
     """Build a table of how many clients gain and lose."""
-    digits = 2 if served.is_classification else 4
+    digits = 2 if personal.is_classification else 4
     rows: list[list[TableCell]] = []
     records: list[list[RecordValue]] = []
     for row, by_seed in gains.items():
@@ -149,12 +149,12 @@ def _build_count_table(
             ]
         )
         records.append([row, *counts, *values])
-    unit = served.unit
+    unit = personal.unit
     columns = ["method", "gain", "unchanged", "lose", "no test rows"]
     columns += [f"{what}, {unit}" for what in ("mean", "worst tenth", "largest loss", "largest gain")]
     names = ["method", "clients_gain", "clients_same", "clients_lose", "clients_without_test_rows"]
     names += [f"{what}_{unit}" for what in ("mean", "worst_tenth", "largest_loss", "largest_gain")]
-    seeds = describe_seeds(served, range(len(served.seeds)))
+    seeds = describe_seeds(personal, range(len(personal.seeds)))
     about = (
         f"Clients whose personal model scores higher, equal or lower on their test rows than that of {base}"
     )
@@ -177,7 +177,7 @@ def _format_gain(value: float, digits: int) -> str:
 
 
 def _build_bars(
-    served: PersonalScores,
+    personal: PersonalScores,
     values: Mapping[str, list[ClientValues]],
     title: str,
     about: str,
@@ -191,28 +191,28 @@ def _build_bars(
     """
     seeds = (
         1
-        if served.shared_clients
-        else min(len(served.seeds), max(1, MAX_BARS // max(1, len(served.clients[0]))))
+        if personal.shared_clients
+        else min(len(personal.seeds), max(1, MAX_BARS // max(1, len(personal.clients[0]))))
     )
     labels = [
-        f"{client}, seed {served.seeds[place]}" if seeds > 1 else client
+        f"{client}, seed {personal.seeds[place]}" if seeds > 1 else client
         for place in range(seeds)
-        for client in served.clients[place]
+        for client in personal.clients[place]
     ]
     series = [(row, np.concatenate(by_seed[:seeds]).tolist()) for row, by_seed in values.items()]
-    several = not served.shared_clients and len(served.seeds) > 1
+    several = not personal.shared_clients and len(personal.seeds) > 1
     note = " (each seed has different clients)" if several else ""
     first = next(iter(series))[1]
     untested = [label for label, value in zip(labels, first, strict=True) if math.isnan(value)]
-    text = f"{about}; {describe_seeds(served, range(seeds))}{note}."
+    text = f"{about}; {describe_seeds(personal, range(seeds))}{note}."
     if untested:
         more = f" and {len(untested) - MAX_NAMES_LISTED:,} more" if len(untested) > MAX_NAMES_LISTED else ""
         text += f" Clients without test rows have no bar: {', '.join(untested[:MAX_NAMES_LISTED])}{more}."
     records = [
-        [client, *([served.seeds[place]] if several else []), row, value]
+        [client, *([personal.seeds[place]] if several else []), row, value]
         for row, by_seed in values.items()
         for place, client_values in enumerate(by_seed)
-        for client, value in zip(served.clients[place], client_values.tolist(), strict=True)
+        for client, value in zip(personal.clients[place], client_values.tolist(), strict=True)
     ]
     names = ["client", *(["seed"] if several else []), "method", column]
     return BarsSection(title, text, name, labels, series, unit, Records(names, records))

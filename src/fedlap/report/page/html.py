@@ -256,6 +256,6 @@ def _render_file_links(section: FileSection) -> str:
 
 def _render_paragraphs(text: str, kind: str = "") -> str:
     """Render paragraphs, which are separated by empty lines."""
-    render_colour_variables = f' class="{kind}"' if kind else ""
+    attribute = f' class="{kind}"' if kind else ""
     parts = [part.strip() for part in text.split("\n\n")]
-    return "\n".join(f"<p{render_colour_variables}>{escape(part)}</p>" for part in parts if part)
+    return "\n".join(f"<p{attribute}>{escape(part)}</p>" for part in parts if part)

@@ -18,9 +18,8 @@ def write_page(page: Page, folder: Path) -> Path:
 
     Bars have their values in tables/NAME.csv, too.
     """
-    from fedlap.report.page.matplotlib_figures import (
-        render_figures,  # loads matplotlib only if needed
-    )
+    # Imported here, since Matplotlib takes long to load.
+    from fedlap.report.page.matplotlib_figures import render_figures
 
     refuse_links(folder, ("tables", "figures"))
     colours, seen = number_methods(page), set[str]()

@@ -181,8 +181,8 @@ def _load_runs(runs: Sequence[RunFolder]) -> StoredResults:
                     "scores cannot be compared; write one page for each"
                 )
     for run in runs:
-        alike = {key: value for key, value in described[id(run)].items() if key not in PER_RUN_KEYS}
-        rows.setdefault(json.dumps(alike, sort_keys=True), []).append(run)
+        shared = {key: value for key, value in described[id(run)].items() if key not in PER_RUN_KEYS}
+        rows.setdefault(json.dumps(shared, sort_keys=True), []).append(run)
     labels = _build_labels([json.loads(row) for row in rows])
     ordered = {
         label: sorted(row_runs, key=lambda run: run.experiment.seed)
@@ -216,7 +216,7 @@ def _build_labels(rows: Sequence[dict[str, Any]]) -> list[str]:
     flat = [_flatten(row) for row in rows]
     labels = []
     for name, row in zip(names, flat, strict=True):
-        others = [other for other, its in zip(flat, names, strict=True) if its == name]
+        others = [other for other, other_name in zip(flat, names, strict=True) if other_name == name]
         differ = {
             key: row.get(key)
             for key in sorted({key for other in others for key in other})

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 EVEN, UNKNOWN = -2, -1  # colour groups of nodes: grey, and hollow
 
-
 RecordValue = str | int | float | None  # None and NaN are missing
 
 
@@ -138,9 +137,8 @@ class FactsSection:
     facts: list[tuple[str, str]]
 
 
-FileSection = (
-    TableSection | FigureSection | BarsSection | HeatmapSection | GraphSection
-)  # sections with files
+# Sections with files.
+FileSection = TableSection | FigureSection | BarsSection | HeatmapSection | GraphSection
 PageSection = FileSection | TextSection | FactsSection
 
 

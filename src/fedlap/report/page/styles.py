@@ -53,12 +53,12 @@ def mark_path(place: int, x: float, y: float) -> str:
     return MARK_PATHS[place % len(MARK_PATHS)](x, y)
 
 
-def _round(x: float, y: float) -> str:
+def _draw_circle(x: float, y: float) -> str:
     r = RADIUS
     return f"M{x - r:.1f} {y:.1f}a{r} {r} 0 1 0 {2 * r} 0a{r} {r} 0 1 0 {-2 * r} 0z"
 
 
-def _corners(x: float, y: float, turns: Iterable[float], size: float) -> str:
+def _draw_polygon(x: float, y: float, turns: Iterable[float], size: float) -> str:
     points = [
         f"{x + size * RADIUS * math.sin(math.tau * turn):.1f} "
         f"{y - size * RADIUS * math.cos(math.tau * turn):.1f}"
@@ -68,10 +68,10 @@ def _corners(x: float, y: float, turns: Iterable[float], size: float) -> str:
 
 
 MARK_PATHS: tuple[Callable[[float, float], str], ...] = (
-    _round,
-    lambda x, y: _corners(x, y, (1 / 8, 3 / 8, 5 / 8, 7 / 8), 1.25),  # a square
-    lambda x, y: _corners(x, y, (0, 1 / 3, 2 / 3), 1.35),  # a triangle
-    lambda x, y: _corners(x, y, (0, 1 / 4, 1 / 2, 3 / 4), 1.35),  # a diamond
-    lambda x, y: _corners(x, y, (1 / 2, 5 / 6, 1 / 6), 1.35),  # a triangle on its point
+    _draw_circle,
+    lambda x, y: _draw_polygon(x, y, (1 / 8, 3 / 8, 5 / 8, 7 / 8), 1.25),  # a square
+    lambda x, y: _draw_polygon(x, y, (0, 1 / 3, 2 / 3), 1.35),  # a triangle
+    lambda x, y: _draw_polygon(x, y, (0, 1 / 4, 1 / 2, 3 / 4), 1.35),  # a diamond
+    lambda x, y: _draw_polygon(x, y, (1 / 2, 5 / 6, 1 / 6), 1.35),  # a triangle on its point
 )
 MATPLOTLIB_MARKS = ("o", "s", "^", "D", "v")  # the same

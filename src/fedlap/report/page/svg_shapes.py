@@ -190,7 +190,8 @@ def shorten_name(name: str) -> str:
 def estimate_width(name: str) -> float:
     """Estimate the width of a name after shortening."""
     return sum(
-        CAPITAL_WIDTH if sign.isupper() or sign in "_…%" else LETTER_WIDTH for sign in shorten_name(name)
+        CAPITAL_WIDTH if character.isupper() or character in "_…%" else LETTER_WIDTH
+        for character in shorten_name(name)
     )
 
 

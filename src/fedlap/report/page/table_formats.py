@@ -73,7 +73,7 @@ def render_latex(table: TableSection) -> str:
 
 def escape_latex(text: str) -> str:
     """Escape text for LaTeX."""
-    return "".join(LATEX_ESCAPES.get(sign, sign) for sign in text)
+    return "".join(LATEX_ESCAPES.get(character, character) for character in text)
 
 
 def _name_note_columns(table: TableSection) -> list[str | None]:
