@@ -17,7 +17,8 @@ from rich.table import Table
 from torch import Tensor
 
 import fedlap as fl
-from fedlap.algorithms import RowUpdate
+from fedlap.algorithms.server_models import ClientModels
+from fedlap.data.roster import Roster
 from fedlap.models import Model
 
 
@@ -30,18 +31,19 @@ class SequentialFedU:
     def __getattr__(self, name: str) -> object:
         return getattr(self.simultaneous, name)
 
-    def bind(self, federation: fl.Federation, model: Model) -> "SequentialFedU":
-        """Bind FedU to the federation's order of clients."""
-        return SequentialFedU(self.simultaneous.bind(federation, model))
+    def bind(self, roster: Roster, model: Model) -> "SequentialFedU":
+        """Bind FedU to the roster's order of clients."""
+        return SequentialFedU(self.simultaneous.bind(roster, model))
 
-    def merge(self, W: Tensor, ids: Tensor, ups: Tensor) -> RowUpdate:
+    def merge(self, server: ClientModels, ids: Tensor, w: Tensor) -> ClientModels:
         """Mix one client after another, in the order of the federation."""
-        mixed = W.index_copy(0, ids, ups)
+        W = server.models.values
+        mixed = W.index_copy(0, ids, w)
         a = torch.from_numpy(self.simultaneous.graph.weights.matrix().toarray()).to(W)
         for k in ids.sort().values.tolist():
             pull = a[k].sum() * mixed[k] - a[k] @ mixed
             mixed[k] -= self.simultaneous.coupling.step * pull
-        return RowUpdate(ids, mixed[ids])
+        return ClientModels(server.models.with_rows(ids, mixed[ids]))
 
 
 def random_graph(clients: tuple[str, ...], seed: int) -> fl.Graph:

@@ -232,7 +232,12 @@ class Case:
 def list_cases(device: str = "cpu", mode: str = KERNEL) -> list[Case]:
     """All cases of a device; on a CPU those with the kernel, or those without a compiler."""
     on_problems = [(method, "linear") for method in METHODS]
-    on_problems += [(method, each) for method in ON_EVERY_PROBLEM for each in PROBLEMS if each != "linear"]
+    on_problems += [
+        (method, problem_name)
+        for method in ON_EVERY_PROBLEM
+        for problem_name in PROBLEMS
+        if problem_name != "linear"
+    ]
     cases = []
     for (method, problem), dtype in itertools.product(on_problems, DTYPES):
         fixed = {"method": method, "problem": problem, "dtype": dtype, "device": device}
@@ -240,8 +245,10 @@ def list_cases(device: str = "cpu", mode: str = KERNEL) -> list[Case]:
             for work, share, stacked in itertools.product(WORK, SHARES, (False, True)):
                 cases.append(Case(work=work, share=share, stacked=stacked, mode=mode, **fixed))
         else:
-            for each, share, stacked in itertools.product(("captured", "eager"), SHARES, (False, True)):
-                cases.append(Case(share=share, stacked=stacked, mode=each, **fixed))
+            for engine_mode, share, stacked in itertools.product(
+                ("captured", "eager"), SHARES, (False, True)
+            ):
+                cases.append(Case(share=share, stacked=stacked, mode=engine_mode, **fixed))
             cases.append(Case(mode="captured", work="epochs", share="half", stacked=True, **fixed))
             cases.append(Case(mode="host", share="half", **fixed))
     return [case for case in cases if _is_possible(case)]
@@ -262,8 +269,8 @@ def flatten(state: Any) -> Iterator[Any]:
     if isinstance(state, Mapping):
         state = list(state.values())
     if isinstance(state, list | tuple):
-        for each in state:
-            yield from flatten(each)
+        for item in state:
+            yield from flatten(item)
     elif isinstance(state, torch.Tensor | np.ndarray | bool | int | float | str):
         yield state
     elif state is not None:
@@ -367,37 +374,39 @@ def check_source(source: Path | None) -> None:
         sys.exit(f"golden: fedlap was imported from {found}, expected {source}; set PYTHONPATH={source}")
 
 
-def write_part(given: argparse.Namespace) -> int:
+def write_part(options: argparse.Namespace) -> int:
     """Train the cases of one process and write their digests."""
-    check_source(given.source)
+    check_source(options.source)
     torch.set_num_threads(1)
-    cases = [case for case in list_cases(given.device, given.mode) if given.only in case.name]
-    digests, differing = digest_cases(cases, load_adapter(given.stacks))
-    environment = describe_environment(given.device)
-    _write_json(given.file, {"environment": environment, "digests": digests, "not repeatable": differing})
+    cases = [case for case in list_cases(options.device, options.mode) if options.only in case.name]
+    digests, differing = digest_cases(cases, load_adapter(options.stacks))
+    environment = describe_environment(options.device)
+    _write_json(options.file, {"environment": environment, "digests": digests, "not repeatable": differing})
     return 0
 
 
-def write(given: argparse.Namespace) -> int:
+def write(options: argparse.Namespace) -> int:
     """Train every case and write all digests to one file."""
     began = time.perf_counter()
-    modes = (KERNEL, PLAIN) if given.device == "cpu" else ("gpu",)
+    modes = (KERNEL, PLAIN) if options.device == "cpu" else ("gpu",)
     parts = []
     with tempfile.TemporaryDirectory() as folder:
         for mode in modes:
             path = Path(folder) / f"{mode}.json"
-            words = ["part", str(path), "--mode", mode, "--device", given.device, "--only", given.only]
-            words += ["--stacks", str(given.stacks)]
-            words += [] if given.source is None else ["--source", str(given.source)]
+            words = ["part", str(path), "--mode", mode, "--device", options.device, "--only", options.only]
+            words += ["--stacks", str(options.stacks)]
+            words += [] if options.source is None else ["--source", str(options.source)]
             run_golden(words, {"CXX": ""} if mode == PLAIN else {})
             parts.append(json.loads(path.read_text("utf-8")))
-    digests = {name: each for part in parts for name, each in part["digests"].items()}
+    digests = {name: digest for part in parts for name, digest in part["digests"].items()}
     differing = [name for part in parts for name in part["not repeatable"]]
     environment = parts[0]["environment"]
-    _write_json(given.file, {"environment": environment, "digests": digests, "not repeatable": differing})
+    _write_json(options.file, {"environment": environment, "digests": digests, "not repeatable": differing})
     seconds = time.perf_counter() - began
     print(f"fedlap from {environment['fedlap']}")
-    print(f"{len(digests)} cases written to {given.file} in {seconds:.0f} s; {len(differing)} not repeatable")
+    print(
+        f"{len(digests)} cases written to {options.file} in {seconds:.0f} s; {len(differing)} not repeatable"
+    )
     report_modes(digests)
     return 0
 
@@ -435,9 +444,9 @@ def compare_digests(first: Mapping[str, Any], second: Mapping[str, Any]) -> tupl
     return compared, differences, len(unstable)
 
 
-def compare(given: argparse.Namespace) -> int:
+def compare(options: argparse.Namespace) -> int:
     """Print how many digests of two files were compared and how they differ."""
-    first, second = (json.loads(path.read_text("utf-8")) for path in (given.first, given.second))
+    first, second = (json.loads(path.read_text("utf-8")) for path in (options.first, options.second))
     for key, value in first["environment"].items():
         other = second["environment"].get(key)
         if key != "fedlap" and other != value:
@@ -454,18 +463,18 @@ def compare(given: argparse.Namespace) -> int:
     return int(bool(differences) or not compared)
 
 
-def check(given: argparse.Namespace) -> int:
+def check(options: argparse.Namespace) -> int:
     """Write the digests of a commit and of this working tree, and compare them."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "base"
-        _call_git("worktree", "add", "--quiet", "--detach", str(tree), given.base)
+        _call_git("worktree", "add", "--quiet", "--detach", str(tree), options.base)
         try:
             stacks = find_adapter(tree, Path(folder))
             files = [Path(folder) / "base.json", Path(folder) / "here.json"]
             places = [(tree / "src", stacks), (ROOT / "src", HERE.with_name(STACKS))]
             others = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
             for path, (source, adapter) in zip(files, places, strict=True):
-                words = ["write", str(path), "--device", given.device, "--only", given.only]
+                words = ["write", str(path), "--device", options.device, "--only", options.only]
                 words += ["--stacks", str(adapter), "--source", str(source)]
                 run_golden(words, {"PYTHONPATH": os.pathsep.join([str(source), *others])})
         finally:
@@ -475,9 +484,9 @@ def check(given: argparse.Namespace) -> int:
 
 def find_adapter(tree: Path, folder: Path) -> Path:
     """The adapter of a checkout, else its oldest version in the history, else the one next to this script."""
-    own = tree / "benchmarks" / STACKS
-    if own.exists():
-        return own
+    adapter = tree / "benchmarks" / STACKS
+    if adapter.exists():
+        return adapter
     path = f"benchmarks/{STACKS}"
     added = _call_git("log", "--diff-filter=A", "--format=%H", "--", path).split()
     if not added:
@@ -533,8 +542,8 @@ def parse_words(words: Sequence[str] | None) -> argparse.Namespace:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
-    given = parse_words(words)
-    return given.call(given)
+    options = parse_words(words)
+    return options.call(options)
 
 
 if __name__ == "__main__":

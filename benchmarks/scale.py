@@ -18,8 +18,9 @@ from scipy.sparse import coo_array
 
 import fedlap as fl
 from fedlap.data.client_rows import ClientRows
+from fedlap.training.assemble import assemble
 from fedlap.training.jobs import Job
-from fedlap.training.loop import RunGroup, play_rounds
+from fedlap.training.loop import play_rounds
 from fedlap.training.schedule import Schedule
 
 FEW, MANY, SAMPLED = 1_000, 100_000, 1_000
@@ -55,9 +56,10 @@ def rounds(clients: int, device: str, keep: str) -> Iterator[float]:
     data = federation(clients)
     method = fl.FedU(graph(data.clients), strength=0.01)
     schedule = Schedule(10_000, sample=SAMPLED / clients, device=device, keep=keep, evaluate_every=0)
-    runs = RunGroup.of([Job(method, data, fl.models.linear())], schedule)
+    training = assemble([Job(method, data, fl.models.linear())], schedule)
+    all_rounds = range(1, schedule.rounds + 1)
     began = time.perf_counter()
-    for _ in play_rounds(runs.stack, runs.states, range(1, schedule.rounds + 1)):
+    for _ in play_rounds(training.method, training.engine, training.server, all_rounds):
         if device != "cpu":
             torch.cuda.synchronize()
         yield time.perf_counter() - began

@@ -12,8 +12,8 @@ import torch
 import fedlap as fl
 from benchmarks.limits import Least, least
 from benchmarks.ordinary import BATCH, LR, Ordinary
+from fedlap.training.assemble import assemble
 from fedlap.training.jobs import Job
-from fedlap.training.loop import RunGroup
 from fedlap.training.schedule import Schedule
 
 EPOCHS, STEPS = 5, 5
@@ -47,16 +47,16 @@ class Workload:
     def evaluation(self, repeats: int) -> tuple[float, float]:
         """Return the median seconds to score a row and to train on a row, measured in turns."""
         federation = self.data()
-        runs = RunGroup.of([Job(fl.Local(), federation, self.model)], Schedule(batch=BATCH))
-        W, rows = runs.states[0][1], int(federation.train.count.sum())
+        training = assemble([Job(fl.Local(), federation, self.model)], Schedule(batch=BATCH))
+        states, rows = (training.method, training.server), int(federation.train.count.sum())
         both = rows + int(federation.test.count.sum())
         samples = EPOCHS * rows if self.epochs else STEPS * BATCH * len(federation.clients)
-        runs.scorer.score(W)
+        training.engine.score(*states)
         turns = []
         for repeat in range(repeats):
             began = time.perf_counter()
             for _ in range(OUR_ROUNDS):
-                runs.scorer.score(W)  # training and test rows
+                training.engine.score(*states)  # training and test rows
             scored = (time.perf_counter() - began) / OUR_ROUNDS / both
             turns.append((scored, self.ours(repeat) / samples))
         scored, trained = (statistics.median(times) for times in zip(*turns, strict=True))

@@ -6,7 +6,7 @@ from jaxtyping import install_import_hook
 
 from random_inputs import random_arrays, random_weights
 
-pytest.register_assert_rewrite(  # failed assertions of these modules show both values
+pytest.register_assert_rewrite(  # failed assertions in the modules below show both values
     "cnn_kernels", "disk", "emulation", "fit_results", "networks", "pages", "run_folders", "small_recipes",
     "table_rows",
 )  # fmt: skip
@@ -51,9 +51,9 @@ def call(monkeypatch, capsys, tmp_path):
     from fedlap import cli  # here, since training alone must not need what the command line needs
 
     def run(*words, out=True):
-        given = [*words, "--out", str(tmp_path / "runs")] if out else list(words)
-        monkeypatch.setattr(sys, "argv", ["fedlap", *given])
-        # Consoles take hold of a stream when made; capsys has replaced it since.
+        arguments = [*words, "--out", str(tmp_path / "runs")] if out else list(words)
+        monkeypatch.setattr(sys, "argv", ["fedlap", *arguments])
+        # A console takes hold of its stream when it is created; capsys has replaced that stream since.
         monkeypatch.setattr(cli.console, "out", cli.console.Console(width=100))
         monkeypatch.setattr(cli.console, "err", cli.console.Console(stderr=True, width=100))
         with pytest.raises(SystemExit) as exit_:
@@ -65,15 +65,15 @@ def call(monkeypatch, capsys, tmp_path):
 
 
 @pytest.fixture
-def unpictured(monkeypatch):
-    """Pages without pictures beside them, which take a second each."""
+def no_figures(monkeypatch):
+    """Pages without figures, which take a second per page."""
     monkeypatch.setattr("fedlap.report.page.matplotlib_figures.render_figures", lambda section, places: {})
 
 
 def pytest_terminal_summary(terminalreporter):
     """Count the tests that were skipped because data, a browser or a build backend is absent."""
     skipped = [str(report.longrepr) for report in terminalreporter.getreports("skipped")]
-    for reason, said in {
+    for reason, advice in {
         "genuine files": "on genuine data skipped: set FEDLAP_DATA to their folder",
         "no browser": "in a browser skipped: install selenium, chromium and chromium-driver",
         "no build backend": "of the wheel skipped: install the setuptools that pyproject.toml asks for",
@@ -81,4 +81,4 @@ def pytest_terminal_summary(terminalreporter):
     }.items():
         absent = sum(reason in text for text in skipped)
         if absent:
-            terminalreporter.write_line(f"{absent} tests {said}")
+            terminalreporter.write_line(f"{absent} tests {advice}")

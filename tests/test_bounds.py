@@ -15,7 +15,7 @@ def numbers(version):
     return parts
 
 
-def pinned():
+def read_pins():
     lines = (ROOT / "constraints-oldest.txt").read_text(encoding="utf-8").splitlines()
     return dict(line.split("==") for line in lines if not line.startswith("#"))
 
@@ -26,15 +26,15 @@ FIRST = {"nvidia-cuda-nvrtc": "13.0.48", "pytest-xdist": "3.6.1"}
 
 def test_every_lower_bound_is_pinned_for_the_oldest_environment():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    given = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
-    bounds = dict(re.match(r"([\w-]+)>=([\d.]+)", each).groups() for each in given)
-    versions = pinned()
+    requirements = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    bounds = dict(re.match(r"([\w-]+)>=([\d.]+)", requirement).groups() for requirement in requirements)
+    versions = read_pins()
     for name, bound in bounds.items():
         assert numbers(versions[name]) == numbers(FIRST.get(name, bound)), name
 
 
 def test_the_oldest_environment_has_what_flower_and_others_still_need():
-    versions = pinned()
+    versions = read_pins()
     assert numbers(versions["protobuf"]) < [7]
     assert numbers(versions["packaging"]) < [26]
     assert numbers(versions["typer"])[:2] == [0, 20]

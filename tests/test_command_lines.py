@@ -17,13 +17,13 @@ PROGRAM = Path(command_lines.__file__)
 def place(tmp_path_factory):
     """A folder with the files that lines name, and the environment to run them in."""
     folder = tmp_path_factory.mktemp("lines")
-    own = {"HOME": str(folder / "home"), "XDG_CACHE_HOME": str(folder / "cache"), "BROWSER": "true"}
+    folders = {"HOME": str(folder / "home"), "XDG_CACHE_HOME": str(folder / "cache"), "BROWSER": "true"}
     env = {name: value for name, value in os.environ.items() if name not in ("FEDLAP_DATA", "FEDLAP_DEBUG")}
-    return folder, env | own | {"OMP_NUM_THREADS": "1"}
+    return folder, env | folders | {"OMP_NUM_THREADS": "1"}
 
 
-def told(place, first, count):
-    """What came of these lines; a crash or a hang ends the process, and the line that did it is shown."""
+def run_lines(place, first, count):
+    """Return the results of `count` command lines; a crash or a hang shows the line that caused it."""
     folder, env = place
     words = [sys.executable, str(PROGRAM), str(folder), str(first), str(count)]
     done = subprocess.run(words, env=env, capture_output=True, text=True)
@@ -36,30 +36,32 @@ def told(place, first, count):
 
 
 def check(results):
-    wrong = [f"{each['words']}: {each['wrong']}\n  {each['err']}" for each in results if each["wrong"]]
+    wrong = [
+        f"{result['words']}: {result['wrong']}\n  {result['err']}" for result in results if result["wrong"]
+    ]
     assert not wrong, "\n".join(wrong)
-    codes = [each["code"] for each in results]
+    codes = [result["code"] for result in results]
     assert codes.count(0) > len(codes) / 8  # enough of them are valid, and enough are not
     assert codes.count(2) > len(codes) / 8
 
 
 def test_mutated_command_lines(place):
-    check(told(place, 0, 40))
+    check(run_lines(place, 0, 40))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(40, 2000, 140))
 def test_more_mutated_command_lines(place, first):
-    check(told(place, first, 140))
+    check(run_lines(place, first, 140))
 
 
 def test_every_command_and_option_is_tried():
     known = command_lines.known_commands()
     tried = [command_lines.line(number, known) for number in range(2000)]
     for path, options in known.items():
-        own = [words for words in tried if tuple(words[: len(path)]) == path]
-        assert own, path
-        assert not options or any(word.split("=")[0] in options for words in own for word in words), path
+        uses = [words for words in tried if tuple(words[: len(path)]) == path]
+        assert uses, path
+        assert not options or any(word.split("=")[0] in options for words in uses for word in words), path
     every = {name for options in known.values() for name in options}
     assert every - {"--all"} <= {word.split("=")[0] for words in tried for word in words}
 
@@ -74,7 +76,7 @@ def test_what_lasts_for_ever_is_not_asked_for():
 
 
 @pytest.mark.parametrize(
-    ("told", "complaint"),
+    ("answer", "complaint"),
     [
         ((70, "", "error: internal error: KeyError\n"), "exit code 70"),
         ((1, "", "Traceback (most recent call last)\n"), "a traceback"),
@@ -84,8 +86,8 @@ def test_what_lasts_for_ever_is_not_asked_for():
         ((2, "", f"error: {'x' * 999}\n"), "a line of 1006 characters"),
     ],
 )
-def test_the_check_finds_what_is_wrong(tmp_path, told, complaint):
-    assert list(command_lines.complaints(tmp_path, [], command_lines.snapshot(tmp_path, []), told)) == [
+def test_the_check_finds_what_is_wrong(tmp_path, answer, complaint):
+    assert list(command_lines.complaints(tmp_path, [], command_lines.snapshot(tmp_path, []), answer)) == [
         complaint
     ]
 

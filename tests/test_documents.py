@@ -17,10 +17,13 @@ import typer
 from torch.utils.data import TensorDataset
 
 import fedlap as fl
+from fedlap.algorithms import Traits
+from fedlap.algorithms.fedavg import CountedModels
+from fedlap.algorithms.local_updates import sgd
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-RUN_BELOW = {"README.md": 1, "data.md": 1, "extending.md": 1, "personal-models.md": 1, "tuning.md": 1}
+RUN_BELOW = {"README.md": 1, "data.md": 1, "extending.md": 2, "personal-models.md": 1, "tuning.md": 1}
 RUN_ELSEWHERE = {"tracking.md": 1}  # by tests/tracking/test_trackers.py
 
 
@@ -36,8 +39,12 @@ def code_blocks(page, language):
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.S | re.M)
 
 
+def python_blocks(name):
+    return code_blocks(next(page for page in PAGES if page.name == name), "python")
+
+
 def python_block(name):
-    (block,) = code_blocks(next(page for page in PAGES if page.name == name), "python")
+    (block,) = python_blocks(name)
     return block
 
 
@@ -76,14 +83,35 @@ def test_the_ways_to_data_work():
 
 
 def test_the_method_on_the_page_is_fedavg():
-    names = {"dataclass": dataclass, "ClassVar": ClassVar, "Kind": str, "Steadiness": str}
-    exec(python_block("extending.md"), names)
+    names = {"dataclass": dataclass, "ClassVar": ClassVar, "Traits": Traits, "sgd": sgd}
+    exec(python_blocks("extending.md")[0], names)
     federation = fl.data.load("digits")
     one, other = (
         fl.fit(method(lr=0.05), federation, fl.models.linear(), rounds=5, sample=0.3).models
         for method in (names["FedAvg"], fl.FedAvg)
     )
     assert torch.equal(one, other)
+
+
+def test_the_local_update_on_the_page_is_sgd_with_momentum():
+    names = {"torch": torch}
+    exec(python_blocks("extending.md")[1], names)
+
+    @dataclass(frozen=True)
+    class Momentum(fl.FedAvg):
+        momentum: float = 0.0
+
+        def local(self, private, w, task):
+            w = task.run(names["momentum_sgd"], w, lr=self.lr, momentum=self.momentum)
+            return private, CountedModels(w, task.count)
+
+    federation, model = fl.data.load("digits"), fl.models.linear()
+    plain, same, other = (
+        fl.fit(method, federation, model, rounds=5, sample=0.3, dtype="float64").models
+        for method in (fl.FedAvg(lr=0.05), Momentum(lr=0.05), Momentum(lr=0.05, momentum=0.5))
+    )
+    assert (plain - same).abs().max() < 1e-12
+    assert (plain - other).abs().max() > 1e-3
 
 
 def test_the_readme_s_python_runs(tmp_path, capsys):

@@ -22,11 +22,11 @@ def test_resume_says_that_the_compiler_is_missing_now_or_was_then(first, run, ca
 
     folder, _ = with_compiler(first == "present", run, "--rounds", "2")
     before = json.loads((folder / "environment.json").read_text())["kernel"]
-    code, _, said = with_compiler(first == "missing", call, "resume", str(folder), "--rounds", "3")
+    code, _, notes = with_compiler(first == "missing", call, "resume", str(folder), "--rounds", "3")
     now = json.loads((folder / "environment.json").read_text())["kernel"]
     assert code == 0
     assert [before is None, now is None] == ([False, True] if first == "present" else [True, False])
-    assert f"kernel was {before!r} and is now {now!r}; {REMARK}" in " ".join(said.split())
+    assert f"kernel was {before!r} and is now {now!r}; {REMARK}" in " ".join(notes.split())
     assert REMARK not in with_compiler(first == "missing", call, "resume", str(folder), "--rounds", "4")[2]
 
 

@@ -40,9 +40,9 @@ def test_digests_ignore_times(golden, result):
 
 
 def test_digests_ignore_names_of_fields(golden, result):
-    for kept in (0, 14):  # The time, last, is known by its place if its name is unknown too.
+    for known in (0, 14):  # The time, last, is known by its place if its name is unknown too.
         names = [
-            name if place < kept else f"renamed_{place}"
+            name if place < known else f"renamed_{place}"
             for place, name in enumerate(asdict(result.scores[0]))
         ]
         renamed = make_dataclass("Renamed", names)
@@ -86,7 +86,7 @@ def test_cases_repeat(golden, fit_stack):
     cases = [golden.Case("fedu", share="half"), golden.Case("mocha", work="epochs", stacked=True)]
     first, second = (golden.digest_cases(cases, fit_stack)[0] for _ in range(2))
     assert first == second
-    assert len({str(each) for each in first.values()}) == len(cases)
+    assert len({str(digest) for digest in first.values()}) == len(cases)
 
 
 def test_every_case_has_its_own_name(golden):
@@ -113,22 +113,22 @@ def test_compare_reports_differences(golden, tmp_path, capsys):
             files[-1].write_text(json.dumps({**content, **change}))
         return golden.main(["compare", *map(str, files)]), capsys.readouterr()
 
-    code, said = compare()
+    code, output = compare()
     assert code == 0
-    assert said.out.startswith("4 digests compared: 0 cases")
+    assert output.out.startswith("4 digests compared: 0 cases")
     other = {"one": {"models": "a", "scores": "b"}, "two": {"models": "c", "scores": "e"}}
-    code, said = compare(digests=other)
+    code, output = compare(digests=other)
     assert code == 1
-    assert "two: different scores\n" in said.out
-    code, said = compare(digests={"two": {"models": "c", "scores": "d"}})
+    assert "two: different scores\n" in output.out
+    code, output = compare(digests={"two": {"models": "c", "scores": "d"}})
     assert code == 1
-    assert "one: missing from the second file\n" in said.out
-    code, said = compare(**{"digests": other, "not repeatable": ["two"]})
+    assert "one: missing from the second file\n" in output.out
+    code, output = compare(**{"digests": other, "not repeatable": ["two"]})
     assert code == 0
-    assert "1 cases are not repeatable" in said.out
-    code, said = compare(environment={"torch": "3"})
+    assert "1 cases are not repeatable" in output.out
+    code, output = compare(environment={"torch": "3"})
     assert code == 0
-    assert "torch is '2' in the first file and '3' in the second" in said.err
+    assert "torch is '2' in the first file and '3' in the second" in output.err
 
 
 def test_a_wrong_source_is_refused(golden, tmp_path):

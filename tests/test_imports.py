@@ -23,7 +23,7 @@ FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.p
 # Packages of other systems, which have environments of their own (benchmarks/alternatives/environments.py).
 OTHER_SYSTEMS = {"fedjax", "flwr", "jax", "pfl"}
 
-# Top-level statements of a module that runs nothing, beside its guard.
+# Top-level statements of a module that runs nothing, apart from its guard.
 DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
 
 # Imports each module in a process of its own, forked after the slow third-party packages are loaded.
@@ -72,7 +72,7 @@ def tree(path: Path) -> ast.Module:
 
 
 @pytest.fixture(scope="module")
-def imported() -> dict[str, dict[str, Any]]:
+def import_errors() -> dict[str, dict[str, Any]]:
     """Errors of importing each module, by its name; empty where it was imported."""
     asked = "".join(json.dumps([module_name(path), str(path)]) + "\n" for path in FILES)
     done = subprocess.run(
@@ -84,8 +84,8 @@ def imported() -> dict[str, dict[str, Any]]:
 
 
 @every_file
-def test_modules_import(path, imported):
-    answer = imported[module_name(path)]
+def test_modules_import(path, import_errors):
+    answer = import_errors[module_name(path)]
     if answer and (answer["absent"] or "").partition(".")[0] in OTHER_SYSTEMS:
         pytest.skip(f"the package {answer['absent']} is not installed")
     assert not answer, answer["error"]
@@ -93,10 +93,10 @@ def test_modules_import(path, imported):
 
 @every_file
 def test_modules_run_nothing_when_imported(path):
-    guarded = [each for each in tree(path).body if is_guard(each)]
-    rest = [each for each in tree(path).body if not is_guard(each) and not is_docstring(each)]
-    assert [ast.unparse(each) for each in rest if not isinstance(each, DEFINITIONS)] == []
-    starts = any(isinstance(each, ast.FunctionDef) and each.name == "main" for each in rest)
+    guarded = [node for node in tree(path).body if is_guard(node)]
+    rest = [node for node in tree(path).body if not is_guard(node) and not is_docstring(node)]
+    assert [ast.unparse(node) for node in rest if not isinstance(node, DEFINITIONS)] == []
+    starts = any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in rest)
     if starts or path.is_relative_to(ROOT / "examples"):
         assert guarded, 'end with `if __name__ == "__main__":`'
 
@@ -132,11 +132,11 @@ def names(module: ast.Module) -> set[str]:
     local: dict[str, str] = {}  # names in the module and what they stand for
     for node in ast.walk(module):
         if isinstance(node, ast.Import):
-            for each in node.names:
-                if each.name.partition(".")[0] == "fedlap":
-                    local[each.asname or "fedlap"] = each.name if each.asname else "fedlap"
+            for alias in node.names:
+                if alias.name.partition(".")[0] == "fedlap":
+                    local[alias.asname or "fedlap"] = alias.name if alias.asname else "fedlap"
         elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "fedlap":
-            local |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
+            local |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
     reached = {
         ".".join([local[chain[0]], *chain[1:]])
         for node in ast.walk(module)
@@ -154,7 +154,7 @@ def attributes(node: ast.expr) -> list[str]:
 
 
 def exists(name: str) -> bool:
-    """Whether a name can be reached; attributes of anything but modules and classes are not followed."""
+    """Return True if a name can be reached; only attributes of modules and classes are followed."""
     words = name.split(".")
     found: Any = importlib.import_module(words[0])
     for word in words[1:]:

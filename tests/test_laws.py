@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap.algorithms import Binding, Pooling, ServerAlgorithm
+from fedlap.algorithms import Binding, ClientTable, Pooling, ServerAlgorithm
+from fedlap.algorithms.server_models import ClientModels
 from fedlap.models import Model
 from fedlap.training.jobs import plan_local_work
 from fedlap.training.placement import PlacedClients
@@ -15,7 +16,7 @@ from fedlap.training.task import StackTask
 from laws import LINEAR, LR, METHODS, WORK
 
 
-def trained(algorithm, federation, model=LINEAR, **schedule):
+def train(algorithm, federation, model=LINEAR, **schedule):
     schedule = {"rounds": 6, "batch": 4, "seed": 5, "dtype": "float64", "evaluate_every": 3, **schedule}
     return fl.fit(algorithm, federation, model, **schedule)
 
@@ -24,7 +25,7 @@ def trained(algorithm, federation, model=LINEAR, **schedule):
 def plainly_trained(name, work, sample, federation, graph):
     """Train with the default engine; several laws start from this result."""
     make, tried = methods(name, sample)
-    return trained(make(graph, **dict(work)), federation, **tried)
+    return train(make(graph, **dict(work)), federation, **tried)
 
 
 def distance(one, other):
@@ -60,8 +61,8 @@ def test_stacked_is_one_by_one(kernel, name, work, sample, federation, graph, re
         together = plainly_trained(name, tuple(work.items()), sample, federation, graph)
     else:
         request.getfixturevalue("no_compiler")
-        together = trained(make(graph, **work), federation, **tried)
-    apart = trained(make(graph, **work), federation, **tried, engine="one_by_one")
+        together = train(make(graph, **work), federation, **tried)
+    apart = train(make(graph, **work), federation, **tried, engine="one_by_one")
     assert distance(together.models, apart.models) < 1e-9
     one, other = (
         [[v for k, v in s.as_dict().items() if k != "seconds" and v is not None] for s in result.scores]
@@ -76,7 +77,7 @@ def test_reordering_clients_reorders_the_result(name, work, sample, federation, 
     make, tried = methods(name, sample)
     order = ("d", "a", "f", "c", "b", "e")
     result = plainly_trained(name, tuple(work.items()), sample, federation, graph)
-    again = trained(make(graph, **work), federation.reorder(order), **tried)
+    again = train(make(graph, **work), federation.reorder(order), **tried)
     places = [federation.clients.index(client) for client in order]
     assert again.federation.clients == order
     assert distance(again.models, result.models[places]) < 1e-9
@@ -87,13 +88,13 @@ def test_reordering_clients_reorders_the_result(name, work, sample, federation, 
 def test_the_same_seed_is_bit_identical(name, work, sample, federation, graph):
     make, tried = methods(name, sample)
     one, again = (
-        trained(make(graph, **work), federation, **tried, dtype="float32", rounds=4) for _ in range(2)
+        train(make(graph, **work), federation, **tried, dtype="float32", rounds=4) for _ in range(2)
     )
     assert torch.equal(one.models, again.models)
     assert [{**s.as_dict(), "seconds": 0} for s in one.scores] == [
         {**s.as_dict(), "seconds": 0} for s in again.scores
     ]
-    other = trained(make(graph, **work), federation, **tried, dtype="float32", rounds=4, seed=6)
+    other = train(make(graph, **work), federation, **tried, dtype="float32", rounds=4, seed=6)
     assert not torch.equal(one.models, other.models)
 
 
@@ -105,10 +106,11 @@ def test_local_work_does_not_mix_rows(name, work, federation, graph):
     seen = algorithm.view(federation) if isinstance(algorithm, Pooling) else federation
     model = Model(METHODS[name].model.build(seen.inputs, seen.outputs), seen.loss, 0.01)
     if isinstance(algorithm, Binding):
-        algorithm = algorithm.bind(federation, model)
+        algorithm = algorithm.bind(federation.roster, model)
     clients = PlacedClients.of([seen], [0], model, 4, torch.device("cpu"), torch.float64)
     ids = clients.sort_by_count(torch.arange(len(seen.clients)))
-    server, private = algorithm.init(torch.stack([model.start(k) for k in range(len(federation.clients))]))
+    start = torch.stack([model.start(k) for k in range(len(federation.clients))])
+    server, private = algorithm.init_server(start), algorithm.init_clients(start, federation.train.count)
     down = gather_lazy_rows(algorithm.send(server, ids)) if isinstance(algorithm, ServerAlgorithm) else None
 
     def flat(state):
@@ -138,7 +140,7 @@ def test_test_rows_never_reach_training(name, federation, graph):
         type(federation.test).of(federation.test.x * torch.nan, 2 - federation.test.y, federation.test.count),
         federation.labels,
     )
-    one, other = (trained(make(graph), given, **tried).models for given in (federation, poisoned))
+    one, other = (train(make(graph), data, **tried).models for data in (federation, poisoned))
     assert torch.equal(one, other)
 
 
@@ -155,8 +157,8 @@ over_a_graph = pytest.mark.parametrize("name", OVER_A_GRAPH)
 @either_sample
 def test_strength_zero_is_local(name, work, sample, federation, graph):
     sample = methods(name, sample)[1]["sample"]
-    alone = trained(fl.Local(lr=LR, **work), federation, sample=sample)
-    together = trained(OVER_A_GRAPH[name](graph, strength=0.0, lr=LR, **work), federation, sample=sample)
+    alone = train(fl.Local(lr=LR, **work), federation, sample=sample)
+    together = train(OVER_A_GRAPH[name](graph, strength=0.0, lr=LR, **work), federation, sample=sample)
     assert distance(alone.models, together.models) == 0
 
 
@@ -165,16 +167,16 @@ def test_strength_zero_is_local(name, work, sample, federation, graph):
 @either_sample
 def test_an_edgeless_graph_is_local(name, work, sample, federation):
     sample = methods(name, sample)[1]["sample"]
-    alone = trained(fl.Local(lr=LR, **work), federation, sample=sample)
+    alone = train(fl.Local(lr=LR, **work), federation, sample=sample)
     empty = fl.Graph.empty(federation.clients)
-    together = trained(OVER_A_GRAPH[name](empty, strength=5.0, lr=LR, **work), federation, sample=sample)
+    together = train(OVER_A_GRAPH[name](empty, strength=5.0, lr=LR, **work), federation, sample=sample)
     assert distance(alone.models, together.models) == 0
 
 
 @every_work
 def test_with_everyone_sampled_fedu_is_dfedu(work, federation, graph):
-    server = trained(fl.FedU(graph, strength=0.3, lr=LR, **work), federation)
-    peers = trained(fl.DFedU(graph, strength=0.3, lr=LR, **work), federation)
+    server = train(fl.FedU(graph, strength=0.3, lr=LR, **work), federation)
+    peers = train(fl.DFedU(graph, strength=0.3, lr=LR, **work), federation)
     assert distance(server.models, peers.models) < 1e-9
 
 
@@ -187,7 +189,7 @@ def stack(rows, seed=0):
 def test_mixing_keeps_the_mean(ids, neighbours, graph):
     method = fl.FedU(graph, strength=0.3, lr=LR, neighbours=neighbours)
     W, ids = stack(6), torch.tensor(ids)
-    rows = method.merge(W, ids, W[ids])
+    rows = method.merge(ClientModels(ClientTable(W)), ids, W[ids]).models
     change = (W.index_copy(0, rows.ids, rows.values) - W).sum(0)
     if neighbours == "sampled" or len(ids) == 6:
         assert change.abs().max() < 1e-12
@@ -208,7 +210,8 @@ def test_mixing_is_a_step_along_the_laplacian(ids, neighbours, graph):
     W, ids, ups = stack(6), torch.tensor(ids), stack(len(ids), seed=1)
     arrived = W.index_copy(0, ids, ups)
     expected = arrived - LR * 4 * 0.3 * laplacian @ arrived
-    assert distance(method.merge(W, ids, ups).values, expected[ids]) < 1e-12
+    mixed = method.merge(ClientModels(ClientTable(W)), ids, ups).models.values
+    assert distance(mixed, expected[ids]) < 1e-12
 
 
 def test_a_peer_does_what_the_stack_does(graph):
@@ -225,7 +228,7 @@ def test_bytes_are_what_crosses_the_wire(federation, graph):
     last = {}
     for name in METHODS:
         make, tried = methods(name, 0.5)
-        last[name] = trained(make(graph), federation, **tried, rounds=2, dtype="float32").scores[-1]
+        last[name] = train(make(graph), federation, **tried, rounds=2, dtype="float32").scores[-1]
     assert last["fedu"].bytes_up == last["fedu"].bytes_down == 2 * 3 * size
     assert last["dfedu"].bytes_up == last["dfedu"].bytes_down == 2 * 2 * graph.edges * size
     assert last["local"].bytes_up == last["local"].bytes_down == last["global"].bytes_up == 0
@@ -233,27 +236,27 @@ def test_bytes_are_what_crosses_the_wire(federation, graph):
 
 def test_a_server_vertex_is_kept_but_not_scored(federation):
     star = fl.Graph.star(federation.clients, server=True)
-    result = trained(fl.FedU(star, strength=0.3, lr=LR), federation, sample=0.5)
-    assert result.models.shape[0] == len(federation.clients) == result.server.shape[0] - 1
-    assert distance(result.models, result.server[:-1]) == 0
+    result = train(fl.FedU(star, strength=0.3, lr=LR), federation, sample=0.5)
+    assert result.models.shape[0] == len(federation.clients) == len(result.server.models.values) - 1
+    assert distance(result.models, result.server.models.values[:-1]) == 0
 
 
 def test_a_common_start_or_one_each(federation, graph):
     method = fl.FedU(graph, strength=0.3, lr=LR)
     row = torch.linspace(-1, 1, 15, dtype=torch.float64)
-    one = trained(method, federation, start=row)
-    each = trained(method, federation, start=row.expand(6, -1))
-    assert torch.equal(one.models, each.models)
-    assert distance(one.models, trained(method, federation).models) > 1e-3
+    one = train(method, federation, start=row)
+    separate = train(method, federation, start=row.expand(6, -1))
+    assert torch.equal(one.models, separate.models)
+    assert distance(one.models, train(method, federation).models) > 1e-3
 
 
 def test_scores_do_not_change_training(federation, graph):
     method = fl.FedU(graph, strength=0.3, lr=LR)
-    often, once = (trained(method, federation, rounds=8, evaluate_every=every) for every in (1, 0))
+    often, once = (train(method, federation, rounds=8, evaluate_every=every) for every in (1, 0))
     assert torch.equal(often.models, once.models)
     assert [s.round for s in often.scores] == list(range(1, 9))
     assert [s.round for s in once.scores] == [8]
-    three = trained(method, federation, rounds=8, evaluate_every=3)
+    three = train(method, federation, rounds=8, evaluate_every=3)
     assert [s.round for s in three.scores] == [3, 6, 8]
 
 

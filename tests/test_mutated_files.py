@@ -90,8 +90,8 @@ def read_runs(folder):
     run.get_status()
     run.read_scores()
     found, _ = run.read_checkpoints()
-    for each in found:
-        run.load_progress(each)
+    for checkpoint in found:
+        run.load_progress(checkpoint)
     run.find_environment_changes(run.experiment)
     if run.get_status() == "diverged":
         run.read_failure()
@@ -136,13 +136,13 @@ def read_recipes(folder):
     for path in (folder / "recipes").iterdir():
         recipe = Recipe.read(path)
         for unit in recipe.units():
-            unit.experiment({})
+            unit.build_experiment({})
 
 
 def read_results(folder):
     findings, recipe = ResultFolder(folder / "results"), Recipe.read(RECIPE_FOLDER / f"{RESULTS}.toml")
     list(iterate_cells(recipe, findings))
-    findings.tuned_values(recipe)
+    findings.list_tuned_values(recipe)
     build_results_pages([recipe], findings)
     Ledger(folder / "results" / "ledger.jsonl")
 
@@ -276,7 +276,7 @@ def resign_tensors(path, others, draw):
 def enlarge(path, others, draw):
     """Write a larger number in the place of one of the header's."""
     content = path.read_bytes()
-    digits = [at for at, each in enumerate(content[:400]) if chr(each).isdecimal() and each < 128]
+    digits = [at for at, byte in enumerate(content[:400]) if chr(byte).isdecimal() and byte < 128]
     if digits:
         at = draw.choice(digits)
         content = content[:at] + b"9" * draw.choice((3, 9, 18)) + content[at + 1 :]
@@ -304,14 +304,14 @@ def late(*_):
     raise AssertionError("it waits for ever")
 
 
-def tried(number, originals, tmp_path):
-    """Mutate a copy and read it; what else is there is watched."""
+def try_mutation(number, originals, tmp_path):
+    """Mutate a copy and read it; every refusal is one line, and no reader hangs or crashes."""
     draw = random.Random(number)
     kind = list(KINDS)[number % len(KINDS)]
     folder = tmp_path / str(number)
     shutil.copytree(originals / kind, folder / kind)
     path, way = mutate(folder / kind, draw)
-    said = f"mutation {number}: {way} of {path.relative_to(folder)}"
+    mutation = f"mutation {number}: {way} of {path.relative_to(folder)}"
     refusals = []
     signal.alarm(PATIENCE)
     try:
@@ -321,10 +321,10 @@ def tried(number, originals, tmp_path):
             except fl.InputError as error:
                 refusals.append(str(error))
             except Exception as error:
-                raise AssertionError(f"{said}: {type(error).__name__}: {str(error)[:200]}") from error
+                raise AssertionError(f"{mutation}: {type(error).__name__}: {str(error)[:200]}") from error
     finally:
         signal.alarm(0)
-    assert not [each for each in refusals if "\n" in each], said
+    assert not [refusal for refusal in refusals if "\n" in refusal], mutation
     shutil.rmtree(folder)
 
 
@@ -339,7 +339,7 @@ def test_mutated_files_load_or_are_refused(numbers, originals, tmp_path, monkeyp
     handler = signal.signal(signal.SIGALRM, late)
     try:
         for number in numbers:
-            tried(number, originals, tmp_path)
+            try_mutation(number, originals, tmp_path)
             assert list(tmp_path.iterdir()) == [], f"mutation {number} wrote outside its folder"
     finally:
         signal.signal(signal.SIGALRM, handler)

@@ -38,7 +38,7 @@ from fedlap.experiments.experiment import Experiment
 from fedlap.graph import GRAPHS
 from fedlap.models import MODELS
 from fedlap.randomness import Purpose, digest_names, draws
-from fedlap.reproduce.recipe import find_recipe, known_recipes
+from fedlap.reproduce.recipe import find_recipe, list_recipes
 
 ROOT = Path(__file__).resolve().parents[1]
 PINS = Path(__file__).with_name("pins.json")
@@ -140,7 +140,7 @@ def name_runs(experiments: dict[str, Values]) -> Values:
     """Names of run folders, which end in the experiment's digest, and the digests of the data."""
     return {
         name: {"folder": folder["folder"], "content": folder["content"]}
-        for name, folder in ((name, run(json.dumps(each))) for name, each in experiments.items())
+        for name, folder in ((name, run(json.dumps(fields))) for name, fields in experiments.items())
     }
 
 
@@ -148,8 +148,8 @@ def list_files() -> Values:
     """Files of a run folder and the names of what they hold, which another version must find again."""
     return {
         f"{name}: {file}": names
-        for name, each in EXPERIMENTS.items()
-        for file, names in run(json.dumps(each))["files"].items()
+        for name, fields in EXPERIMENTS.items()
+        for file, names in run(json.dumps(fields))["files"].items()
     }
 
 
@@ -191,12 +191,12 @@ def hash_signatures() -> Values:
     """A SHA-256 per recipe over its sorted pairs of place and signature."""
     return {
         name: hashlib.sha256(json.dumps(sorted(signatures(name).items())).encode()).hexdigest()
-        for name in known_recipes()
+        for name in list_recipes()
     }
 
 
 def hash_arithmetic() -> Values:
-    """A SHA-256 of the functions that normal numbers are made by, whose last digits depend on the machine."""
+    """A SHA-256 of the functions behind normal numbers, whose last digits depend on the machine."""
     u = (torch.arange(4096, dtype=torch.float64) + 0.5) / 4096
     radius, angle = (-2 * u.log()).sqrt(), 2 * torch.pi * u
     values = torch.stack([radius * angle.cos(), radius * angle.sin(), (-u.log()).log()])
@@ -216,13 +216,13 @@ CURRENT: dict[str, Callable[[], Values]] = {
 }
 
 
-def pinned(kind: str) -> Values:
+def read_pin(kind: str) -> Values:
     return json.loads(PINS.read_text("utf-8"))[kind]
 
 
 def check(kind: str) -> None:
     """Compare the values that have a pin."""
-    wanted, found = pinned(kind), CURRENT[kind]()
+    wanted, found = read_pin(kind), CURRENT[kind]()
     assert {name: found.get(name) for name in wanted} == wanted
 
 
@@ -233,20 +233,20 @@ def test_values_are_those_pinned(kind):
 
 def test_synthetic_data_are_those_pinned():
     """Real features are pinned to the last digit, so only where the machine computes as that of the pins."""
-    if hash_arithmetic() != pinned("arithmetic"):
+    if hash_arithmetic() != read_pin("arithmetic"):
         pytest.skip("another arithmetic: log, sqrt, cos and sin differ in last digits from those of the pins")
     check("synthetic runs")
 
 
 def test_every_purpose_of_draws_is_pinned():
-    assert set(pinned("draws")) == set(get_args(Purpose))
+    assert set(read_pin("draws")) == set(get_args(Purpose))
 
 
 def test_every_recipe_is_pinned():
-    assert set(pinned("signatures")) == set(known_recipes())
+    assert set(read_pin("signatures")) == set(list_recipes())
 
 
-@pytest.mark.parametrize("name", known_recipes())
+@pytest.mark.parametrize("name", list_recipes())
 def test_committed_results_have_the_signatures_of_their_recipes(name):
     """`fedlap results` leaves out every row whose signature is not the recipe's, without a word."""
     stored = {
@@ -257,12 +257,12 @@ def test_committed_results_have_the_signatures_of_their_recipes(name):
     assert stored == signatures(name)
 
 
-@pytest.mark.parametrize("name", known_recipes())
+@pytest.mark.parametrize("name", list_recipes())
 def test_tuned_values_have_the_signatures_of_their_recipes(name):
     """`fedlap reproduce` tunes every row again whose signature is not the recipe's."""
     tuned = json.loads((ROOT / "recipes" / "tuned" / f"{name}.json").read_text("utf-8"))
     assert tuned
-    assert {place: each["signature"] for place, each in tuned.items()}.items() <= signatures(name).items()
+    assert {place: entry["signature"] for place, entry in tuned.items()}.items() <= signatures(name).items()
 
 
 def write() -> None:

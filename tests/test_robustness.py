@@ -17,11 +17,11 @@ def test_global_takes_images_scaled_client_by_client():
     pooled = federation.pool_clients().to_device(torch.device("cpu"), torch.float64)
     by_name = federation.digests.argsort().tolist()
     raw = [federation.train.client(k)[0].unsqueeze(0) for k in by_name]
-    own = [
+    images = [
         federation.scale.apply(x, torch.tensor([k]), torch.float64)[0]
         for x, k in zip(raw, by_name, strict=True)
     ]
-    assert torch.equal(pooled.train.x, torch.cat(own))
+    assert torch.equal(pooled.train.x, torch.cat(images))
     assert fl.fit(fl.Global(), federation, fl.models.linear(), rounds=2).scores[-1].accuracy > 0.5
 
 
@@ -39,8 +39,8 @@ def test_a_very_uneven_cut():
 
 
 def test_regression_without_test_rows():
-    made = fl.data.synthetic("regression", clients=4, test_rows=0)
-    last = fl.fit(fl.Local(), made.federation, fl.models.linear(), rounds=2).scores[-1]
+    problem = fl.data.synthetic("regression", clients=4, test_rows=0)
+    last = fl.fit(fl.Local(), problem.federation, fl.models.linear(), rounds=2).scores[-1]
     assert last.loss is None
     assert last.train_loss > 0
 
@@ -97,9 +97,9 @@ def test_arrays_that_cannot_be(rows):
 @pytest.mark.parametrize(
     ("matrix", "message"),
     [
-        ([[0, 1], [1]], "graph: expected a matrix of real numbers"),
-        ([["a"]], "graph: expected a matrix of real numbers"),
-        (np.zeros((2, 2, 2)), "graph: expected a matrix of real numbers"),
+        ([[0, 1], [1]], r"graph: the weights cannot be read \(.+\); expected a matrix of real numbers"),
+        ([["a"]], r"graph: the weights cannot be read \(.+\); expected a matrix of real numbers"),
+        (np.zeros((2, 2, 2)), r"graph: the weights cannot be read \(.+\); expected a matrix of real numbers"),
         (np.zeros(3), "graph: the weight"),
     ],
     ids=["matrix0", "matrix1", "matrix2", "matrix3"],
@@ -225,10 +225,10 @@ def test_makers_that_cannot_be(algorithm, model, message, federation):
     ],
 )
 def test_schedules_that_cannot_be(bad):
-    made = Schedule()
-    made.__dict__.update(bad)  # past the types that tests check everywhere
+    schedule = Schedule()
+    schedule.__dict__.update(bad)  # past the types that tests check everywhere
     with pytest.raises(fl.InputError, match=next(iter(bad))):
-        made.__post_init__()
+        schedule.__post_init__()
 
 
 @pytest.mark.parametrize(

@@ -12,18 +12,18 @@ from fedlap.data import cache
 from fedlap.experiments.experiment import Experiment
 
 
-def described(call, *words):
+def describe_digits(call, *words):
     code, out, err = call("data", "describe", "digits", "--json", *words)
     return json.loads(out)["train_rows"] if code == 0 else err
 
 
 def test_scarce_is_on_or_off(call):
-    everything = described(call)
-    assert described(call, "--scarce") < everything
-    assert described(call, "--set", "scarce=true") == described(call, "--scarce")
-    assert described(call, "--set", "scarce=false") == everything
-    assert described(call, "--scarce", "--set", "scarce=false") == everything
-    assert "scarce=true or scarce=false" in described(call, "--set", "scarce=maybe")
+    everything = describe_digits(call)
+    assert describe_digits(call, "--scarce") < everything
+    assert describe_digits(call, "--set", "scarce=true") == describe_digits(call, "--scarce")
+    assert describe_digits(call, "--set", "scarce=false") == everything
+    assert describe_digits(call, "--scarce", "--set", "scarce=false") == everything
+    assert "scarce=true or scarce=false" in describe_digits(call, "--set", "scarce=maybe")
 
 
 def test_an_index_is_no_feature(call, tmp_path):

@@ -1,4 +1,4 @@
-"""Runs that are killed at random moments and go on each time end as if nothing had happened.
+"""Runs that are killed at random moments and resumed each time end like runs that were never killed.
 
 A few kills here; `make torture` kills every run twenty times.
 """
@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 import fedlap as fl
-from child_processes import ended, started
+from child_processes import start_child, wait_for_child
 from fedlap.algorithms import ALGORITHMS
 from fedlap.errors import DivergedError
 from fedlap.experiments.experiment import Experiment
@@ -52,12 +52,12 @@ def experiments(name, work, seeds, rounds):
 def train(out, ready):
     """All that is left, saved after every round."""
     plan = ResumePlan.of(out, ready)
-    for _, made in plan.train(plan.pack(), ProgressCallbacks(CheckpointInterval(rounds=1))):
-        assert not isinstance(made, DivergedError)
+    for _, outcome in plan.train(plan.pack(), ProgressCallbacks(CheckpointInterval(rounds=1))):
+        assert not isinstance(outcome, DivergedError)
 
 
-def kept(out):
-    """All that runs left but times: tensors bit by bit, and scores."""
+def read_results(out):
+    """Return the results of runs without times: tensors bit by bit, and scores."""
     found = {}
     for path in sorted(out.rglob("*.safetensors")):
         at = path.relative_to(out)
@@ -72,23 +72,28 @@ def kept(out):
 
 def torture(tmp_path, ready, kills, seed):
     began = time.monotonic()
-    assert ended(started(train, tmp_path / "unbroken", ready)) == 0
+    assert wait_for_child(start_child(train, tmp_path / "unbroken", ready)) == 0
     lasted = time.monotonic() - began
     draw, killed = random.Random(seed), 0
     while killed < kills:
-        if ended(started(train, tmp_path / "broken", ready), draw.uniform(0, 1.5 * lasted / kills)) < 0:
+        if (
+            wait_for_child(
+                start_child(train, tmp_path / "broken", ready), draw.uniform(0, 1.5 * lasted / kills)
+            )
+            < 0
+        ):
             killed += 1
         else:  # it was done before; so that there are as many kills as asked for, from the beginning
             shutil.rmtree(tmp_path / "broken")
-    assert ended(started(train, tmp_path / "broken", ready)) == 0
-    compared(tmp_path, ready)
+    assert wait_for_child(start_child(train, tmp_path / "broken", ready)) == 0
+    check_equal(tmp_path, ready)
 
 
-def compared(tmp_path, ready):
-    """What both left is the same, to the last bit."""
-    (one, lines), (other, also) = kept(tmp_path / "unbroken"), kept(tmp_path / "broken")
+def check_equal(tmp_path, ready):
+    """Check that both runs left the same results, to the last bit."""
+    (one, lines), (other, also) = read_results(tmp_path / "unbroken"), read_results(tmp_path / "broken")
     assert lines == also
-    assert all(len(each) == -(-ready[0].experiment.rounds // 3) for each in lines.values())
+    assert all(len(scores) == -(-ready[0].experiment.rounds // 3) for scores in lines.values())
     last = {key for key in one if f"round-{ready[0].experiment.rounds:08d}" in key[0] or "models" in key[0]}
     assert len(last) >= 2 * len(ready)
     assert all(torch.equal(one[key], other[key]) for key in last)
@@ -117,7 +122,7 @@ def test_killed_stacks_end_as_unbroken_ones(tmp_path, name):
 def test_a_full_disk_costs_no_more_than_what_was_not_saved(tmp_path, name):
     """No file may grow to nine tenths of what this one had in the end, as if the disk were full by then."""
     ready = list(prepare(experiments("fedu", "steps", SEEDS["alone"], rounds=30)))
-    assert ended(started(train, tmp_path / "unbroken", ready)) == 0
+    assert wait_for_child(start_child(train, tmp_path / "unbroken", ready)) == 0
     size = max(path.stat().st_size for path in tmp_path.glob(f"unbroken/*/{name}"))
     reading, writing = os.pipe()
 
@@ -129,12 +134,12 @@ def test_a_full_disk_costs_no_more_than_what_was_not_saved(tmp_path, name):
         except fl.InputError as error:
             os.write(writing, str(error).encode())
 
-    assert ended(started(within)) == 0
+    assert wait_for_child(start_child(within)) == 0
     os.close(writing)
     with os.fdopen(reading) as file:
-        said = file.read()
-    assert "cannot be written" in said
-    assert "File too large" in said
-    assert "make room there" in said
-    assert ended(started(train, tmp_path / "broken", ready)) == 0
-    compared(tmp_path, ready)
+        text = file.read()
+    assert "cannot be written" in text
+    assert "File too large" in text
+    assert "make room there" in text
+    assert wait_for_child(start_child(train, tmp_path / "broken", ready)) == 0
+    check_equal(tmp_path, ready)

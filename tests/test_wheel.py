@@ -1,8 +1,9 @@
 """The wheel holds every file of the package, and works where only the wheel is installed.
 
 The quick tests compare `package-data` in pyproject.toml with the files that git tracks. The slow tests build
-the wheel from a copy of these files, install it into a fresh environment without network, and train there by
-the compiled C++ kernel. The environment borrows the dependencies of the running one, but not its fedlap.
+the wheel from a copy of the tracked files, install it into a fresh environment without network, and train
+there by the compiled C++ kernel. The environment borrows the dependencies of the running one, but not its
+fedlap.
 """
 
 import json
@@ -81,8 +82,8 @@ def matches() -> dict[str, set[str]]:
     for package, patterns in SETTINGS["tool"]["setuptools"]["package-data"].items():
         inside = "fedlap/**" if package == "*" else package.replace(".", "/")
         for pattern in patterns:
-            paths = [each for folder in source.glob(inside) for each in folder.glob(pattern)]
-            names = {each.relative_to(source).as_posix() for each in paths if each.is_file()}
+            paths = [path for folder in source.glob(inside) for path in folder.glob(pattern)]
+            names = {path.relative_to(source).as_posix() for path in paths if path.is_file()}
             found[f"{package}: {pattern}"] = names
     return found
 
@@ -106,8 +107,8 @@ class Installed:
 
     def run(self, *command: str, cwd: Path) -> str:
         """Run a program of the environment and return what it prints."""
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "FEDLAP_", "CXX"))}
-        env = kept | {"XDG_CACHE_HOME": str(self.cache), "VIRTUAL_ENV": str(self.environment)}
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "FEDLAP_", "CXX"))}
+        env = inherited | {"XDG_CACHE_HOME": str(self.cache), "VIRTUAL_ENV": str(self.environment)}
         program = str(self.environment / "bin" / command[0])
         done = subprocess.run([program, *command[1:]], capture_output=True, text=True, cwd=cwd, env=env)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -115,7 +116,7 @@ class Installed:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     check_build_backend()
     place = tmp_path_factory.mktemp("wheel")
     for name in tracked_files():  # a copy, so that no older build folder fills in what is missing
@@ -128,9 +129,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     venv.create(environment, symlinks=True)
     pip("--python", str(environment / "bin" / "python"), "install", str(wheel))
     (packages,) = environment.glob("lib/python*/site-packages")
-    borrowed = [each for each in sys.path if Path(each).name in ("site-packages", "dist-packages")]
+    borrowed = [entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
     # Python reads no .pth files in these folders, so an editable fedlap there stays out of reach.
-    (packages / "borrowed.pth").write_text("".join(f"{each}\n" for each in borrowed), "utf-8")
+    (packages / "borrowed.pth").write_text("".join(f"{entry}\n" for entry in borrowed), "utf-8")
     return Installed(wheel, environment, place / "cache")
 
 
@@ -157,8 +158,8 @@ def pip(*words: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_the_package_and_nothing_else(installed):
-    with zipfile.ZipFile(installed.wheel) as archive:
+def test_the_wheel_holds_the_package_and_nothing_else(installation):
+    with zipfile.ZipFile(installation.wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
         assert held == package_files()
         assert [
@@ -167,27 +168,29 @@ def test_the_wheel_holds_the_package_and_nothing_else(installed):
 
 
 @pytest.mark.slow
-def test_the_wheel_trains_by_the_compiled_kernel(installed, tmp_path):
+def test_the_wheel_trains_by_the_compiled_kernel(installation, tmp_path):
     if not any(map(shutil.which, ("c++", "g++", "clang++"))):
         pytest.skip("no compiler")
-    answer = json.loads(installed.run("python", "-c", TRAINING, cwd=tmp_path))
-    assert Path(answer["file"]).is_relative_to(installed.environment)
+    answer = json.loads(installation.run("python", "-c", TRAINING, cwd=tmp_path))
+    assert Path(answer["file"]).is_relative_to(installation.environment)
     assert str(ROOT / "src") not in answer["path"]
-    assert list(installed.cache.rglob("*.so"))
+    assert list(installation.cache.rglob("*.so"))
     assert sum(answer["calls"].values()) >= 3  # once per round at least
     assert answer["accuracy"] > 0.5
 
 
 @pytest.mark.slow
-def test_commands_of_the_wheel_find_recipes_and_the_page(installed, tmp_path):
-    assert installed.run("fedlap", "--version", cwd=tmp_path).strip() == SETTINGS["project"]["version"]
-    installed.run("fedlap", "run", "--rounds", "2", "--out", "runs", cwd=tmp_path)
+def test_commands_of_the_wheel_find_recipes_and_the_page(installation, tmp_path):
+    assert installation.run("fedlap", "--version", cwd=tmp_path).strip() == SETTINGS["project"]["version"]
+    installation.run("fedlap", "run", "--rounds", "2", "--out", "runs", cwd=tmp_path)
     (folder,) = (tmp_path / "runs").iterdir()
-    installed.run("fedlap", "report", str(folder), cwd=tmp_path)
+    installation.run("fedlap", "report", str(folder), cwd=tmp_path)
     (page,) = tmp_path.rglob("page.html")
     for ending in ("css", "js"):
         (source,) = (ROOT / "src" / name for name in data_files() if name.endswith(f".{ending}"))
         assert source.read_text("utf-8").strip() in page.read_text("utf-8")
-    said = "".join(installed.run("fedlap", "reproduce", "--help", cwd=tmp_path).split())  # lines are wrapped
+    help_text = "".join(
+        installation.run("fedlap", "reproduce", "--help", cwd=tmp_path).split()
+    )  # lines are wrapped
     known = {Path(name).stem for name in data_files() if name.endswith(".toml")}
-    assert [name for name in known if name not in said] == []
+    assert [name for name in known if name not in help_text] == []

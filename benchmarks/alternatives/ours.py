@@ -9,8 +9,9 @@ import torch
 from protocol import BATCH, EPOCHS, LABELS, LR
 
 import fedlap as fl
+from fedlap.training.assemble import assemble
 from fedlap.training.jobs import Job
-from fedlap.training.loop import RunGroup, play_rounds
+from fedlap.training.loop import play_rounds
 from fedlap.training.schedule import Schedule
 
 
@@ -27,12 +28,13 @@ def main() -> None:
     network = model.build(federation.inputs, federation.outputs)
     trial = Job(fl.FedAvg(lr=LR, local_epochs=EPOCHS), federation, model, start=torch.zeros(network.size))
     schedule = Schedule(rounds=10**6, batch=BATCH, evaluate_every=0)
-    runs = RunGroup.of([trial], schedule)
-    rounds = play_rounds(runs.stack, runs.states, range(1, schedule.rounds + 1))
-    ((state, _),), _ = next(rounds)
+    training = assemble([trial], schedule)
+    all_rounds = range(1, schedule.rounds + 1)
+    rounds = play_rounds(training.method, training.engine, training.server, all_rounds)
+    _, (server,), _ = next(rounds)
 
     def correct() -> float:
-        linear = network.module(state[0])[1]
+        linear = network.module(server.model[0])[1]
         return protocol.accuracy(clients, *(np.asarray(t.detach().T) for t in (linear.weight, linear.bias)))
 
     next(rounds)
@@ -40,7 +42,7 @@ def main() -> None:
     line.ready("fedlap", version("fedlap"), protocol.steps(clients), note)
     while line.wait(correct):
         began = time.perf_counter()
-        ((state, _),), _ = next(rounds)
+        _, (server,), _ = next(rounds)
         line.took(time.perf_counter() - began)
 
 

@@ -16,7 +16,7 @@ from fedlap.algorithms.conjugates import CONJUGATES
 @pytest.mark.parametrize("loss", LOSSES)
 def test_losses_and_their_conjugates(loss):
     rng = np.random.default_rng(0)
-    made = CONJUGATES[loss]
+    functions = CONJUGATES[loss]
 
     def slack(a, y, z):
         return a * z + value(loss, z, y)
@@ -24,12 +24,12 @@ def test_losses_and_their_conjugates(loss):
     z, y = rng.normal(size=200) * 15, rng.choice([-1.0, 1.0], 200)
     a = rng.uniform(0, 1, 200) * y
     z_, y_, a_ = (torch.from_numpy(v) for v in (z, y, a))
-    assert np.abs(made.value(z_, y_).numpy() - value(loss, z, y)).max() < 1e-12
-    assert np.abs(made.conjugate(a_, y_).numpy() - conjugate(loss, a, y)).max() < 1e-12
-    for own, target in zip(a[:20], y[:20], strict=True):  # ℓ*(−a) = sup_z −az − ℓ(z)
-        found = minimize_scalar(partial(slack, own, target), bounds=(-50, 50), method="bounded")
-        assert -found.fun == pytest.approx(conjugate(loss, own, target), abs=1e-6)
-    assert (made.value(z_, y_) + made.conjugate(a_, y_) + a_ * z_).min() >= 0
+    assert np.abs(functions.value(z_, y_).numpy() - value(loss, z, y)).max() < 1e-12
+    assert np.abs(functions.conjugate(a_, y_).numpy() - conjugate(loss, a, y)).max() < 1e-12
+    for dual, target in zip(a[:20], y[:20], strict=True):  # ℓ*(−a) = sup_z −az − ℓ(z)
+        found = minimize_scalar(partial(slack, dual, target), bounds=(-50, 50), method="bounded")
+        assert -found.fun == pytest.approx(conjugate(loss, dual, target), abs=1e-6)
+    assert (functions.value(z_, y_) + functions.conjugate(a_, y_) + a_ * z_).min() >= 0
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -40,12 +40,12 @@ def test_the_best_of_one_dual_variable(loss):
     y = rng.choice([-1.0, 1.0], 3000)
     a = np.where(rng.uniform(size=3000) < 0.4, rng.integers(0, 2, 3000), rng.uniform(size=3000)) * y
     found = CONJUGATES[loss].minimise(*(torch.from_numpy(v) for v in (a, z, y, c))).numpy()
-    expected = [best(loss, *each) for each in zip(a, z, y, c, strict=True)]
+    expected = [best(loss, *case) for case in zip(a, z, y, c, strict=True)]
     assert np.abs(found - expected).max() < 1e-13 * max(1, np.abs(expected).max())
     if loss != "squared":
         rounded = [torch.from_numpy(v).float() for v in (a, z, y, c)]
         single = CONJUGATES[loss].minimise(*rounded)
-        exact = CONJUGATES[loss].minimise(*(each.double() for each in rounded))
+        exact = CONJUGATES[loss].minimise(*(tensor.double() for tensor in rounded))
         assert (single - exact).abs().max() < 1e-6
         assert (single * rounded[2]).min() >= 0
         assert (single * rounded[2]).max() <= 1

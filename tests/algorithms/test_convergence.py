@@ -1,4 +1,4 @@
-"""Where training goes: the minimiser of J, and one model as the strength grows."""
+"""Training converges to the minimiser of J, and to one common model as the strength grows."""
 
 import itertools
 import math
@@ -38,7 +38,7 @@ def objective(flat, arrays, L, l2, eta):
     return value, gradient.ravel()
 
 
-def settled(algorithm, federation, l2, rounds, start=None):
+def train_to_optimum(algorithm, federation, l2, rounds, start=None):
     return fl.fit(
         algorithm,
         federation,
@@ -62,7 +62,7 @@ def test_fedu_converges_to_the_minimiser_of_j_in_first_order(problem):
     best = torch.from_numpy(found.x.reshape(5, size))
     distances = []
     for step in (0.2, 0.1, 0.05):  # μ̃ = μR
-        result = settled(
+        result = train_to_optimum(
             fl.FedU(graph, strength=ETA, lr=step / R, local_steps=R), federation, L2, int(45 / step), best
         )
         distances.append((result.models - best).norm().item())
@@ -77,7 +77,7 @@ def test_the_limit_does_not_depend_on_the_start(problem):
     _, federation, graph = problem
     method = fl.FedU(graph, strength=ETA, lr=0.04, local_steps=R)
     ends = [
-        settled(method, federation, L2, 600, torch.full((15,), value, dtype=torch.float64)).models
+        train_to_optimum(method, federation, L2, 600, torch.full((15,), value, dtype=torch.float64)).models
         for value in (-1.0, 2.0)
     ]
     assert (ends[0] - ends[1]).abs().max() < 1e-9
@@ -91,7 +91,7 @@ def test_the_spread_falls_as_one_over_the_strength(problem):
     spreads, models = [], None
     for eta in (16.0, 32.0, 64.0):
         method = fl.FedU(graph, strength=eta, lr=1 / (R * eta * graph.rho), local_steps=R)
-        result = settled(method, federation, 1.0, int(10 * eta * graph.rho), models)
+        result = train_to_optimum(method, federation, 1.0, int(10 * eta * graph.rho), models)
         models = result.models
         spreads.append((models - models.mean(0)).norm().item())
     ratios = [wide / narrow for wide, narrow in itertools.pairwise(spreads)]

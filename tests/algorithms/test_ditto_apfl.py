@@ -12,6 +12,7 @@ from related_methods import (
     LABELS,
     LR,
     a_start,
+    average_by_rows,
     distance,
     either_share,
     either_work,
@@ -21,8 +22,7 @@ from related_methods import (
     rounds,
     slope,
     steps_of,
-    trained,
-    weighted,
+    train_method,
 )
 
 
@@ -38,7 +38,7 @@ def plain_ditto(arrays, start, share, work, lam):
             for batch in steps(k, t):
                 v[k] = v[k] - LR * (slope(v[k], batch) + lam * (v[k] - w))
             sent.append(mine)
-        w = weighted(sent, [len(arrays[k][0]) for k in chosen])
+        w = average_by_rows(sent, [len(arrays[k][0]) for k in chosen])
     return np.stack(list(v.values())), w
 
 
@@ -65,10 +65,10 @@ def plain_apfl(arrays, start, share, work, alpha, adaptive):
 @either_share
 def test_ditto_is_its_algorithm_1(arrays, federation, work, share):
     start = a_start()
-    found = trained(fl.Ditto(0.7, **fields(work)), federation, sample=share, start=start)
+    found = train_method(fl.Ditto(0.7, **fields(work)), federation, sample=share, start=start)
     models, w = plain_ditto(arrays, start, share, work, 0.7)
     assert distance(found.models, models) < 1e-9
-    assert distance(found.server[0], w) < 1e-9
+    assert distance(found.server.model, w) < 1e-9
     assert distance(models, w) > 0.01
 
 
@@ -77,11 +77,11 @@ def test_ditto_is_its_algorithm_1(arrays, federation, work, share):
 @pytest.mark.parametrize("adaptive", [False, True], ids=["fixed", "adaptive"])
 def test_apfl_is_its_algorithm_1(arrays, federation, work, share, adaptive):
     start = a_start()
-    found = trained(fl.APFL(0.3, adaptive, **fields(work)), federation, sample=share, start=start)
+    found = train_method(fl.APFL(0.3, adaptive, **fields(work)), federation, sample=share, start=start)
     models, w = plain_apfl(arrays, start, share, work, 0.3, adaptive)
     assert distance(found.models, models) < 1e-9
-    assert distance(found.server[0], w) < 1e-9
-    assert (found.private[1].std() > 1e-3) == adaptive
+    assert distance(found.server.model, w) < 1e-9
+    assert (found.private.mixture.std() > 1e-3) == adaptive
 
 
 # What is exactly true.
@@ -91,17 +91,17 @@ def test_apfl_is_its_algorithm_1(arrays, federation, work, share, adaptive):
 @either_share
 def test_ditto_that_holds_nobody_back_is_local_beside_fedavg(federation, work, share):
     found, alone, mean = (
-        trained(method, federation, sample=share)
+        train_method(method, federation, sample=share)
         for method in (fl.Ditto(0.0, **fields(work)), fl.Local(**fields(work)), fl.FedAvg(**fields(work)))
     )
     # To rounding: many plain steps are summed where that is fastest, Ditto's are not.
     assert distance(found.models, alone.models) < 1e-14
-    assert distance(found.server, mean.server) < 1e-14
+    assert distance(found.server.model, mean.server.model) < 1e-14
 
 
 def test_ditto_s_penalty_is_how_far_personal_models_are_from_w(federation):
-    found = trained(fl.Ditto(0.7, lr=LR), federation)
-    penalty = 0.35 * (found.models - found.server).square().sum().item()
+    found = train_method(fl.Ditto(0.7, lr=LR), federation)
+    penalty = 0.35 * (found.models - found.server.model).square().sum().item()
     assert penalty > 0.01
     assert found.scores[-1].objective == pytest.approx(losses(found.models, federation) + penalty, rel=1e-6)
 
@@ -119,9 +119,9 @@ def losses(models, federation):
 
 @either_work
 def test_apfl_with_its_own_model_alone_is_local(federation, work):
-    own = trained(fl.APFL(1.0, **fields(work)), federation, sample=0.5)
-    alone = trained(fl.Local(**fields(work)), federation, sample=0.5)
-    assert distance(own.models, alone.models) < 1e-12
+    personal = train_method(fl.APFL(1.0, **fields(work)), federation, sample=0.5)
+    alone = train_method(fl.Local(**fields(work)), federation, sample=0.5)
+    assert distance(personal.models, alone.models) < 1e-12
 
 
 @either_work
@@ -129,8 +129,8 @@ def test_apfl_without_models_of_its_own_is_fedavg_with_equal_counts(work):
     equal = fl.Federation.from_arrays(
         random_arrays([9] * 6, FEATURES, LABELS), test_share=0, labels=LABELS, scale="none"
     )
-    found = trained(fl.APFL(0.0, **fields(work)), equal, sample=0.5)
-    mean = trained(fl.FedAvg(**fields(work)), equal, sample=0.5)
+    found = train_method(fl.APFL(0.0, **fields(work)), equal, sample=0.5)
+    mean = train_method(fl.FedAvg(**fields(work)), equal, sample=0.5)
     assert distance(found.models, mean.models) < 1e-12
 
 

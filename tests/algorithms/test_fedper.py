@@ -14,6 +14,7 @@ from related_methods import (
     LR,
     ROUNDS,
     a_start,
+    average_by_rows,
     distance,
     either_share,
     either_work,
@@ -22,8 +23,7 @@ from related_methods import (
     given_federation,  # noqa: F401 — a fixture
     rounds,
     steps_of,
-    trained,
-    weighted,
+    train_method,
 )
 
 HEAD = HIDDEN * LABELS + LABELS  # parameters of the last layer
@@ -58,7 +58,7 @@ def plain_fedper(arrays, start, share, work):
                 w = w - LR * mlp_slope(w, batch)
             head[k] = w[-HEAD:]
             sent.append(w[:-HEAD])
-        base = weighted(sent, [len(arrays[k][0]) for k in chosen])
+        base = average_by_rows(sent, [len(arrays[k][0]) for k in chosen])
     return np.stack([np.concatenate([base, head[k]]) for k in arrays])
 
 
@@ -67,7 +67,7 @@ def plain_fedper(arrays, start, share, work):
 def test_fedper_is_its_algorithms_1_and_2(arrays, federation, work, share):
     start = a_start(HIDDEN * FEATURES + HIDDEN + HEAD)
     model = fl.models.mlp(HIDDEN, l2=L2)
-    found = trained(fl.FedPer(**fields(work)), federation, model, sample=share, start=start)
+    found = train_method(fl.FedPer(**fields(work)), federation, model, sample=share, start=start)
     assert distance(found.models, plain_fedper(arrays, start, share, work)) < 1e-9
 
 
@@ -80,7 +80,7 @@ mlp = fl.models.mlp(HIDDEN, l2=L2)
 @either_work
 @either_share
 def test_fedper_shares_the_base_and_nothing_else(federation, work, share):
-    found = trained(fl.FedPer(**fields(work)), federation, mlp, sample=share, dtype="float32")
+    found = train_method(fl.FedPer(**fields(work)), federation, mlp, sample=share, dtype="float32")
     assert torch.equal(found.models[:, :-HEAD], found.models[:1, :-HEAD].expand(6, -1))
     heads = found.models[:, -HEAD:]
     assert torch.pdist(heads).min() > 1e-3
@@ -92,17 +92,17 @@ def test_fedper_shares_the_base_and_nothing_else(federation, work, share):
 
 @either_share
 def test_fedper_without_personal_layers_is_fedavg(federation, share):
-    found = trained(fl.FedPer(0, LR), federation, mlp, sample=share)
-    assert torch.equal(found.models, trained(fl.FedAvg(LR), federation, mlp, sample=share).models)
+    found = train_method(fl.FedPer(0, LR), federation, mlp, sample=share)
+    assert torch.equal(found.models, train_method(fl.FedAvg(LR), federation, mlp, sample=share).models)
 
 
 @pytest.mark.parametrize(("model", "layers"), [(mlp, 2), (fl.models.linear(l2=L2), 1)], ids=["mlp", "linear"])
 def test_fedper_with_personal_layers_alone_is_local_and_sends_nothing(federation, model, layers):
-    found = trained(fl.FedPer(layers, LR), federation, model, sample=0.5)
-    assert torch.equal(found.models, trained(fl.Local(LR), federation, model, sample=0.5).models)
+    found = train_method(fl.FedPer(layers, LR), federation, model, sample=0.5)
+    assert torch.equal(found.models, train_method(fl.Local(LR), federation, model, sample=0.5).models)
     assert found.scores[-1].bytes_up == found.scores[-1].bytes_down == 0
     with pytest.raises(fl.InputError, match=f"personal_layers = {layers + 1}; expected at most {layers}"):
-        trained(fl.FedPer(layers + 1), federation, model)
+        train_method(fl.FedPer(layers + 1), federation, model)
 
 
 @either_work
@@ -110,14 +110,14 @@ def test_fedper_with_personal_layers_alone_is_local_and_sends_nothing(federation
 def test_fedper_on_layers_does_not_depend_on_engine_or_order(federation, work, share):
     method = fl.FedPer(**fields(work))
     one, apart, again = (
-        trained(method, federation, mlp, sample=share, engine=engine)
+        train_method(method, federation, mlp, sample=share, engine=engine)
         for engine in ("stacked", "one_by_one", "stacked")
     )
     assert distance(one.models, apart.models) < 1e-9
     assert torch.equal(one.models, again.models)
     order = ("d", "a", "f", "c", "b", "e")
     places = [federation.clients.index(client) for client in order]
-    turned = trained(method, federation.reorder(order), mlp, sample=share)
+    turned = train_method(method, federation.reorder(order), mlp, sample=share)
     assert distance(turned.models, one.models[places]) < 1e-9
 
 
@@ -146,13 +146,13 @@ class Odd(nn.Module):
     ],
 )
 def test_fedper_counts_layers_from_the_end(federation, model, layers, head):
-    found = trained(fl.FedPer(layers), federation, model, rounds=2, dtype="float32")
+    found = train_method(fl.FedPer(layers), federation, model, rounds=2, dtype="float32")
     assert found.private.shape == (6, head)
-    assert found.server.shape == (1, found.objective.size - head)
+    assert found.server.model.shape == (1, found.objective.size - head)
 
 
 def test_fedper_keeps_the_last_layer_of_the_convolutional_network():
     x, y = np.random.default_rng(0).normal(size=(6, 4, 4)), np.arange(6) % 3
     images = fl.Federation.from_arrays({"a": (x, y), "b": (-x, y)}, test_share=0, scale="none")
-    found = trained(fl.FedPer(local_steps=1), images, fl.models.cnn(), rounds=1, dtype="float32")
+    found = train_method(fl.FedPer(local_steps=1), images, fl.models.cnn(), rounds=1, dtype="float32")
     assert found.private.shape == (2, 512 * 3 + 3)

@@ -27,7 +27,7 @@ def problem():
     return arrays, federation, fl.Graph.from_matrix(matrix, federation.clients), pairs, start
 
 
-def trained(algorithm, federation, start, batch, sample=1.0):
+def train_models(algorithm, federation, start, batch, sample=1.0):
     return fl.fit(
         algorithm,
         federation,
@@ -53,7 +53,7 @@ def test_fedu_is_algorithm_1(problem, sample, neighbours, work, batch):
         arrays, pairs, start, rounds=20, lr=LR, eta=ETA, batch=batch, share=sample, seed=SEED,
         neighbours=neighbours, labels=LABELS, l2=L2, work=work,
     )  # fmt: skip
-    assert np.abs(trained(method, federation, start, batch, sample) - plain).max() < 1e-9
+    assert np.abs(train_models(method, federation, start, batch, sample) - plain).max() < 1e-9
 
 
 @pytest.mark.parametrize("batch", [4, "all"])
@@ -75,7 +75,7 @@ def test_dfedu_is_algorithm_2(problem, work, batch):
         work=work,
     )
     method = fl.DFedU(graph, strength=ETA, lr=LR, **fields)
-    assert np.abs(trained(method, federation, start, batch) - plain).max() < 1e-9
+    assert np.abs(train_models(method, federation, start, batch) - plain).max() < 1e-9
 
 
 @pytest.mark.parametrize("batch", [4, "all"])
@@ -88,7 +88,7 @@ def test_baselines_are_what_they_say(problem, method, plain, sample, work, batch
     expected = plain(
         arrays, start, rounds=20, lr=LR, batch=batch, share=sample, seed=SEED, labels=LABELS, l2=L2, work=work
     )
-    found = trained(method(lr=LR, **fields), federation, start, batch, sample)
+    found = train_models(method(lr=LR, **fields), federation, start, batch, sample)
     assert np.abs(found - expected).max() < 1e-9
 
 
@@ -103,11 +103,11 @@ def test_a_server_vertex_is_a_vertex_without_loss(problem, sample, neighbours):
         neighbours=neighbours, labels=LABELS, l2=L2, work={"steps": 3}, server="server",
     )  # fmt: skip
     method = fl.FedU(star, strength=ETA, lr=LR, local_steps=3, neighbours=neighbours)
-    assert np.abs(trained(method, federation, start, 4, sample) - plain[:-1]).max() < 1e-9
+    assert np.abs(train_models(method, federation, start, 4, sample) - plain[:-1]).max() < 1e-9
 
 
 def test_the_reference_learns(problem):
     """The comparison above would be empty if nothing moved."""
     _, federation, graph, _, start = problem
-    moved = trained(fl.FedU(graph, strength=ETA, lr=LR), federation, start, 8) - start
+    moved = train_models(fl.FedU(graph, strength=ETA, lr=LR), federation, start, 8) - start
     assert np.abs(moved).max(axis=1).min() > 0.05

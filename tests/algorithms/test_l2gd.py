@@ -24,7 +24,7 @@ from related_methods import (
     slope,
     stack,
     steps_of,
-    trained,
+    train_method,
 )
 
 
@@ -60,7 +60,7 @@ def plain_l2gd(arrays, start, share, work, lam, p, seed):
 def test_l2gd_is_its_algorithm_1(arrays, federation, work, share, seed):
     start = a_start()
     method = fl.L2GD(1.5, 0.4, seed, **fields(work))
-    found = trained(method, federation, sample=share, start=start)
+    found = train_method(method, federation, sample=share, start=start)
     assert distance(found.models, plain_l2gd(arrays, start, share, work, 1.5, 0.4, seed)) < 1e-9
     assert 0 < sum(method.is_averaging_round(t) for t in range(1, ROUNDS + 1)) < ROUNDS
 
@@ -78,7 +78,7 @@ def test_l2gd_s_coins_are_the_same_in_every_training_and_fall_as_often_as_they_s
 
 def test_l2gd_s_averaging_keeps_the_mean_and_draws_every_model_to_it(federation):
     method = fl.L2GD(1.5, 0.4, 3, lr=LR)
-    after = [trained(method, federation, rounds=t).models for t in range(1, ROUNDS + 1)]
+    after = [train_method(method, federation, rounds=t).models for t in range(1, ROUNDS + 1)]
     seen = 0
     for t, (before, now) in enumerate(pairwise(after), 2):
         if method.is_averaging_round(t):
@@ -99,26 +99,27 @@ def test_l2gd_s_problem_is_that_of_fedu_on_the_complete_graph(federation):
     W = stack(6)
     whole = fl.FedU(fl.Graph.complete(federation.clients), strength=0.9 / 6, lr=0.01)
     method = fl.L2GD(0.9)
-    assert method.penalty(*method.init(W)).item() == pytest.approx(whole.penalty(W, None).item())
+    penalty = method.penalty(method.init_server(W), method.init_clients(W, federation.roster.counts)).item()
+    assert penalty == pytest.approx(whole.penalty(whole.init_server(W), None).item())
 
 
 @either_work
 @either_share
 def test_l2gd_whose_coin_never_falls_is_local(federation, work, share):
-    found = trained(fl.L2GD(0.0, 1e-12, **fields(work)), federation, sample=share)
-    assert torch.equal(found.models, trained(fl.Local(**fields(work)), federation, sample=share).models)
+    found = train_method(fl.L2GD(0.0, 1e-12, **fields(work)), federation, sample=share)
+    assert torch.equal(found.models, train_method(fl.Local(**fields(work)), federation, sample=share).models)
 
 
 def test_l2gd_without_strength_does_nothing_when_it_averages(federation):
     method = fl.L2GD(0.0, 0.4, 5, lr=LR)
     t = next(t for t in range(2, 20) if method.is_averaging_round(t))
-    before, now = (trained(method, federation, rounds=rounds) for rounds in (t - 1, t))
+    before, now = (train_method(method, federation, rounds=rounds) for rounds in (t - 1, t))
     assert torch.equal(before.models, now.models)
 
 
 def test_l2gd_sends_models_only_around_averaging(federation):
     method, size = fl.L2GD(0.5, 0.3, lr=LR), 4 * (LABELS * FEATURES + LABELS)
-    found = trained(method, federation, rounds=20, dtype="float32", sample=0.5)
+    found = train_method(method, federation, rounds=20, dtype="float32", sample=0.5)
     up, down = np.diff([(0, 0), *((s.bytes_up, s.bytes_down) for s in found.scores)], axis=0).T
     coins = [method.is_averaging_round(t) for t in range(1, 22)]
     assert up.tolist() == [3 * size * (not now and then) for now, then in pairwise(coins)]

@@ -11,7 +11,7 @@ import fedlap as fl
 import reference
 from conjugate_losses import LOSSES, best
 from fedlap.algorithms.mocha import EPSILON
-from mocha_problems import ETA, L2, OUTPUTS, SEED, flat, problem, trained
+from mocha_problems import ETA, L2, OUTPUTS, SEED, flat, problem, train_method
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def plain(data, laplacian, *, rounds, batch, share, loss, gamma, drop, least, le
     V = np.zeros((count, OUTPUTS, data[names[0]][0].shape[1]))
     for t in range(1, rounds + 1):
         W = np.einsum("kl,lop->kop", inverse, V)
-        clients = reference.sampled(names, SEED, t, share)
+        clients = reference.draw_cohort(names, SEED, t, share)
         at = [names.index(k) for k in clients]
         q = np.diag(inverse)
         sigma = gamma * np.linalg.eigvalsh((inverse / np.sqrt(np.outer(q, q)))[np.ix_(at, at)]).max()
@@ -71,22 +71,22 @@ CASES = {
 @pytest.mark.parametrize(("kind", "loss"), [("real", "squared"), *(("classes", loss) for loss in LOSSES)])
 def test_mocha_is_algorithm_1(problems, kind, loss, case):
     data, federation, graph, laplacian = problems[kind]
-    work, given = CASES[case]
-    asked = {"gamma": 1.0, "drop": 0.0, "least": 1.0, "learn_every": 0, **given}
+    work, changes = CASES[case]
+    asked = {"gamma": 1.0, "drop": 0.0, "least": 1.0, "learn_every": 0, **changes}
     method = fl.Mocha(
         graph, ETA, loss=loss, aggregation=asked["gamma"], drop=asked["drop"], least_work=asked["least"],
         work_seed=5, learn_every=asked["learn_every"], **{f"local_{k}": v for k, v in work.items()},
     )  # fmt: skip
-    for batch, share in ((4, 0.45), ("all", 1.0)) if not given else ((4, 0.45),):
+    for batch, share in ((4, 0.45), ("all", 1.0)) if not changes else ((4, 0.45),):
         expected, a = plain(
             data, laplacian, rounds=10, batch=batch, share=share, loss=loss, work=work, **asked
         )
-        result = trained(method, federation, 10, batch=batch, sample=share)
+        result = train_method(method, federation, 10, batch=batch, sample=share)
         assert np.abs(result.models.numpy() - expected).max() < 1e-9
         assert np.abs(expected).max() > 0.1
-        for k, own in zip(a.values(), result.private.numpy(), strict=True):
-            assert np.abs(own[: len(k)] - k).max() < 1e-9
-            assert not own[len(k) :].any()
+        for k, duals in zip(a.values(), result.private.numpy(), strict=True):
+            assert np.abs(duals[: len(k)] - k).max() < 1e-9
+            assert not duals[len(k) :].any()
 
 
 def test_the_mean_regulariser_of_the_paper_is_a_complete_graph():

@@ -12,7 +12,7 @@ from fedlap.models import Model
 from fedlap.training.jobs import bind_algorithm
 from fedlap.training.placement import PlacedClients
 from fedlap.training.task import StackTask
-from mocha_problems import ETA, L2, OUTPUTS, SEED, flat, problem, trained
+from mocha_problems import ETA, L2, OUTPUTS, SEED, flat, problem, train_method
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +32,10 @@ def primal_and_dual(data, laplacian, loss, rows, a, strength=ETA, shrinkage=L2 /
     W, A = unflat(rows), strength * laplacian + 2 * shrinkage * np.eye(len(rows))
     primal, dual, V = np.einsum("kl,kop,lop->", A, W, W) / 2, 0.0, np.zeros_like(W)
     for k, (x, y) in enumerate(data.values()):
-        own = np.asarray(a[k])[: len(x)]
+        alphas = np.asarray(a[k])[: len(x)]
         primal += value(loss, x @ W[k].T, y).sum() / len(x)
-        dual -= conjugate(loss, own, y).sum() / len(x)
-        V[k] = own.T @ x / len(x)
+        dual -= conjugate(loss, alphas, y).sum() / len(x)
+        V[k] = alphas.T @ x / len(x)
     dual -= np.einsum("kl,kop,lop->", np.linalg.inv(A), V, V) / 2
     return primal, dual
 
@@ -46,7 +46,7 @@ def test_the_gap_is_primal_less_dual_and_closes(small, kind, loss):
     method = fl.Mocha(graph, ETA, loss=loss, local_epochs=2)
     gaps = []
     for rounds, sample in ((1, 0.5), (10, 0.5), (100, 1.0)):
-        result = trained(method, federation, rounds, sample=sample)
+        result = train_method(method, federation, rounds, sample=sample)
         primal, dual = primal_and_dual(data, laplacian, loss, result.models, result.private)
         gaps.append(result.scores[-1].gap)
         assert gaps[-1] == pytest.approx(primal - dual, abs=1e-9 * primal)
@@ -72,7 +72,7 @@ def test_squared_loss_goes_to_the_closed_form(small, shrinkage, sample):
     A = ETA * laplacian + (L2 if shrinkage is None else 2 * shrinkage) * np.eye(len(data))
     optimum = closed_form(data, A)
     method = fl.Mocha(graph, ETA, shrinkage, local_epochs=3)
-    result = trained(method, federation, 100, sample=sample)
+    result = train_method(method, federation, 100, sample=sample)
     assert np.abs(result.models.numpy() - optimum).max() < 1e-6
     least, _ = primal_and_dual(data, laplacian, "squared", optimum, result.private, ETA, A.sum() / len(A) / 2)
     assert result.scores[-1].objective == pytest.approx(least, abs=1e-9)
@@ -83,12 +83,12 @@ def test_its_optimum_is_that_of_fedu(small):
     data, federation, graph, laplacian = small["real"]
     optimum = closed_form(data, ETA * laplacian + L2 * np.eye(5))
     least, _ = primal_and_dual(data, laplacian, "squared", optimum, np.zeros((5, 9, 3)))
-    ours = trained(fl.Mocha(graph, ETA, local_epochs=3), federation, 100).scores[-1].objective
+    ours = train_method(fl.Mocha(graph, ETA, local_epochs=3), federation, 100).scores[-1].objective
     assert ours == pytest.approx(least, abs=1e-10)
     above = []
     for lr in (0.1, 0.05):
         method = fl.FedU(graph, ETA, lr=lr, local_steps=1)
-        there = trained(method, federation, int(9 / lr), start=torch.from_numpy(optimum))
+        there = train_method(method, federation, int(9 / lr), start=torch.from_numpy(optimum))
         above.append(there.scores[-1].objective - ours)
     assert 0 < above[1] < 1e-2 * ours
     assert 3.5 < above[0] / above[1] < 4.5  # the distance goes as lr, J as its square
@@ -98,7 +98,7 @@ def duals(data, federation, laplacian, loss, method, sample, rounds=8):
     """P and D after each round, from 0 on."""
     pairs = [primal_and_dual(data, laplacian, loss, np.zeros((5, 15)), np.zeros((5, 9, 3)))]
     for done in range(1, rounds + 1):
-        result = trained(method, federation, done, sample=sample)
+        result = train_method(method, federation, done, sample=sample)
         pairs.append(primal_and_dual(data, laplacian, loss, result.models, result.private))
     return np.array(pairs).T
 
@@ -128,11 +128,11 @@ def test_the_safe_bound_is_tight_and_within_the_paper_s(small):
     data, federation, graph, laplacian = small["classes"]
     inverse = np.linalg.inv(ETA * laplacian + L2 * np.eye(len(data)))
     method, _ = bind_algorithm(fl.Mocha(graph, ETA), federation, fl.models.linear(l2=L2))
-    server, _ = method.init(torch.zeros(len(data), 15, dtype=torch.float64))
+    server = method.init_server(torch.zeros(len(data), 15, dtype=torch.float64))
     bounds = []
     for ids in ([0, 1, 2, 3, 4], [3, 1, 4], [2]):
         block, q = inverse[np.ix_(ids, ids)], np.diag(inverse)[ids]
-        sigma = method.send(server, torch.tensor(ids))[1].numpy().ravel() / q
+        sigma = method.send(server, torch.tensor(ids)).step.numpy().ravel() / q
         bounds.append(sigma[0])
         assert np.ptp(sigma) < 1e-12
         assert sigma[0] <= (np.abs(inverse)[ids].sum(1) / q).max() + 1e-12  # the paper's, over everyone
@@ -152,16 +152,17 @@ def test_more_passes_solve_the_subproblem_better(small, loss):
     model = Model(fl.models.linear().build(federation.inputs, OUTPUTS), federation.loss, L2)
     clients = PlacedClients.of([federation], [SEED], model, 4, torch.device("cpu"), torch.float64)
     ids = clients.sort_by_count(torch.arange(len(data)))
-    before = trained(method, federation, 2)
+    before = train_method(method, federation, 2)
     method = before.algorithm
-    w, step, share = method.send(before.server, ids)
+    received = method.send(before.server, ids)
+    w, step = received.model, received.step
 
     def subproblem(passes):
         task = StackTask(clients, clients.build_cohort(ids), 3, LocalWork(passes, True))
-        a, u = method.local(before.private[ids].clone(), (w.clone(), step, share), task)
-        own = [conjugate(loss, a[k, : len(y)].numpy(), y).sum() / len(y)
+        a, u = method.local(before.private[ids], received, task)
+        conjugates = [conjugate(loss, a[k, : len(y)].numpy(), y).sum() / len(y)
                for k, (_, y) in enumerate(data[federation.clients[i]] for i in ids)]  # fmt: skip
-        return np.array(own) + ((w * u).sum(1) + step[:, 0] / 2 * u.square().sum(1)).numpy()
+        return np.array(conjugates) + ((w * u).sum(1) + step[:, 0] / 2 * u.square().sum(1)).numpy()
 
     start = [conjugate(loss, before.private[i, : len(y)].numpy(), y).sum() / len(y)
              for i, (_, y) in ((i, data[federation.clients[i]]) for i in ids)]  # fmt: skip
@@ -177,21 +178,22 @@ def test_a_learned_relation_is_the_best_with_its_trace(small):
     data, federation, graph, _ = small["real"]
     count, unit = len(data), np.eye(len(data))
     method = fl.Mocha(graph, ETA, learn_every=3, local_epochs=1)
-    kept = {rounds: trained(method, federation, rounds) for rounds in (3, 5, 6)}
+    results = {rounds: train_method(method, federation, rounds) for rounds in (3, 5, 6)}
 
     def relation(result):
-        return (np.linalg.inv(result.server[1].numpy()) - L2 * unit) / ETA
+        return (np.linalg.inv(result.server.inverse.numpy()) - L2 * unit) / ETA
 
     def cost(omega, W):
-        """What the step from W lowers: tr(WΩWᵀ) + ε tr Ω."""
+        """Return tr(WΩWᵀ) + ε tr Ω, which the step from W lowers."""
         return np.trace(omega @ (W @ W.T + EPSILON * unit))
 
-    W = kept[5].server[1].numpy() @ kept[6].server[0].numpy()  # the last changes in, Ω still that of round 3
-    old, new = relation(kept[3]), relation(kept[6])
+    # The last changes are in V, and Ω is still that of round 3.
+    W = results[5].server.inverse.numpy() @ results[6].server.sums.values.numpy()
+    old, new = relation(results[3]), relation(results[6])
     for omega in (old, new):
         assert np.linalg.eigvalsh(omega).min() > 0
         assert np.trace(np.linalg.inv(omega)) == pytest.approx(1, abs=1e-9)
-    assert np.abs(relation(kept[5]) - old).max() < 1e-6 * np.abs(old).max()
+    assert np.abs(relation(results[5]) - old).max() < 1e-6 * np.abs(old).max()
     assert cost(new, W) < cost(old, W)
     assert cost(new, W) < cost(count * unit, W)
     rng = np.random.default_rng(0)
@@ -199,8 +201,8 @@ def test_a_learned_relation_is_the_best_with_its_trace(small):
         turn = unit + size * rng.normal(size=(count, count))
         other = turn @ np.linalg.inv(new) @ turn.T
         assert cost(new, W) < cost(np.linalg.inv(other / np.trace(other)), W)
-    # α stays feasible and the certificate holds for the new Ω, with W = VA⁻¹ taken anew.
-    result = kept[6]
+    # α stays feasible and the certificate holds for the new Ω, with W = VA⁻¹ computed again.
+    result = results[6]
     primal, dual = primal_and_dual(data, new, "squared", result.models, result.private)
     assert result.scores[-1].gap == pytest.approx(primal - dual, rel=1e-6)
     assert result.scores[-1].objective == pytest.approx(primal, rel=1e-6)
@@ -212,8 +214,8 @@ def test_the_alternation_lowers_its_objective(small):
     method = fl.Mocha(graph, ETA, learn_every=10, local_epochs=3)
     costs = []
     for rounds in (19, 29, 39):
-        result = trained(method, federation, rounds)
-        relation = (torch.linalg.inv(result.server[1]) - L2 * torch.eye(5)) / ETA
+        result = train_method(method, federation, rounds)
+        relation = (torch.linalg.inv(result.server.inverse) - L2 * torch.eye(5)) / ETA
         costs.append(result.scores[-1].objective + ETA / 2 * EPSILON * relation.trace().item())
         assert result.scores[-1].gap < 1e-3
     assert costs[0] > costs[1] > costs[2]
@@ -221,15 +223,15 @@ def test_the_alternation_lowers_its_objective(small):
 
 def test_shrinkage_comes_from_the_model(small):
     _, federation, graph, _ = small["classes"]
-    for l2, given, expected in ((0.02, None, 0.01), (0.0, None, 1e-3), (0.02, 0.3, 0.3)):
-        method, _ = bind_algorithm(fl.Mocha(graph, shrinkage=given), federation, fl.models.linear(l2=l2))
-        assert method.clientele.shrinkage == expected
+    for l2, shrinkage, expected in ((0.02, None, 0.01), (0.0, None, 1e-3), (0.02, 0.3, 0.3)):
+        method, _ = bind_algorithm(fl.Mocha(graph, shrinkage=shrinkage), federation, fl.models.linear(l2=l2))
+        assert method._shrinkage == expected
 
 
 def test_the_start_does_not_matter(small):
     _, federation, graph, _ = small["classes"]
     one, other = (
-        trained(fl.Mocha(graph), federation, 2, start=torch.full((15,), value)) for value in (0.0, 3.0)
+        train_method(fl.Mocha(graph), federation, 2, start=torch.full((15,), value)) for value in (0.0, 3.0)
     )
     assert torch.equal(one.models, other.models)
 
@@ -238,8 +240,8 @@ def test_what_has_no_such_dual_is_refused(small):
     _, federation, graph, _ = small["classes"]
     for model in (fl.models.mlp((5,)), fl.models.module(torch.nn.Linear(4, 3))):
         with pytest.raises(fl.InputError, match="the dual exists for linear models only"):
-            trained(fl.Mocha(graph), federation, 1, model)
+            train_method(fl.Mocha(graph), federation, 1, model)
     with pytest.raises(fl.InputError, match="server vertex"):
-        trained(fl.Mocha(fl.Graph.star(federation.clients, server=True)), federation, 1)
+        train_method(fl.Mocha(fl.Graph.star(federation.clients, server=True)), federation, 1)
     with pytest.raises(fl.InputError, match="'hinge' is for classes"):
-        trained(fl.Mocha(graph, loss="hinge"), small["real"][1], 1)
+        train_method(fl.Mocha(graph, loss="hinge"), small["real"][1], 1)

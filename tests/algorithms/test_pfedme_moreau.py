@@ -7,20 +7,20 @@ import pytest
 import torch
 
 import fedlap as fl
-from linear_fits import distance, trained
+from linear_fits import distance, train_linear
 from random_inputs import random_arrays
 
 
 def quadratics(data, l2):
     """H and c of every F(θ) = ½θᵀHθ − cᵀθ + constant, and the constants, for squared error."""
-    made = []
+    terms = []
     for x, y in data.values():
         x, y = torch.from_numpy(x), torch.from_numpy(y)
         eye = torch.eye(y.shape[1], dtype=torch.float64)
         rows = torch.stack([torch.cat([torch.kron(eye, sample), eye], 1) for sample in x])  # ∂ scores / ∂ θ
         H = (rows.mT @ rows).mean(0) + l2 * torch.eye(rows.shape[-1], dtype=torch.float64)
-        made.append((H, (rows.mT @ y.unsqueeze(-1)).mean(0).squeeze(-1), y.square().sum(1).mean() / 2))
-    return tuple(torch.stack(each) for each in zip(*made, strict=True))
+        terms.append((H, (rows.mT @ y.unsqueeze(-1)).mean(0).squeeze(-1), y.square().sum(1).mean() / 2))
+    return tuple(torch.stack(column) for column in zip(*terms, strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def one_exact_round(squares, lam, lr=0.2):
     start = torch.randn(10, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     inner_lr = 1 / (lam + torch.linalg.eigvalsh(H).max().item())
     method = fl.PFedMe(lam, 150, inner_lr, lr=lr, local_steps=1)
-    return trained(method, federation, start, rounds=1, batch="all", l2=0.3), start
+    return train_linear(method, federation, start, rounds=1, batch="all", l2=0.3), start
 
 
 def test_pfedme_s_inner_steps_reach_the_minimiser_of_the_moreau_envelope(squares):
@@ -58,7 +58,7 @@ def test_pfedme_s_inner_steps_reach_the_minimiser_of_the_moreau_envelope(squares
 
     slopes = torch.func.jacrev(envelopes)(start)
     assert distance(lam * (start - result.models), slopes) < 1e-11
-    assert distance(start - result.server[0], lr * slopes.mean(0)) < 1e-12
+    assert distance(start - result.server.model, lr * slopes.mean(0)) < 1e-12
 
 
 def test_the_envelope_s_gradient_goes_to_the_loss_s_as_regularisation_grows(squares):
@@ -97,9 +97,9 @@ def test_pfedme_converges_to_the_joint_optimum(squares, joint):
     lam, best, least = joint
     inner_lr = 1 / (lam + torch.linalg.eigvalsh(H).max().item())
     method = fl.PFedMe(lam, 80, inner_lr, lr=1 / lam, local_steps=1)
-    result = trained(method, federation, np.zeros(10), rounds=100, batch="all", l2=0.3)
+    result = train_linear(method, federation, np.zeros(10), rounds=100, batch="all", l2=0.3)
     assert distance(result.models, best[:-1]) < 1e-9
-    assert distance(result.server[0], best[-1]) < 1e-9
+    assert distance(result.server.model, best[-1]) < 1e-9
     assert result.scores[-1].objective == pytest.approx(least, abs=1e-9)
 
 
@@ -112,9 +112,9 @@ def test_fedu_on_the_star_comes_to_pfedme_s_optimum_in_proportion_to_its_step(sq
     for step in (0.1, 0.05, 0.025):  # μ̃ = μR
         method = fl.FedU(star, strength=lam, lr=step / 5, local_steps=5)
         rounds = int(12 / step)
-        result = trained(method, federation, best[:-1], rounds=rounds, batch="all", l2=0.3)
+        result = train_linear(method, federation, best[:-1], rounds=rounds, batch="all", l2=0.3)
         assert result.scores[-1].objective >= least - 1e-12
-        distances.append((result.server - best).norm().item())
+        distances.append((result.server.models.values - best).norm().item())
     ratios = [far / near for far, near in itertools.pairwise(distances)]
     assert distances[-1] < 0.02 * best.norm().item()
     assert all(1.9 < ratio < 2.1 for ratio in ratios), (distances, ratios)

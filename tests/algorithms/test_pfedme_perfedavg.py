@@ -1,6 +1,7 @@
 """pFedMe and Per-FedAvg: against their papers as loops, their gradients and their limits."""
 
 import itertools
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,9 +13,10 @@ import fedlap as fl
 import reference
 from fedlap.algorithms.local_work import LocalWork
 from fedlap.models import Model
+from fedlap.training.batched_updates import UPDATES
 from fedlap.training.placement import PlacedClients
 from fedlap.training.task import StackTask
-from linear_fits import L2, LABELS, LR, SEED, distance, either_sample, every_batch, fields, trained
+from linear_fits import L2, LABELS, LR, SEED, distance, either_sample, every_batch, fields, train_linear
 from random_inputs import random_arrays
 
 COUNTS = [7, 23, 5, 12, 41, 9, 2]
@@ -33,16 +35,16 @@ def pfedme(data, start, lam, inner_steps, inner_lr, mix, *, batch, share, work):
     w, theta = start.copy(), {k: start.copy() for k in data}
     for t in range(1, 11):
         sent = []
-        for k in reference.sampled(list(data), SEED, t, share):
+        for k in reference.draw_cohort(list(data), SEED, t, share):
             x, y = data[k]
-            own, personal = w.copy(), w.copy()
+            local, personal = w.copy(), w.copy()
             for rows in reference.batches(k, len(x), SEED, t, batch, **work):
                 for _ in range(inner_steps):
                     slope = reference.gradient(personal, x[rows], y[rows], LABELS, L2)
-                    personal = personal - inner_lr * (slope + lam * (personal - own))
-                own = own - LR * lam * (own - personal)
+                    personal = personal - inner_lr * (slope + lam * (personal - local))
+                local = local - LR * lam * (local - personal)
             theta[k] = personal
-            sent.append(own)
+            sent.append(local)
         w = (1 - mix) * w + mix / len(sent) * sum(sent)
     return np.stack(list(theta.values())), w
 
@@ -70,20 +72,20 @@ def perfedavg(data, start, form, alpha, *, batch, share, work):
     w = start.copy()
     for t in range(1, 11):
         sent = []
-        for k in reference.sampled(list(data), SEED, t, share):
+        for k in reference.draw_cohort(list(data), SEED, t, share):
             x, y = data[k]
-            own = w.copy()
+            local = w.copy()
             drawn = reference.batches(k, len(x), SEED, t, batch, **work)
             while len(drawn) >= group:
                 (here, there, *curved), drawn = drawn[:group], drawn[group:]
-                ahead = own - alpha * gradient(own, x[here], y[here])
+                ahead = local - alpha * gradient(local, x[here], y[here])
                 step = gradient(ahead, x[there], y[there])
                 if form == "hessian":
                     rows = curved[0]
-                    dense = hessian(*map(torch.from_numpy, (own, x[rows], y[rows]))).numpy()
+                    dense = hessian(*map(torch.from_numpy, (local, x[rows], y[rows]))).numpy()
                     step = step - alpha * dense @ step
-                own = own - LR * step
-            sent.append(own)
+                local = local - LR * step
+            sent.append(local)
         w = sum(sent) / len(sent)
     return np.stack([w - alpha * gradient(w, x, y) for x, y in data.values()]), w
 
@@ -102,9 +104,9 @@ def test_pfedme_is_its_algorithm_1(problem, sample, work, batch):
     arrays, federation, start = problem
     theta, w = pfedme(arrays, start, 3.0, 4, 0.1, 1.6, batch=batch, share=sample, work=work)
     method = fl.PFedMe(3.0, inner_steps=4, inner_lr=0.1, server_mix=1.6, lr=LR, **fields(work))
-    result = trained(method, federation, start, batch=batch, sample=sample)
+    result = train_linear(method, federation, start, batch=batch, sample=sample)
     assert distance(result.models, theta) < 1e-9
-    assert distance(result.server[0], w) < 1e-9
+    assert distance(result.server.model, w) < 1e-9
     assert distance(w, start) > 0.1
 
 
@@ -115,39 +117,44 @@ def test_pfedme_is_its_algorithm_1(problem, sample, work, batch):
 def test_per_fedavg_is_its_algorithm_1(problem, form, sample, work, batch):
     arrays, federation, start = problem
     models, w = perfedavg(arrays, start, form, 0.2, batch=batch, share=sample, work=work)
-    result = trained(
+    result = train_linear(
         fl.PerFedAvg(form, 0.2, lr=LR, **fields(work)), federation, start, batch=batch, sample=sample
     )
     assert distance(result.models, models) < 1e-9
-    assert distance(result.server[0], w) < 1e-9
+    assert distance(result.server.model, w) < 1e-9
     assert distance(w, start) > 0.02
 
 
 # Gradients of what is minimised
 
 
-def sized(hidden):
+def build_model(hidden):
     return Model(fl.models.mlp(hidden, l2=L2).build((4,), LABELS), fl.models.CrossEntropy(), L2)
 
 
-class Given:
-    """A task whose mini-batches are these."""
+class FixedBatches:
+    """A task with fixed mini-batches, on which updates run as written or batched, without a kernel."""
 
-    def __init__(self, task, *batches):
-        self.task, self.given = task, batches
+    def __init__(self, task, batched, *batches):
+        self.task, self.batched, self.fixed = replace(task, step_by_step=True), batched, batches
 
     def batches(self):
-        yield from self.given
+        yield from self.fixed
+
+    def run(self, update, w, **values):
+        if self.batched:
+            return UPDATES[update](self, w.clone(), **values)
+        return update(w, self, **values)
 
     def __getattr__(self, name):
         return getattr(self.task, name)
 
 
 @pytest.fixture(params=[(), (5,), (6, 5)], ids=["linear", "mlp", "deep mlp"])
-def stacked(problem, request):
+def stack_problem(problem, request):
     """A task, two mini-batches of every client, some of them short, and a stack of models."""
     _, federation, _ = problem
-    model = sized(request.param)
+    model = build_model(request.param)
     clients = PlacedClients.of([federation], [SEED], model, 4, CPU, torch.float64)
     cohort = clients.build_cohort(clients.sort_by_count(torch.arange(len(COUNTS))))
     task = StackTask(clients, cohort, 1, LocalWork(2, False))
@@ -161,8 +168,8 @@ def used(batch, place):
     return batch.x[place][inside], batch.y[place][inside]
 
 
-def test_curvature_is_the_hessian_times_a_vector(stacked):
-    widths, task, batch, _, w = stacked
+def test_curvature_is_the_hessian_times_a_vector(stack_problem):
+    widths, task, batch, _, w = stack_problem
     v = torch.randn(w.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     found = task.curvature(w, batch, v)
     for place in range(len(w)):
@@ -171,19 +178,21 @@ def test_curvature_is_the_hessian_times_a_vector(stacked):
     assert found.abs().max() > 0.1
 
 
-def test_per_fedavg_descends_on_the_loss_after_adaptation(stacked):
+@pytest.mark.parametrize("batched", [False, True], ids=["as written", "batched"])
+def test_per_fedavg_descends_on_the_loss_after_adaptation(stack_problem, batched):
     """With D″ = D the step is the whole derivative of F̃(w − α∇F̃(w; D); D′)."""
-    widths, task, here, there, w = stacked
+    widths, task, here, there, w = stack_problem
     alpha = 0.3
-    _, ups = fl.PerFedAvg("hessian", alpha, lr=1.0).local(None, w, Given(task, here, there, here))
-    _, short = fl.PerFedAvg("first-order", alpha, lr=1.0).local(None, w, Given(task, here, there))
+    three, two = (FixedBatches(task, batched, *batches) for batches in ((here, there, here), (here, there)))
+    _, ups = fl.PerFedAvg("hessian", alpha, lr=1.0).local(None, w, three)
+    _, short = fl.PerFedAvg("first-order", alpha, lr=1.0).local(None, w, two)
     for place in range(len(w)):
 
-        def adapted(at, place=place):
+        def compute_adapted_loss(at, place=place):
             ahead = at - alpha * torch.func.grad(loss)(at, *used(here, place), widths)
             return loss(ahead, *used(there, place), widths)
 
-        assert distance(w[place] - ups[place], torch.func.grad(adapted)(w[place])) < 1e-12
+        assert distance(w[place] - ups[place], torch.func.grad(compute_adapted_loss)(w[place])) < 1e-12
     assert distance(ups, short) > 1e-3  # which first order leaves out
 
 
@@ -205,10 +214,10 @@ def test_pfedme_that_goes_all_the_way_to_one_inner_step_is_fedavg(problem, equal
     """μλ = 1 and K = 1: w_k becomes θ_k, a gradient step of length ν from w_k."""
     _, _, start = problem
     method = fl.PFedMe(4.0, inner_steps=1, inner_lr=LR, lr=0.25, **fields(work))
-    one = trained(method, equals, start, batch=batch, sample=sample)
-    other = trained(fl.FedAvg(lr=LR, **fields(work)), equals, start, batch=batch, sample=sample)
-    assert distance(one.server, other.server) < 1e-12
-    assert distance(one.server[0], start) > 0.1
+    one = train_linear(method, equals, start, batch=batch, sample=sample)
+    other = train_linear(fl.FedAvg(lr=LR, **fields(work)), equals, start, batch=batch, sample=sample)
+    assert distance(one.server.model, other.server.model) < 1e-12
+    assert distance(one.server.model, start) > 0.1
 
 
 @either_sample
@@ -216,10 +225,10 @@ def test_pfedme_that_goes_all_the_way_to_one_inner_step_is_fedavg(problem, equal
 def test_per_fedavg_that_does_not_adapt_is_fedavg(problem, equals, form, sample):
     _, _, start = problem
     method = fl.PerFedAvg(form, adapt_lr=0, lr=LR)
-    one = trained(method, equals, start, batch="all", sample=sample)
-    other = trained(fl.FedAvg(lr=LR), equals, start, batch="all", sample=sample)
+    one = train_linear(method, equals, start, batch="all", sample=sample)
+    other = train_linear(fl.FedAvg(lr=LR), equals, start, batch="all", sample=sample)
     assert distance(one.models, other.models) < 1e-12
-    assert distance(one.server[0], start) > 0.05
+    assert distance(one.server.model, start) > 0.05
 
 
 @either_form
@@ -230,10 +239,10 @@ def test_per_fedavg_that_does_not_adapt_descends_on_its_second_batches(problem, 
     for t in range(1, 11):
         sent = []
         for k, (x, y) in arrays.items():
-            own = w
+            local = w
             for rows in reference.batches(k, len(x), SEED, t, 4, steps=3 * group)[1::group]:
-                own = own - LR * reference.gradient(own, x[rows], y[rows], LABELS, L2)
-            sent.append(own)
+                local = local - LR * reference.gradient(local, x[rows], y[rows], LABELS, L2)
+            sent.append(local)
         w = sum(sent) / len(sent)
-    result = trained(fl.PerFedAvg(form, 0.0, lr=LR, local_steps=3), federation, start, batch=4)
+    result = train_linear(fl.PerFedAvg(form, 0.0, lr=LR, local_steps=3), federation, start, batch=4)
     assert distance(result.models, w) < 1e-12

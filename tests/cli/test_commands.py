@@ -1,6 +1,7 @@
 """The command line as a user meets it."""
 
 import json
+import re
 import tomllib
 
 import numpy as np
@@ -31,8 +32,8 @@ def test_run_prints_a_table_and_keeps_the_run(call, tmp_path):
     assert [r["round"] for r in rounds] == list(range(1, 11))
     with safe_open(folder / "models" / "models.safetensors", "np") as file:
         assert about(folder)["clients"] == [str(k) for k in range(20)]
-        kept = file.get_tensor("models")
-    assert np.array_equal(kept, again.run().models.numpy())  # the description makes the same models again
+        stored = file.get_tensor("models")
+    assert np.array_equal(stored, again.run().models.numpy())  # the description makes the same models again
 
 
 def test_run_json_is_one_object(call):
@@ -196,12 +197,28 @@ def test_help(call, words):
     assert "Usage:" in out
 
 
+@pytest.mark.parametrize(
+    "words", [["run"], ["report"], ["predict"], ["data", "get"], ["graph", "draw"], ["data"], []]
+)
+def test_help_names_values_without_types_and_braces(call, words):
+    _, out, _ = call(*words, "--help", out=False)
+    assert "--help" in out
+    assert re.findall(r"<[a-z]\w*|\{[A-Z]", out) == []
+
+
+def test_usage_lists_all_arguments_once(call):
+    _, out, _ = call("graph", "draw", "--help", out=False)
+    assert "draw [OPTIONS] [GRAPH] FIGURE " in out
+    _, out, _ = call("report", "--help", out=False)
+    assert "report [OPTIONS] RUN... " in out
+
+
 def test_all_are_those_that_can_be_run(call):
     words = ["compare", "--algorithms", "all", "--seeds", "0", "--sample", "0.2", *SHORT]
     code, out, err = call(*words, "--json")
     assert code == 0
     assert set(json.loads(out)["algorithms"]) == set(fl.ALGORITHMS) - {"dfedu"}
-    assert "note: dfedu is skipped; algorithm: DFedU: sample = 0.2; peers are not sampled" in err
+    assert "warning: dfedu is skipped; algorithm: DFedU: sample = 0.2; peers are not sampled" in err
 
 
 def test_algorithms_say_what_they_are_and_what_they_send(call):
@@ -214,7 +231,7 @@ def test_algorithms_say_what_they_are_and_what_they_send(call):
     assert f"down {2 * size} B" in heads["scaffold"]
     assert "up 0" in heads["local"]
     for name, make in fl.ALGORITHMS.items():
-        assert make.kind in heads[name]
+        assert make.traits.kind in heads[name]
         assert make.citation or name in ("local", "global")
 
 

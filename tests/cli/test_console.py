@@ -1,4 +1,4 @@
-"""What reaches the terminal: no control characters, no endless lines, no traceback."""
+"""Output to the terminal has no control characters, no endless lines and no traceback."""
 
 import io
 import os
@@ -24,11 +24,11 @@ def test_control_characters_are_shown_and_not_sent(capsys):
     from rich.table import Table
     from rich.text import Text
 
-    made = console.Console(width=200)
+    terminal = console.Console(width=200)
     table = Table("name", EVIL)
     table.add_row(EVIL, Text(EVIL))
-    made.print(table)
-    made.print(EVIL)
+    terminal.print(table)
+    terminal.print(EVIL)
     assert console.escape_control_characters(EVIL) == CLEAN
     out = capsys.readouterr().out
     assert not any(sign in out for sign in EVIL if sign < " " or sign > "~")
@@ -52,16 +52,16 @@ def test_clients_of_a_file_cannot_command_the_terminal(call, tmp_path):
     lines = [f"{who},{n % 5},{n % 3},{'no' if n % 2 else EVIL}" for who in ("a", EVIL) for n in range(12)]
     path = tmp_path / f"my{EVIL.replace('/', '')}.csv"
     path.write_text("\n".join([f"who,{EVIL},x,y", *lines]) + "\n", encoding="utf-8")
-    own = ["--data", str(path), "--client", "who", "--label", "y"]
-    said = [call("run", *own, "--rounds", "1"), call("data", "describe", *own[1:])]
+    columns = ["--data", str(path), "--client", "who", "--label", "y"]
+    answers = [call("run", *columns, "--rounds", "1"), call("data", "describe", *columns[1:])]
     (run,) = (tmp_path / "runs").glob("my*-fedu-*")
-    said.append(call("runs"))
-    said.append(call("show", str(run)))
-    said.append(call("predict", str(run), str(path), out=False))
-    said.append(call("export", str(run), "--client", "nobody", out=False))
-    said.append(call("graph", "describe", str(run), out=False))
-    assert [code for code, _, _ in said] == [0, 0, 0, 0, 2, 2, 0]
-    text = "".join(out + err for _, out, err in said)
+    answers.append(call("runs"))
+    answers.append(call("show", str(run)))
+    answers.append(call("predict", str(run), str(path), out=False))
+    answers.append(call("export", str(run), "--client", "nobody", out=False))
+    answers.append(call("graph", "describe", str(run), out=False))
+    assert [code for code, _, _ in answers] == [0, 0, 0, 0, 2, 2, 0]
+    text = "".join(out + err for _, out, err in answers)
     assert not [sign for sign in text if (sign < " " and sign not in "\n\t") or sign in "\x9b\u202e"]
     assert r"\x1b" in text
 
@@ -69,11 +69,11 @@ def test_clients_of_a_file_cannot_command_the_terminal(call, tmp_path):
 def test_an_unknown_name_is_told_with_the_three_nearest():
     names = [f"client {number}" for number in range(1_000_000)]
     begun = time.process_time()
-    told = str(unknown_name_error("client", "client 12345x", names))
+    message = str(unknown_name_error("client", "client 12345x", names))
     assert time.process_time() - begun < 5
     assert re.fullmatch(
         r"unknown client 'client 12345x'; did you mean 'client 12345', 'client \d{6}' or 'client \d{6}'\?",
-        told,
+        message,
     )
     other = str(unknown_name_error("client", "@", names))
     assert other.endswith(", … (1,000,000 in all)")
@@ -86,9 +86,9 @@ def test_an_unknown_name_is_told_with_the_three_nearest():
 
 
 def test_no_error_is_longer_than_some_hundreds_of_characters(call):
-    told = str(InputError(f"value {'x' * 10**6}; use y"))
-    assert len(told) <= 600
-    assert told.endswith("; use y")
+    message = str(InputError(f"value {'x' * 10**6}; use y"))
+    assert len(message) <= 600
+    assert message.endswith("; use y")
     code, _, err = call("run", "--set", f"{'x' * 10**5}=1")
     assert code == 2
     assert len(err) < 700
@@ -140,8 +140,8 @@ def test_characters_that_an_encoding_lacks_are_escaped(monkeypatch):
             console.Console(width=100).print("accuracy − 名 \udcff é")
             print("η")
         narrow.flush()
-        said = content.getvalue().decode("cp1252")
-    assert said == "accuracy \\u2212 \\u540d \\udcff é\n\\u03b7\n"
+        text = content.getvalue().decode("cp1252")
+    assert text == "accuracy \\u2212 \\u540d \\udcff é\n\\u03b7\n"
 
 
 def test_threads_beyond_reason(call):
@@ -170,20 +170,20 @@ def test_a_device_that_is_not_there_is_one_short_line(call):
     ],
 )
 def test_out_of_memory_is_one_line(call, monkeypatch, error):
-    def fail(*given):
+    def fail(*args):
         raise error
 
-    monkeypatch.setattr("fedlap.cli.run.run_one", fail)
+    monkeypatch.setattr("fedlap.cli.run.run_experiment", fail)
     code, out, err = call("run", "--rounds", "1")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("error: out of memory (")
 
 
 def test_a_bug_is_one_line_and_an_exit_code_of_its_own(call, monkeypatch):
-    def fail(*given):
+    def fail(*args):
         raise KeyError("a\nb")
 
-    monkeypatch.setattr("fedlap.cli.run.run_one", fail)
+    monkeypatch.setattr("fedlap.cli.run.run_experiment", fail)
     code, out, err = call("run", "--rounds", "1")
     assert (code, out, err.count("\n")) == (70, "", 1)
     assert err.startswith("error: internal error: KeyError: ")
@@ -195,10 +195,10 @@ def test_a_bug_is_one_line_and_an_exit_code_of_its_own(call, monkeypatch):
 
 
 def test_a_warning_is_one_line(call, monkeypatch):
-    def warn(*given):
+    def warn(*args):
         warnings.warn(f"odd\n{EVIL}", RuntimeWarning, stacklevel=1)
 
-    monkeypatch.setattr("fedlap.cli.run.run_one", warn)
+    monkeypatch.setattr("fedlap.cli.run.run_experiment", warn)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         code, _, err = call("run", "--rounds", "1")

@@ -33,26 +33,26 @@ def rows(seed, count, real=False):
     return frame.assign(outcome=z if real else np.select([z > 0.7, z > -0.7], ["ill", "so-so"], "well"))
 
 
-def trained(folder, scale="pooled", real=False, model=None, numbered=False):
-    """A run on one's own file of training rows and another of test rows, its models in its folder."""
+def train_run(folder, scale="pooled", real=False, model=None, numbered=False):
+    """Train on a user's file of training rows and another of test rows; return the result and its folder."""
     for name, seed, count in (("my", 1, 150), ("held", 2, 93)):
-        made = rows(seed, count, real)
+        frame = rows(seed, count, real)
         if numbered:
-            made["outcome"] = made.outcome.map({"ill": 3, "so-so": 5, "well": 9})
-        made.to_csv(folder / f"{name}.csv", index=False)
+            frame["outcome"] = frame.outcome.map({"ill": 3, "so-so": 5, "well": 9})
+        frame.to_csv(folder / f"{name}.csv", index=False)
     files = {"path": str(folder / "my.csv"), "test": str(folder / "held.csv")}
-    own = {"client": "site", "label": "outcome", "drop": ["note"], "scale": scale}
+    columns = {"client": "site", "label": "outcome", "drop": ["note"], "scale": scale}
     experiment = Experiment.of(
         {
-            "data": {"name": "file", **files, **own}, "model": {"name": model or "linear"},
+            "data": {"name": "file", **files, **columns}, "model": {"name": model or "linear"},
             "algorithm": {"name": "fedu", "lr": 0.05}, "rounds": 30, "evaluate_every": 0,
         }
     )  # fmt: skip
     result = experiment.run()
-    return result, kept(result, folder / "run")
+    return result, save_run(result, folder / "run")
 
 
-def kept(result, folder):
+def save_run(result, folder):
     result.personals.save(folder / "models")
     (folder / "experiment.toml").touch()
     return str(folder)
@@ -65,28 +65,28 @@ def column(text):
 @pytest.mark.parametrize("model", ["linear", "mlp"])
 @pytest.mark.parametrize("scale", ["pooled", "client"])
 def test_exported_models_reach_the_accuracy_of_the_run(call, tmp_path, scale, model):
-    result, run = trained(tmp_path, scale, model=model)
-    said, held = result.scores[-1].accuracy, pd.read_csv(tmp_path / "held.csv", dtype={"site": str})
-    assert 0.5 < said < 0.95
+    result, run = train_run(tmp_path, scale, model=model)
+    accuracy, held = result.scores[-1].accuracy, pd.read_csv(tmp_path / "held.csv", dtype={"site": str})
+    assert 0.5 < accuracy < 0.95
     code, out, _ = call("predict", run, str(tmp_path / "held.csv"), "--by", "site", "--json", out=False)
     all_at_once = json.loads(out)
     assert (code, all_at_once["known"]) == (0, 93)
-    assert all_at_once["accuracy"] == said
+    assert all_at_once["accuracy"] == accuracy
     assert all_at_once["loss"] == pytest.approx(result.scores[-1].loss, rel=1e-6)
     right = 0
     for site in SITES:
-        file, own = str(tmp_path / f"{site}.safetensors"), tmp_path / f"only-{site}.csv"
+        file, rows_file = str(tmp_path / f"{site}.safetensors"), tmp_path / f"only-{site}.csv"
         assert call("export", run, "--client", site, "--to", file, out=False)[0] == 0
         mine = held[held.site == site]
-        mine.to_csv(own, index=False)
-        code, out, _ = call("predict", file, str(own), "--json", out=False)
-        made = json.loads(out)
-        assert made["answers"] == [
+        mine.to_csv(rows_file, index=False)
+        code, out, _ = call("predict", file, str(rows_file), "--json", out=False)
+        answer = json.loads(out)
+        assert answer["answers"] == [
             a for a, s in zip(all_at_once["answers"], held.site, strict=True) if s == site
         ]
-        assert made["right"] == sum(a == b for a, b in zip(made["answers"], mine.outcome, strict=True))
-        right += made["right"]
-    assert right / len(held) == said
+        assert answer["right"] == sum(a == b for a, b in zip(answer["answers"], mine.outcome, strict=True))
+        right += answer["right"]
+    assert right / len(held) == accuracy
 
 
 @pytest.mark.parametrize("form", ["csv", "npz", "parquet"])
@@ -94,7 +94,7 @@ def test_digits_by_the_places_of_their_columns(call, tmp_path, form):
     digits = fl.data.load("digits", seed=1)
     method = fl.FedU(fl.Graph.complete(digits.clients), lr=0.02)
     result = fl.fit(method, digits, fl.models.linear(), rounds=6, evaluate_every=0)
-    run, right = kept(result, tmp_path / "run"), 0
+    run, right = save_run(result, tmp_path / "run"), 0
     for k, name in enumerate(digits.clients):
         x, y = (values.numpy() for values in digits.test.client(k))
         file = tmp_path / f"{name}.{form}"
@@ -115,7 +115,7 @@ def test_digits_by_the_places_of_their_columns(call, tmp_path, form):
 
 
 def test_answers_are_a_table_and_columns_go_by_name(call, tmp_path):
-    result, run = trained(tmp_path)
+    result, run = train_run(tmp_path)
     frame = rows(5, 9)
     frame[["dose", "age", "salt"]].to_csv(tmp_path / "new.csv", index=False)
     code, out, err = call("predict", run, "--client", "north", str(tmp_path / "new.csv"), out=False)
@@ -135,36 +135,36 @@ def test_answers_are_a_table_and_columns_go_by_name(call, tmp_path):
 
 
 def test_rows_without_a_truth_are_answered_and_not_counted(call, tmp_path):
-    _, run = trained(tmp_path)
+    _, run = train_run(tmp_path)
     frame = rows(5, 9)
     frame.loc[3:, "outcome"] = ""
     for first, known in ((0, 3), (3, 0)):
         frame[first:].to_csv(tmp_path / "new.csv", index=False)
         code, out, _ = call("predict", run, "--client", "7", str(tmp_path / "new.csv"), "--json", out=False)
-        made = json.loads(out)
-        assert (code, made["rows"], made["known"]) == (0, 9 - first, known)
-        assert ("accuracy" in made) == (known > 0)
+        answer = json.loads(out)
+        assert (code, answer["rows"], answer["known"]) == (0, 9 - first, known)
+        assert ("accuracy" in answer) == (known > 0)
 
 
 def test_labels_that_are_numbers_keep_their_names(call, tmp_path):
-    result, run = trained(tmp_path, numbered=True)
+    result, run = train_run(tmp_path, numbered=True)
     held = pd.read_csv(tmp_path / "held.csv")
     for kind in (int, float, str):
         held["outcome"] = held.outcome.astype(kind)
         held.to_csv(tmp_path / "again.csv", index=False)
         words = ("predict", run, "--by", "site", str(tmp_path / "again.csv"), "--json")
-        made = json.loads(call(*words, out=False)[1])
-        assert made["accuracy"] == result.scores[-1].accuracy
-        assert set(made["answers"]) <= {"3", "5", "9"}
+        answer = json.loads(call(*words, out=False)[1])
+        assert answer["accuracy"] == result.scores[-1].accuracy
+        assert set(answer["answers"]) <= {"3", "5", "9"}
 
 
 def test_a_regression_gives_values_and_its_loss(call, tmp_path):
-    result, run = trained(tmp_path, real=True)
+    result, run = train_run(tmp_path, real=True)
     code, out, _ = call("predict", run, "--by", "site", str(tmp_path / "held.csv"), "--json", out=False)
-    made = json.loads(out)
+    answer = json.loads(out)
     assert code == 0
-    assert made["loss"] == pytest.approx(result.scores[-1].loss, rel=1e-6)
-    assert "accuracy" not in made
+    assert answer["loss"] == pytest.approx(result.scores[-1].loss, rel=1e-6)
+    assert "accuracy" not in answer
     code, out, err = call("predict", run, "--client", "7", str(tmp_path / "held.csv"), out=False)
     frame = pd.read_csv(tmp_path / "held.csv")
     values = [float(value) for value in column(out)[1:]]
@@ -173,7 +173,7 @@ def test_a_regression_gives_values_and_its_loss(call, tmp_path):
 
 
 def test_an_export_is_two_files_that_say_what_they_are(call, tmp_path):
-    _, run = trained(tmp_path, "client")
+    _, run = train_run(tmp_path, "client")
     code, out, _ = call("export", run, "--client", "7", "--to", str(tmp_path / "m.safetensors"), out=False)
     assert code == 0
     assert "client 7" in out
@@ -189,7 +189,7 @@ def test_an_export_is_two_files_that_say_what_they_are(call, tmp_path):
 def folder(tmp_path_factory):
     """A run, an export of it, and files with mistakes."""
     folder = tmp_path_factory.mktemp("mistakes")
-    result, _ = trained(folder)
+    result, _ = train_run(folder)
     result.personal("north").save(folder / "north.safetensors")
     (folder / "empty").mkdir()
     (folder / "early").mkdir()
@@ -205,8 +205,8 @@ def folder(tmp_path_factory):
     np.savez(folder / "short.npz", x=np.zeros((2, 3)), outcome=np.zeros(3))
     arrays = fl.Federation.from_arrays({"a": (np.eye(3), [0, 1, 1])}, test_share=0, scale="none")
     net = fl.models.module(torch.nn.Linear(3, 2))
-    kept(fl.fit(fl.Local(), arrays, net, rounds=1), folder / "own")
-    kept(fl.fit(fl.Local(), arrays, fl.models.linear(), rounds=1), folder / "plain")
+    save_run(fl.fit(fl.Local(), arrays, net, rounds=1), folder / "own")
+    save_run(fl.fit(fl.Local(), arrays, fl.models.linear(), rounds=1), folder / "plain")
     (folder / "bad" / "models").mkdir(parents=True)
     (folder / "bad" / "models" / "about.json").write_text("{")
     return folder

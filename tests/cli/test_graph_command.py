@@ -1,4 +1,4 @@
-"""`fedlap graph make|describe|learn|draw`: files, numbers and pictures, and mistakes in one line."""
+"""`fedlap graph make|describe|learn|draw`: files, numbers and figures, and mistakes in one line."""
 
 import json
 
@@ -17,11 +17,11 @@ PNG = b"\x89PNG\r\n\x1a\n"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Runs: two finished ones, one that has just begun, one of real targets; and files."""
-    from fedlap.cli.run import run_one
+    from fedlap.cli.run import run_experiment
     from fedlap.experiments.experiment import Experiment
 
     folder = tmp_path_factory.mktemp("graphs")
-    given = {
+    options = {
         "again": False,
         "track": None,
         "save_rounds": None,
@@ -37,9 +37,9 @@ def folder(tmp_path_factory):
         "learned": {"data": small, "algorithm": {"name": "fedu-learned", "warmup": 5, "nearest": 2}},
     }
     for name, described in asked.items():
-        run_one(Experiment.of({**described, "rounds": 40, "evaluate_every": 0}), given)
-        (made,) = folder.glob("*-*-*")
-        made.rename(folder / name)
+        run_experiment(Experiment.of({**described, "rounds": 40, "evaluate_every": 0}), options)
+        (run,) = folder.glob("*-*-*")
+        run.rename(folder / name)
     (folder / "begun").mkdir()
     (folder / "begun" / "experiment.toml").write_bytes((folder / "true" / "experiment.toml").read_bytes())
     (folder / "empty").mkdir()
@@ -69,10 +69,10 @@ def test_a_graph_is_made_as_a_run_would_use_it(graph, folder, ending):
     )
     assert f"written    ring.{ending}" in out
     clients = [str(k) for k in range(9)]
-    made = from_file(clients, str(folder / f"ring.{ending}")).weights.matrix().toarray()
-    assert np.array_equal(made, fl.Graph.ring(clients, 0.5).weights.matrix().toarray())
-    said = graph(f"describe ring.{ending} --json")
-    assert (said["clients"], said["edges"], said["weights"]) == (9, 9, [0.5, 0.5])
+    matrix = from_file(clients, str(folder / f"ring.{ending}")).weights.matrix().toarray()
+    assert np.array_equal(matrix, fl.Graph.ring(clients, 0.5).weights.matrix().toarray())
+    answer = graph(f"describe ring.{ending} --json")
+    assert (answer["clients"], answer["edges"], answer["weights"]) == (9, 9, [0.5, 0.5])
 
 
 def test_a_seed_and_the_data_make_the_graph(graph, folder):
@@ -87,18 +87,18 @@ def test_a_seed_and_the_data_make_the_graph(graph, folder):
 
 
 def test_describe_gives_strengths_without_training(graph):
-    said = graph("describe --data digits --graph ring --lr 0.1 --local-epochs 4 --strength 0.7 --json")[
+    answer = graph("describe --data digits --graph ring --lr 0.1 --local-epochs 4 --strength 0.7 --json")[
         "mixing"
     ]
-    assert (said["lr"], said["repeats"]) == (0.1, 4)
-    assert said["largest_stable_strength"] == pytest.approx(2 / (0.1 * 4 * 4))
-    assert said["default_strength"] == 0.01
-    largest = said["largest_stable_strength"]
-    strengths = [each["strength"] for each in said["strengths"]]
+    assert (answer["lr"], answer["repeats"]) == (0.1, 4)
+    assert answer["largest_stable_strength"] == pytest.approx(2 / (0.1 * 4 * 4))
+    assert answer["default_strength"] == 0.01
+    largest = answer["largest_stable_strength"]
+    strengths = [entry["strength"] for entry in answer["strengths"]]
     wanted = sorted([0.7, 0.01, *(share * largest for share in (0.01, 0.03, 0.1, 0.3, 1))])
     assert strengths == pytest.approx(wanted)
-    assert said["strengths"][-1]["explicit_rounds_to_halve"] is None
-    rounds = [each["implicit_rounds_to_halve"] for each in said["strengths"]]
+    assert answer["strengths"][-1]["explicit_rounds_to_halve"] is None
+    rounds = [entry["implicit_rounds_to_halve"] for entry in answer["strengths"]]
     assert rounds == sorted(rounds, reverse=True)  # the stronger, the faster
 
 
@@ -121,41 +121,41 @@ def test_describe_in_words(graph):
 
 
 def test_a_run_says_its_graph_its_settings_and_its_models(graph, folder):
-    said = graph("describe true --json")
-    assert said["edges"] == 12
-    assert 0.3 in [each["strength"] for each in said["mixing"]["strengths"]]
+    answer = graph("describe true --json")
+    assert answer["edges"] == 12
+    assert 0.3 in [entry["strength"] for entry in answer["mixing"]["strengths"]]
     personals = fl.personal.Personals.load(folder / "true" / "models")
     known = fl.Graph.ring(personals.clients)
-    assert said["models"]["smoothness"] == pytest.approx(float(known.smoothness(personals.models)))
-    assert said["models"]["smoothness"] < 0.5 * said["models"]["by_chance"]
-    assert said["models"]["all_apart"] == pytest.approx(
+    assert answer["models"]["smoothness"] == pytest.approx(float(known.smoothness(personals.models)))
+    assert answer["models"]["smoothness"] < 0.5 * answer["models"]["by_chance"]
+    assert answer["models"]["all_apart"] == pytest.approx(
         np.sqrt(np.mean(pdist(personals.models) ** 2)), rel=1e-5
     )
-    assert "random orders" in graph("describe true")
+    assert "random permutations" in graph("describe true")
     assert "models" not in graph("describe begun --json")
 
 
 def test_another_graph_for_the_clients_of_a_run(graph):
-    said = graph("describe local --graph ring --set graph.weight=3 --json")
-    assert (said["edges"], said["weights"]) == (20, [3, 3])
-    assert (said["mixing"]["lr"], said["mixing"]["repeats"]) == (0.1, 2)  # as that run had them
+    answer = graph("describe local --graph ring --set graph.weight=3 --json")
+    assert (answer["edges"], answer["weights"]) == (20, [3, 3])
+    assert (answer["mixing"]["lr"], answer["mixing"]["repeats"]) == (0.1, 2)  # as that run had them
     graph("make of-local.csv --data digits --graph ring --set graph.weight=3")
-    beside = graph("describe of-local.csv --models local --json")
-    assert beside["models"] == pytest.approx(said["models"])
+    description = graph("describe of-local.csv --models local --json")
+    assert description["models"] == pytest.approx(answer["models"])
     assert graph("describe --data digits --graph ring --models local --json")["models"]["smoothness"] > 0
 
 
 @pytest.mark.parametrize("method", ["kernel", "smooth", "cosine"])
 def test_learn_finds_the_ring_that_models_are_smooth_on(graph, folder, method):
-    said = graph(f"learn true {method}.npz --method {method} --neighbours 2 --json")
-    assert said["by_chance"] == pytest.approx(12 / 66)
-    assert said["average_precision"] > 0.6
+    answer = graph(f"learn true {method}.npz --method {method} --neighbours 2 --json")
+    assert answer["by_chance"] == pytest.approx(12 / 66)
+    assert answer["average_precision"] > 0.6
     personals = fl.personal.Personals.load(folder / "true" / "models")
     start = personals.network.start(0).to(personals.models)
     wanted = learn_graph(personals.models, personals.clients, method, 2, start).weights.matrix().toarray()
     assert np.array_equal(from_file(None, str(folder / f"{method}.npz")).weights.matrix().toarray(), wanted)
     out = graph(f"learn true {method}.csv --method {method} --neighbours 2")
-    assert f"average precision {said['average_precision']:.3f}" in out
+    assert f"average precision {answer['average_precision']:.3f}" in out
     assert f"written    {method}.csv" in out
 
 
@@ -169,8 +169,8 @@ def test_learn_where_no_graph_is_known(graph):
     assert fit["smoothness"] < 0.7 * fit["by_chance"]
 
 
-def test_draw_is_a_picture_and_the_same_every_time(graph, folder):
-    assert graph("draw true one.png") == "picture    one.png\n"
+def test_draw_is_a_figure_and_the_same_every_time(graph, folder):
+    assert graph("draw true one.png") == "figure     one.png\n"
     graph("draw true two.png")
     one, two = ((folder / name).read_bytes() for name in ("one.png", "two.png"))
     assert one[:8] == PNG
@@ -189,7 +189,7 @@ def test_draw_is_a_picture_and_the_same_every_time(graph, folder):
 
 def test_a_drawn_run_is_coloured_by_the_accuracy_that_it_states(graph, folder, monkeypatch):
     seen = []
-    monkeypatch.setattr("fedlap.cli.graph.draw_graph", lambda *given: seen.append(given) or PNG)
+    monkeypatch.setattr("fedlap.cli.graph.draw_graph", lambda *args: seen.append(args) or PNG)
     graph("draw local --graph ring a.png")
     graph("draw real --graph ring a.png")
     (_, _, shown, rows), (_, _, other, _) = seen
@@ -238,9 +238,9 @@ def test_a_drawn_run_is_coloured_by_the_accuracy_that_it_states(graph, folder, m
         ("make ring.txt --graph ring", "ring.txt"),
         ("make parts.csv/ring.csv --graph ring", "cannot be written"),
         ("make", "out"),
-        ("draw", "PICTURE"),
-        ("draw true", "draw: expected a graph file or a run (unless there is --data), then the .png"),
-        ("draw true parts.csv a.png", "draw: expected a graph file or a run"),
+        ("draw", "FIGURE"),
+        ("draw true", "draw true: expected a graph file or a run (unless there is --data), then the .png"),
+        ("draw true parts.csv a.png", "draw true parts.csv a.png: expected a graph file or a run"),
         ("draw true a.png --colour size", "unknown colour 'size'; known: accuracy, component, label, rows"),
         ("draw parts.csv a.png --colour accuracy",
          "--colour accuracy: a graph file has no accuracy; pass a run"),
@@ -263,8 +263,8 @@ def test_a_mistake_is_one_line(call, folder, monkeypatch, capsys, words, message
 
 def test_the_graph_of_a_run_that_learns_one_is_the_one_that_it_came_to(graph, folder):
     run = RunFolder.open(folder / "learned")
-    kept = run.load_progress(run.read_checkpoints()[0][0]).server[1].numpy()
+    weights = run.load_progress(run.read_checkpoints()[0][0]).server[1].numpy()
     found = graph("describe learned --json")
-    assert found["edges"] == np.count_nonzero(kept) // 2 < 12 * 11 // 2
+    assert found["edges"] == np.count_nonzero(weights) // 2 < 12 * 11 // 2
     assert "learned in 40 rounds on synthetic" in graph("describe learned")
     assert "complete on synthetic" in graph("describe learned --graph complete")

@@ -15,7 +15,7 @@ MANY = ("--rounds", "1000000", "--set", "evaluate_every=3")
 
 
 @pytest.fixture
-def begun(tmp_path):
+def start_training(tmp_path):
     """Start a process that trains, and wait until it does."""
     started = []
 
@@ -45,30 +45,30 @@ def rounds(folder):
     return [{**json.loads(line), "seconds": 0} for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
-def saved(folder):
+def find_last_round(folder):
     return max(int(path.name[-8:]) for path in (folder / "checkpoint").glob("round-*"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_lets_the_round_end_and_saves(number, begun, call, tmp_path):
-    running = begun("rounds.jsonl", *WORDS, *MANY)
+def test_a_signal_lets_the_round_end_and_saves(number, start_training, call, tmp_path):
+    running = start_training("rounds.jsonl", *WORDS, *MANY)
     running.send_signal(number)
     out, err = running.communicate(timeout=30)
     assert (running.returncode, out) == (130, ""), err
     assert "Traceback" not in err
     assert "Stopping after this round (press Ctrl-C again to quit now)" in err
     (folder,) = (tmp_path / "runs").iterdir()
-    at = saved(folder)
+    at = find_last_round(folder)
     assert err.splitlines()[-1] == f"stopped after round {at}, checkpoint saved; repeat the command to resume"
     assert rounds(folder)[-1]["round"] in range(at - 2, at + 1)
     assert (folder / "models" / "models.safetensors").exists()
     same_as_unbroken(folder, at + 4, call, tmp_path)
 
 
-def test_a_second_signal_stops_at_once(begun, call, tmp_path):
+def test_a_second_signal_stops_at_once(start_training, call, tmp_path):
     """In the middle of a round that would take long; what was saved before is of use."""
     long = ("--local-steps", "5000000", "--batch", "all", "--rounds", "3")
-    running = begun("experiment.toml", *WORDS, *long)
+    running = start_training("experiment.toml", *WORDS, *long)
     time.sleep(0.3)
     running.send_signal(signal.SIGINT)
     assert "Stopping after this round" in running.stderr.readline()
@@ -85,12 +85,12 @@ def test_a_second_signal_stops_at_once(begun, call, tmp_path):
 
 
 def same_as_unbroken(folder, last, call, tmp_path):
-    """Go on to this round, and hold all against a run that was never stopped."""
+    """Resume up to round `last` and compare everything with a run that was never stopped."""
     words = ("--rounds", str(last), "--set", "evaluate_every=3")
     assert call(*WORDS, *words)[0] == 0
     assert call(*WORDS, *words, "--out", str(tmp_path / "other"), out=False)[0] == 0
     other = tmp_path / "other" / folder.name
-    assert saved(folder) == saved(other) == last
+    assert find_last_round(folder) == find_last_round(other) == last
     assert rounds(folder) == rounds(other)
     for name in ("models/models.safetensors", f"checkpoint/round-{last:08d}/state.safetensors"):
         assert (folder / name).read_bytes() == (other / name).read_bytes()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from user_tables import OWN, ROWS
+from user_tables import ROWS, TABLE
 
 EDGES = "north,south,1.0\nsouth,east,1.0\neast,west,2.0\n"
 
@@ -22,7 +22,7 @@ def place(call, tmp_path, monkeypatch):
     Path("soft.csv").symlink_to("rows.csv")
     Path("hard.csv").hardlink_to("rows.csv")
     Path("hard.png").hardlink_to("edges.csv")
-    words = ["run", "--data", "rows.csv", *OWN, "--graph", "edges.csv", "--rounds", "1", "--json"]
+    words = ["run", "--data", "rows.csv", *TABLE, "--graph", "edges.csv", "--rounds", "1", "--json"]
     code, out, err = call(*words)
     assert code == 0, err
     Path(json.loads(out)["folder"]).rename("run")

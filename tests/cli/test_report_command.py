@@ -22,7 +22,7 @@ COMPARED = ("compare", "--algorithms", "fedu,local,fedavg", "--seeds", "0-2", "-
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def original_runs(tmp_path_factory):
     """A comparison that every test gets a copy of."""
     from fedlap import cli
 
@@ -35,15 +35,15 @@ def trained(tmp_path_factory):
 
 
 @pytest.fixture
-def compared(trained, tmp_path):
-    shutil.copytree(trained, tmp_path / "runs")
+def comparison_folder(original_runs, tmp_path):
+    shutil.copytree(original_runs, tmp_path / "runs")
     return next((tmp_path / "runs").glob("*-compare-*"))
 
 
-def test_a_comparison_becomes_a_page(call, compared):
-    code, out, err = call("report", str(compared), out=False)
+def test_a_comparison_becomes_a_page(call, comparison_folder):
+    code, out, err = call("report", str(comparison_folder), out=False)
     assert (code, err) == (0, "")
-    assert page(out) == compared / "report" / "page.html"
+    assert page(out) == comparison_folder / "report" / "page.html"
     text = page(out).read_text("utf-8")
     for title in (
         "Scores", "Summary", "Learning curves", "Clients compared with local",
@@ -52,11 +52,11 @@ def test_a_comparison_becomes_a_page(call, compared):
     ):  # fmt: skip
         assert f">{title}<" in text
     # The same numbers as in the table that compare printed.
-    for cell in re.findall(r"\d+\.\d+ ± \d+\.\d+", (compared / "table.md").read_text("utf-8")):
+    for cell in re.findall(r"\d+\.\d+ ± \d+\.\d+", (comparison_folder / "table.md").read_text("utf-8")):
         assert cell in text
     assert "fedlap compare --algorithms fedu,local,fedavg --seeds 0-2 --rounds 4" in text
-    assert f"fedlap report {compared}" in text
-    names = {path.name for path in (compared / "report").rglob("*.*")}
+    assert f"fedlap report {comparison_folder}" in text
+    names = {path.name for path in (comparison_folder / "report").rglob("*.*")}
     assert {
         "scores.md",
         "scores.csv",
@@ -68,81 +68,81 @@ def test_a_comparison_becomes_a_page(call, compared):
     } <= names
 
 
-def test_compare_names_the_command(call, compared, tmp_path):
+def test_compare_names_the_command(call, comparison_folder, tmp_path):
     code, out, _ = call(*COMPARED)  # it is there already
     assert code == 0
-    assert out.splitlines()[-1].endswith(f"; `fedlap report {compared}` writes a page")
+    assert out.splitlines()[-1].endswith(f"; `fedlap report {comparison_folder}` writes an HTML report")
 
 
-def test_the_comparison_is_what_it_was(compared):
-    made = load_results([compared]).comparison
-    facts = json.loads((compared / "comparison.json").read_bytes())
-    again = json.loads(json.dumps(made.as_dict()))
+def test_the_comparison_is_what_it_was(comparison_folder):
+    comparison = load_results([comparison_folder]).comparison
+    facts = json.loads((comparison_folder / "comparison.json").read_bytes())
+    again = json.loads(json.dumps(comparison.as_dict()))
     assert again == {key: facts[key] for key in again}
 
 
-def test_clients_scores_are_those_of_the_run(call, compared):
-    found = load_results([compared])
+def test_clients_scores_are_those_of_the_run(call, comparison_folder):
+    found = load_results([comparison_folder])
     for row, runs in found.runs.items():
         for run, scores in zip(runs, found.comparison.runs[row], strict=True):
             federation = load_experiment_data(run.experiment)[0]
-            each = score_clients(federation, load_trained_models(run.folder))
-            assert np.nanmean(each) == pytest.approx(100 * scores[-1].accuracy_mean, abs=1e-9)
+            client_scores = score_clients(federation, load_trained_models(run.folder))
+            assert np.nanmean(client_scores) == pytest.approx(100 * scores[-1].accuracy_mean, abs=1e-9)
 
 
-@pytest.mark.usefixtures("unpictured")
-def test_folders_may_move_together(call, compared, tmp_path):
+@pytest.mark.usefixtures("no_figures")
+def test_folders_may_move_together(call, comparison_folder, tmp_path):
     shutil.move(tmp_path / "runs", tmp_path / "elsewhere")
-    moved = tmp_path / "elsewhere" / compared.name
+    moved = tmp_path / "elsewhere" / comparison_folder.name
     code, out, _ = call("report", str(moved), "--out", str(tmp_path / "page"), out=False)
     assert code == 0
     assert page(out) == tmp_path / "page" / "page.html"
 
 
-@pytest.mark.usefixtures("unpictured")
-def test_runs_by_name_are_put_into_rows(call, compared, tmp_path):
+@pytest.mark.usefixtures("no_figures")
+def test_runs_by_name_are_put_into_rows(call, comparison_folder, tmp_path):
     folders = [str(run.folder) for run in list_run_folders(tmp_path / "runs")]
-    made = load_results([Path(folder) for folder in folders])
-    whole = load_results([compared])
-    assert {row: [run.name for run in own] for row, own in made.runs.items()} == {
-        row: [run.name for run in own] for row, own in whole.runs.items()
+    results = load_results([Path(folder) for folder in folders])
+    whole = load_results([comparison_folder])
+    assert {row: [run.name for run in runs] for row, runs in results.runs.items()} == {
+        row: [run.name for run in runs] for row, runs in whole.runs.items()
     }
-    assert sorted(made.comparison.table_rows()) == sorted(whole.comparison.table_rows())
+    assert sorted(results.comparison.table_rows()) == sorted(whole.comparison.table_rows())
     code, out, _ = call("report", *folders, "--out", str(tmp_path / "page"), out=False)
     assert code == 0
     assert f"fedlap run {folders[0]}/experiment.toml" in page(out).read_text("utf-8")
 
 
-def test_the_best_is_marked_only_where_the_test_supports_it(call, compared):
-    made = load_results([compared]).comparison
-    leads = made.compare_leader()
+def test_the_best_is_marked_only_where_the_test_supports_it(call, comparison_folder):
+    comparison = load_results([comparison_folder]).comparison
+    leads = comparison.compare_leader()
     wanted = all(lead.significant or lead.pair.identical for lead in leads) and any(
         lead.significant for lead in leads
     )
-    assert bool(find_significant_leaders(made)) == wanted
-    apart = RunFolder.open(load_results([compared]).runs["fedu"][0].folder)
+    assert bool(find_significant_leaders(comparison)) == wanted
+    apart = RunFolder.open(load_results([comparison_folder]).runs["fedu"][0].folder)
     alone = load_results([apart.folder]).comparison
     assert find_significant_leaders(alone) == []  # one row has nobody to be better than
 
 
-@pytest.mark.usefixtures("unpictured")
-def test_a_run_that_went_on_keeps_its_numbers_but_not_its_clients(call, compared, tmp_path):
+@pytest.mark.usefixtures("no_figures")
+def test_a_run_that_went_on_keeps_its_numbers_but_not_its_clients(call, comparison_folder, tmp_path):
     run = next(
         run for run in list_run_folders(tmp_path / "runs") if run.experiment.algorithm["name"] == "fedavg"
     )
     assert call("resume", str(run.folder), "--rounds", "6", out=False)[0] == 0
-    code, out, err = call("report", str(compared), out=False)
+    code, out, err = call("report", str(comparison_folder), out=False)
     assert code == 0
     assert "clients of fedavg are omitted; its scores are of round" in " ".join(err.split())
-    assert load_results([compared]).comparison.runs["fedavg"][0][-1].round == 4
+    assert load_results([comparison_folder]).comparison.runs["fedavg"][0][-1].round == 4
     assert 'data-name="fedavg"><h4>' not in page(out).read_text("utf-8")
 
 
-@pytest.mark.usefixtures("unpictured")
-def test_open_asks_for_a_browser(call, compared, monkeypatch):
+@pytest.mark.usefixtures("no_figures")
+def test_open_asks_for_a_browser(call, comparison_folder, monkeypatch):
     asked = []
     monkeypatch.setattr(webbrowser, "open", lambda address: asked.append(address) or False)
-    code, out, err = call("report", str(compared), "--open", out=False)
+    code, out, err = call("report", str(comparison_folder), "--open", out=False)
     assert (code, asked) == (0, [out.strip()])
     assert "no browser found" in err
 
@@ -160,19 +160,19 @@ def one_line(answer, *parts):
     assert "Traceback" not in err
 
 
-def test_mistakes_are_one_line(call, compared, tmp_path):
+def test_mistakes_are_one_line(call, comparison_folder, tmp_path):
     runs = list_run_folders(tmp_path / "runs")
     by = {run.experiment.algorithm["name"]: run.folder for run in runs}
     one_line(call("report", str(tmp_path / "nowhere"), out=False), "is not the folder of a run")
-    one_line(call("report", str(tmp_path / "runs"), out=False), "pass one of them", compared.name)
-    one_line(call("report", str(compared), str(by["fedu"]), out=False), "pass it alone")
+    one_line(call("report", str(tmp_path / "runs"), out=False), "pass one of them", comparison_folder.name)
+    one_line(call("report", str(comparison_folder), str(by["fedu"]), out=False), "pass it alone")
     one_line(call("report", str(by["fedu"]), str(by["fedu"]), out=False), "is given twice")
     one_line(call("report", out=False), "Missing argument")
     seeds = {(run.experiment.algorithm["name"], run.experiment.seed): str(run.folder) for run in runs}
     answer = call("report", seeds["fedu", 0], seeds["local", 1], out=False)
     one_line(answer, "runs of fedu have seeds [0], runs of local [1]")
     (tmp_path / "file").write_text("")
-    answer = call("report", str(compared), "--out", str(tmp_path / "file" / "under"), out=False)
+    answer = call("report", str(comparison_folder), "--out", str(tmp_path / "file" / "under"), out=False)
     one_line(answer, "cannot be written")
 
 
@@ -183,32 +183,32 @@ def test_other_data_cannot_be_compared(call, tmp_path):
     one_line(call("report", *folders, out=False), "have different data (scarce)", "write one page for each")
 
 
-def test_unfinished_runs_are_said(call, compared, tmp_path):
+def test_unfinished_runs_are_said(call, comparison_folder, tmp_path):
     run = list_run_folders(tmp_path / "runs")[0]
     shutil.rmtree(run.folder / "checkpoint")
     one_line(call("report", str(run.folder), out=False), "is not finished", "fedlap resume")
-    one_line(call("report", str(compared), out=False), "is not finished")
+    one_line(call("report", str(comparison_folder), out=False), "is not finished")
     shutil.rmtree(run.folder)
-    one_line(call("report", str(compared), out=False), "is not the folder of a run")
+    one_line(call("report", str(comparison_folder), out=False), "is not the folder of a run")
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "reason"),
     [
         (lambda facts: facts.pop("kept"), "has no 'kept'"),
         (lambda facts: facts.update(algorithms=[1]), "is damaged"),
         (lambda facts: facts["kept"].pop("fedu"), "is damaged"),
     ],
 )
-def test_damaged_comparisons_are_said(call, compared, change, said):
-    file = compared / "comparison.json"
+def test_damaged_comparisons_are_said(call, comparison_folder, change, reason):
+    file = comparison_folder / "comparison.json"
     facts = json.loads(file.read_bytes())
     change(facts)
     file.write_text(json.dumps(facts))
-    one_line(call("report", str(compared), out=False), said, "run `fedlap compare` again")
+    one_line(call("report", str(comparison_folder), out=False), reason, "run `fedlap compare` again")
 
 
-@pytest.mark.usefixtures("unpictured")
+@pytest.mark.usefixtures("no_figures")
 def test_data_that_changed_are_said_and_left_out(call, tmp_path):
     rows = [f"{c},{x},{x % 2}" for c in "ab" for x in range(20)]
     (tmp_path / "my.csv").write_text("\n".join(["who,x,y", *rows]))

@@ -16,11 +16,11 @@ from pages import page
 def test_rows_of_one_algorithm_are_told_apart(call, tmp_path):
     for lr in ("0.01", "0.1"):
         assert call("run", "--rounds", "2", "--lr", lr)[0] == 0
-    made = load_results([run.folder for run in list_run_folders(tmp_path / "runs")])
-    assert {"fedu (lr = 0.01)", "fedu (lr = 0.1)"} == set(made.runs)
+    results = load_results([run.folder for run in list_run_folders(tmp_path / "runs")])
+    assert {"fedu (lr = 0.01)", "fedu (lr = 0.1)"} == set(results.runs)
 
 
-@pytest.mark.usefixtures("unpictured")
+@pytest.mark.usefixtures("no_figures")
 def test_one_run_alone(call, tmp_path):
     assert call("run", "--graph", "ring", "--rounds", "3")[0] == 0
     (run,) = list_run_folders(tmp_path / "runs")
@@ -33,7 +33,7 @@ def test_one_run_alone(call, tmp_path):
     assert "20 clients, 20 edges" in text
 
 
-@pytest.mark.usefixtures("unpictured")
+@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize("command", ["sweep", "tune"])
 def test_sweeps_and_tunings(call, tmp_path, command):
     varied = ("--vary", "strength=0,0.001,0.1", "--vary", "batch=10,20")
@@ -55,7 +55,7 @@ def test_sweeps_and_tunings(call, tmp_path, command):
         assert "one standard deviation over folds" in text
 
 
-@pytest.mark.usefixtures("unpictured")
+@pytest.mark.usefixtures("no_figures")
 def test_rows_of_other_data_have_no_clients_beside_the_first(call, tmp_path):
     words = "--vary", "scarce.keep=0.5,0.9", "--seeds", "0", "--rounds", "2"
     assert call("sweep", *words)[0] == 0
@@ -66,7 +66,7 @@ def test_rows_of_other_data_have_no_clients_beside_the_first(call, tmp_path):
     assert charts == ["scarce.keep = 0.5"]
 
 
-@pytest.mark.usefixtures("unpictured")
+@pytest.mark.usefixtures("no_figures")
 def test_a_learned_graph_is_drawn_beside_the_other(call, tmp_path):
     words = "--algorithms", "fedu-learned,fedu,local", "--seeds", "0", "--rounds", "3"
     warm = "--set", "algorithm.warmup=1"
@@ -79,15 +79,15 @@ def test_a_learned_graph_is_drawn_beside_the_other(call, tmp_path):
     assert "20 clients, 190 edges" in text  # of fedu alone
 
 
-@pytest.mark.usefixtures("unpictured")
+@pytest.mark.usefixtures("no_figures")
 def test_regression_counts_losses(call, tmp_path):
     words = "--data", "synthetic", "--set", "data.task=regression", "--set", "data.clients=6"
     assert call("compare", *words, "--algorithms", "fedu,local", "--seeds", "0,1", "--rounds", "3")[0] == 0
     folder = next((tmp_path / "runs").glob("*-compare-*"))
     found = load_results([folder])
     run, scores = found.runs["local"][0], found.comparison.runs["local"][0]
-    each = score_clients(load_experiment_data(run.experiment)[0], load_trained_models(run.folder))
-    assert -each.mean() == pytest.approx(scores[-1].loss_mean, rel=1e-6)
+    client_scores = score_clients(load_experiment_data(run.experiment)[0], load_trained_models(run.folder))
+    assert -client_scores.mean() == pytest.approx(scores[-1].loss_mean, rel=1e-6)
     code, out, err = call("report", str(folder), out=False)
     assert (code, err) == (0, "")
     text = page(out).read_text("utf-8")
@@ -95,7 +95,7 @@ def test_regression_counts_losses(call, tmp_path):
     assert "Label distribution" not in text
 
 
-@pytest.mark.usefixtures("unpictured")
+@pytest.mark.usefixtures("no_figures")
 def test_diverged_runs_are_said_and_not_ranked(call, tmp_path):
     words = "--data", "synthetic", "--set", "data.task=regression", "--set", "data.clients=5"
     unstable = "--strength", "1e9", "--set", "algorithm.allow_unstable=true", "--rounds", "10"

@@ -45,8 +45,8 @@ CASES = {
 }  # fmt: skip
 
 
-def kept(folder):
-    """What a run folder holds: experiment, scores but for times, models."""
+def read_run(folder):
+    """Return the experiment, the scores without times and the models of a run folder."""
     experiment = Experiment.of(tomllib.loads((folder / "experiment.toml").read_text()))
     scores = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     with safe_open(folder / "models" / "models.safetensors", "np") as file:
@@ -66,19 +66,21 @@ def test_a_sweep_is_separate_runs(case, call, tmp_path):
     assert code == 0, err
     answer = json.loads(out)
     folders = [folder for folder in (tmp_path / "runs").iterdir() if (folder / "experiment.toml").exists()]
-    rounds = {run["scores"][0]["round"] for run in answer["runs"]}  # of one run, that goes on
+    rounds = {
+        run["scores"][0]["round"] for run in answer["runs"]
+    }  # runs that differ in rounds alone are one run
     assert len(folders) == 2 * len(answer["runs"]) / len(rounds)
     for folder in folders:
-        experiment, scores, models = kept(folder)
+        experiment, scores, models = read_run(folder)
         alone = experiment.run()
         close = 1e-9 if experiment.dtype == "float64" else 1e-5
         np.testing.assert_allclose(models, alone.models.numpy(), rtol=close, atol=close)
-        for made, wanted in zip(scores, alone.scores, strict=True):
+        for score, wanted in zip(scores, alone.scores, strict=True):
             for key, value in wanted.as_dict().items():
                 if value is None:
-                    assert made[key] is None
+                    assert score[key] is None
                 elif key != "seconds":
-                    assert made[key] == pytest.approx(value, rel=10 * close, abs=10 * close), key
+                    assert score[key] == pytest.approx(value, rel=10 * close, abs=10 * close), key
 
 
 def test_a_sweep_gives_each_run_its_own_values(call):
@@ -123,7 +125,7 @@ def test_what_a_sweep_writes(call, tmp_path):
     assert "(Holm-corrected for all 3 pairs" in out
     assert "  against strength = " in out
     (folder,) = (tmp_path / "runs").glob("synthetic-sweep-*")
-    assert f"Table and picture are in {folder}" in out
+    assert f"Table and figure are in {folder}" in out
     assert sorted(file.name for file in folder.iterdir()) == ["sweep.json", "sweep.png", "table.md"]
     assert (folder / "sweep.png").read_bytes()[:4] == b"\x89PNG"
     assert (
@@ -151,8 +153,8 @@ def test_the_chosen_strength_is_said_once_or_for_each(call):
     lines = call("sweep", *words, "--vary", "lr=0.01,0.02")[2].splitlines()
     assert [line[:26] for line in lines if "by default" in line] == ["fedu: strength = 0.01 by d"]
     lines = call("sweep", *words, "--vary", "lr=0.01,10")[2].splitlines()
-    said = [line for line in lines if "by default" in line]
-    assert [line.split(": ")[0] for line in said] == ["lr = 0.01", "lr = 10"]
+    notes = [line for line in lines if "by default" in line]
+    assert [line.split(": ")[0] for line in notes] == ["lr = 0.01", "lr = 10"]
     assert not [
         line
         for line in call("sweep", *words, "--vary", "strength=0,0.1")[2].splitlines()
@@ -173,9 +175,9 @@ def test_a_diverging_value_does_not_stop_the_others(call, tmp_path):
     lines = [line for line in err.splitlines() if line.startswith("error: ")]
     assert [line.split(": ")[1] for line in lines] == ["lr = 9, seed 0", "lr = 9, seed 1"]
     assert all("training diverged: by round" in line and "lower lr (now 9)" in line for line in lines)
-    made = list((tmp_path / "runs").glob("synthetic-fedu-*"))
-    assert len(made) == 6
-    assert sum((folder / "models").exists() for folder in made) == 4
+    folders = list((tmp_path / "runs").glob("synthetic-fedu-*"))
+    assert len(folders) == 6
+    assert sum((folder / "models").exists() for folder in folders) == 4
     code, out, _ = call(*words, "--json")
     answer = json.loads(out)
     assert code == 1
@@ -201,7 +203,7 @@ def test_a_diverging_algorithm_does_not_stop_the_others(call, tmp_path):
     (folder,) = (tmp_path / "runs").glob("*compare*")
     about = json.loads((folder / "comparison.json").read_text())
     assert about["algorithms"]["fedu"] == [None, None]
-    assert [(each["algorithm"], each["seed"]) for each in about["diverged"]] == [("fedu", 0), ("fedu", 1)]
+    assert [(run["algorithm"], run["seed"]) for run in about["diverged"]] == [("fedu", 0), ("fedu", 1)]
     assert (folder / "curves.png").exists()
     assert (folder / "table.md").exists()
 
@@ -215,7 +217,7 @@ def test_where_all_diverge_a_table_is_written_all_the_same(call, tmp_path):
 
 
 def values(*texts, algorithm="fedu"):
-    return [each.values for each in list_combinations(texts, algorithm)]
+    return [combination.values for combination in list_combinations(texts, algorithm)]
 
 
 def test_values_are_read_as_those_of_set():

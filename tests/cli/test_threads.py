@@ -1,4 +1,4 @@
-"""How many threads: from files such as Linux has them."""
+"""The number of threads, read from files in the layout of Linux."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from fedlap.cli import threads
 
 @pytest.fixture
 def root(tmp_path, monkeypatch):
-    """The root of a made-up machine, eight CPUs of which all may be used."""
+    """The root of a simulated machine with eight CPUs, all of which may be used."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(threads, "list_allowed_cpus", lambda: set(range(8)))
     return tmp_path
@@ -96,10 +96,10 @@ def test_in_a_container_the_topmost_group_is_its_own(root):
     assert threads.choose_threads(8, root) == 4
 
 
-@pytest.mark.parametrize(("given", "number"), [("6", 6), ("6,2", 6), ("junk", 2), ("", 2)])
-def test_omp_num_threads_has_decided(root, monkeypatch, given, number):
+@pytest.mark.parametrize(("setting", "number"), [("6", 6), ("6,2", 6), ("junk", 2), ("", 2)])
+def test_omp_num_threads_has_decided(root, monkeypatch, setting, number):
     write(root, **{"sys/fs/cgroup/cpu.max": "200000 100000"})
-    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    monkeypatch.setenv("OMP_NUM_THREADS", setting)
     assert threads.choose_threads(6, root) == number
 
 

@@ -1,4 +1,4 @@
-"""`fedlap tune`: what the function does, what it writes, going on, and mistakes in one line."""
+"""`fedlap tune`: what the function does, what it writes, resuming, and mistakes in one line."""
 
 import json
 import shlex
@@ -18,25 +18,25 @@ def test_the_command_does_what_the_function_does(call):
     words = (*SMALL, "--graph", "known", "--vary", "strength=0,0.3", "--vary", "lr=0.02,0.1", "--folds", "3")
     code, out, err = call("tune", *words, "--rounds", "3", "--seeds", "0,2", "--json")
     assert code == 0, err
-    said = json.loads(out)
-    assert (said["fields"], said["folds"], said["seeds"]) == (["strength", "lr"], 3, [0, 2])
-    values = [each["values"] for each in said["candidates"]]
+    answer = json.loads(out)
+    assert (answer["fields"], answer["folds"], answer["seeds"]) == (["strength", "lr"], 3, [0, 2])
+    values = [candidate["values"] for candidate in answer["candidates"]]
     assert values == [{"strength": s, "lr": lr} for s in (0, 0.3) for lr in (0.02, 0.1)]
     means = []
     for seed in (0, 2):
-        made = fl.data.synthetic(clients=5, rows=16, seed=seed)
+        problem = fl.data.synthetic(clients=5, rows=16, seed=seed)
         tuned = fl.tune(
-            fl.FedU(made.graph), made.federation, fl.models.linear(),
+            fl.FedU(problem.graph), problem.federation, fl.models.linear(),
             {"strength": [0, 0.3], "lr": [0.02, 0.1]},
             folds=3, rounds=3, seed=seed, dtype="float64",
         )  # fmt: skip
-        means.append([each.validation for each in tuned.tried])
-    for place, each in enumerate(said["candidates"]):
-        ours = [score["accuracy"] for score in each["scores"]]
+        means.append([candidate.validation for candidate in tuned.tried])
+    for place, candidate in enumerate(answer["candidates"]):
+        ours = [score["accuracy"] for score in candidate["scores"]]
         np.testing.assert_allclose(ours, np.concatenate([means[0][place], means[1][place]]), rtol=1e-9)
-        assert each["mean"] == pytest.approx(np.mean(ours))
-    best = max(said["candidates"], key=lambda each: each["mean"])
-    assert said["best"] == best["values"]
+        assert candidate["mean"] == pytest.approx(np.mean(ours))
+    best = max(answer["candidates"], key=lambda candidate: candidate["mean"])
+    assert answer["best"] == best["values"]
 
 
 def test_what_it_writes_and_the_commands_that_use_it(call, tmp_path):
@@ -64,10 +64,10 @@ def test_what_it_writes_and_the_commands_that_use_it(call, tmp_path):
 
 def test_a_comparison_is_proposed_with_values_of_each_method_s_own(call):
     words = (*SMALL, "--graph", "known", "--lr", "0.1", "--vary", "strength=0,0.3", "--folds", "2")
-    said = json.loads(call("tune", *words, "--rounds", "2", "--json")[1])
-    assert not any(" compare " in command for command in said["commands"])
+    answer = json.loads(call("tune", *words, "--rounds", "2", "--json")[1])
+    assert not any(" compare " in command for command in answer["commands"])
     rates = {}
-    for command in said["commands"][2:]:
+    for command in answer["commands"][2:]:
         assert "--lr" not in command  # another method's rate
         assert "strength" not in command
         code, out, err = call(*shlex.split(command)[1:], "--json")
@@ -77,25 +77,25 @@ def test_a_comparison_is_proposed_with_values_of_each_method_s_own(call):
         rates[name] = last["best"]["lr"]
     assert set(rates) == {"local", "global"}
     *_, command = last["commands"]
-    assert not any(" tune " in each for each in last["commands"])  # all three are
+    assert not any(" tune " in line for line in last["commands"])  # all three are
     code, out, err = call(*shlex.split(command.replace("0-4", "0"))[1:], "--json")
     assert code == 0, err
     runs = {run["values"]["algorithm"]["name"]: run["values"]["algorithm"] for run in json.loads(out)["runs"]}
     assert {name: runs[name]["lr"] for name in rates} == rates
     assert "known" in command  # the graph that fedu was tuned on
-    assert (runs["fedu"]["lr"], runs["fedu"]["strength"]) == (0.1, said["best"]["strength"])
+    assert (runs["fedu"]["lr"], runs["fedu"]["strength"]) == (0.1, answer["best"]["strength"])
 
 
 def test_what_is_typed_comes_back(call):
     words = (*SMALL, "--vary", "graph={name = 'ring', weight = 0.5},ring", "--local-epochs", "1", "--scarce")
     code, out, err = call("tune", *words, "--vary", "batch=4,all", "--folds", "2", "--rounds", "1", "--json")
     assert code == 0, err
-    said = json.loads(out)
-    asked = read_experiment(Path(said["tuned"]))
-    code, out, err = call(*shlex.split(said["commands"][1])[1:], "--json")
+    answer = json.loads(out)
+    asked = read_experiment(Path(answer["tuned"]))
+    code, out, err = call(*shlex.split(answer["commands"][1])[1:], "--json")
     assert code == 0, err
-    made = Experiment.of(json.loads(out)["experiment"])
-    assert made.model_copy(update={"content": "", "algorithm": asked.algorithm}) == asked
+    experiment = Experiment.of(json.loads(out)["experiment"])
+    assert experiment.model_copy(update={"content": "", "algorithm": asked.algorithm}) == asked
 
 
 def test_finished_runs_are_shown_and_stopped_ones_go_on(call, tmp_path):
@@ -123,18 +123,23 @@ def test_data_are_loaded_once_a_seed_and_everything_is_one_stack(call, monkeypat
     assert code == 0, err
     assert loads == [0, 4]
     assert err.count("round 2/2") == 1
-    assert "3 values of lr × strength, seeds 0,4  round 2/2" in err
-    assert "note: lr = 0.1, strength = 3 is skipped; algorithm.strength = 3 is too large" in err
+    assert "3 values of lr × strength, seeds 0,4  round 2/2  validation accuracy" in err
+    assert "warning: lr = 0.1, strength = 3 is skipped; algorithm.strength = 3 is too large" in err
 
 
 def test_the_usual_values_are_tried_where_nothing_is_varied(call):
     code, out, err = call("tune", *SMALL, "--lr", "0.1", "--rounds", "1", "--folds", "2", "--json")
     assert code == 0, err
-    tried = [each["values"] for each in json.loads(out)["candidates"]]
+    tried = [candidate["values"] for candidate in json.loads(out)["candidates"]]
     assert tried == [{"strength": value} for value in (0.008, 0.02, 0.08, 0.2, 0.8)]
     assert " --lr 0.1 " in json.loads(out)["commands"][1]
     code, out, err = call("tune", *SMALL, "--algorithm", "fedavg", "--rounds", "1", "--folds", "2", "--json")
-    assert [each["values"]["lr"] for each in json.loads(out)["candidates"]] == [0.003, 0.01, 0.03, 0.1]
+    assert [candidate["values"]["lr"] for candidate in json.loads(out)["candidates"]] == [
+        0.003,
+        0.01,
+        0.03,
+        0.1,
+    ]
 
 
 def test_a_candidate_that_diverges_is_shown_and_not_chosen(call):

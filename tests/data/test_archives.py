@@ -9,7 +9,7 @@ import zipfile
 import pytest
 
 import fedlap as fl
-from disk import refused, tarred, tree, zipped
+from disk import expect_error, make_tar, make_zip, tree
 from downloads import CONTENT, HTML, OTHER
 from fedlap.data import archives
 
@@ -25,7 +25,7 @@ def read_tar(path):
 
 
 PACKED = {"good.txt": b"good " * 20, "é.txt": b"accent"}
-KINDS = {"zip": (zipped, read_zip), "tar": (tarred, read_tar)}
+KINDS = {"zip": (make_zip, read_zip), "tar": (make_tar, read_tar)}
 
 
 @pytest.fixture(params=KINDS)
@@ -40,7 +40,7 @@ def test_members_that_point_elsewhere_write_nothing(tmp_path, kind):
     secret.write_bytes(b"secret")
     plain = {"../evil": b"evil", str(tmp_path / "absolute"): b"evil", "../../secret": b"evil", **PACKED}
     link = {"link": str(secret), "link/evil": b"evil"}
-    if pack is zipped:
+    if pack is make_zip:
         info = zipfile.ZipInfo("link")
         info.create_system, info.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
         link = {info: str(secret), "link/evil": b"evil"}
@@ -50,7 +50,7 @@ def test_members_that_point_elsewhere_write_nothing(tmp_path, kind):
     members = read(path)
     assert tree(tmp_path) == before
     expected = {**plain, "link/evil": b"evil"}
-    if pack is zipped:
+    if pack is make_zip:
         expected["link"] = str(secret).encode()  # not what it leads to; in a tar file, links are left out
     assert members == expected
 
@@ -61,7 +61,7 @@ def test_archives_cut_short_are_refused(tmp_path, kind):
     whole = pack({"noise": CONTENT, **PACKED})
     for length in (0, 1, 10, 100, 1_000, len(whole) // 2, len(whole) - 60):
         path.write_bytes(whole[:length])
-        with refused("archive is not a complete"):
+        with expect_error("archive is not a complete"):
             read(path)
 
 
@@ -69,7 +69,7 @@ def test_pages_instead_of_archives_are_refused(tmp_path, kind):
     path = tmp_path / "archive"
     for content in (HTML, gzip.compress(HTML), OTHER):
         path.write_bytes(content)
-        with refused("archive is not a complete"):
+        with expect_error("archive is not a complete"):
             kind[1](path)
 
 
@@ -88,15 +88,15 @@ def test_archives_with_a_changed_byte_are_refused_or_harmless(tmp_path, kind, ma
         except Exception as error:
             surprises.add(repr(error))
         else:
-            assert pack is tarred or set(members.values()) <= set(PACKED.values())  # tar has no sums
+            assert pack is make_tar or set(members.values()) <= set(PACKED.values())  # tar has no sums
     assert surprises == set()
 
 
 def test_members_that_claim_to_be_huge_are_refused(tmp_path, kind):
     pack, read = kind
     path = tmp_path / "archive"
-    if pack is zipped:
-        whole = bytearray(zipped({"huge": b"small"}))
+    if pack is make_zip:
+        whole = bytearray(make_zip({"huge": b"small"}))
         struct.pack_into("<I", whole, 22, 0xFFFF_FFF0)  # the size, before the member and in the directory
         struct.pack_into("<I", whole, whole.index(b"PK\1\2") + 24, 0xFFFF_FFF0)
         path.write_bytes(whole)
@@ -104,5 +104,5 @@ def test_members_that_claim_to_be_huge_are_refused(tmp_path, kind):
         info = tarfile.TarInfo("huge")
         info.size = 1 << 40
         path.write_bytes(gzip.compress(info.tobuf() + bytes(512)))
-    with refused("archive: 'huge' has ", "expected at most 268,435,456"):
+    with expect_error("archive: 'huge' has ", "expected at most 268,435,456"):
         read(path)

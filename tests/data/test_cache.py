@@ -1,4 +1,4 @@
-"""Arrays kept in a file that is mapped: made once, whole, or made again."""
+"""Arrays cached in a mapped file: written once, complete, or written again."""
 
 import os
 import signal
@@ -86,7 +86,7 @@ class Making:
         return {"x": np.arange(24.0).reshape(2, 12), "y": np.arange(5, dtype=np.uint8)}
 
 
-def assert_made(arrays):
+def assert_built(arrays):
     expected = Making()()
     assert set(arrays) == set(expected)
     for name, array in expected.items():
@@ -96,7 +96,7 @@ def assert_made(arrays):
 def test_a_cached_array_file_is_made_once(capsys):
     make = Making()
     for _ in range(3):
-        assert_made(cache.load_cached_arrays("made", make))
+        assert_built(cache.load_cached_arrays("made", make))
     assert make.times == 1
     assert names_in(get_cache_folder() / "fast") == {"made.npz"}
     assert capsys.readouterr().err == ""
@@ -128,7 +128,7 @@ def test_a_damaged_cached_array_file_is_made_again(capsys, damage):
     whole = path.read_bytes()
     path.write_bytes(damage(whole))
     for _ in range(2):
-        assert_made(cache.load_cached_arrays("made", make))
+        assert_built(cache.load_cached_arrays("made", make))
     assert make.times == 2
     assert capsys.readouterr().err == f"note: {path} is damaged and is rebuilt\n"
     assert path.read_bytes() == whole
@@ -172,7 +172,7 @@ def test_without_a_cached_array_file_arrays_come_all_the_same(tmp_path, capsys, 
     before = tree(tmp_path)
     make = Making()
     for times in (1, 2):
-        assert_made(cache.load_cached_arrays("made", make))
+        assert_built(cache.load_cached_arrays("made", make))
         assert make.times == times
         err = capsys.readouterr().err
         assert err.startswith(f"note: {cache.locate_cached_arrays('made')} cannot be written (")
@@ -183,7 +183,7 @@ def test_without_a_cached_array_file_arrays_come_all_the_same(tmp_path, capsys, 
 
 @contextmanager
 def files_up_to(size):
-    """This process cannot write more than so many bytes to a file, as if the disk were full."""
+    """Limit the files that this process writes to `size` bytes, as a full disk would."""
     resource = pytest.importorskip("resource")
     assert signal.getsignal(signal.SIGXFSZ) is signal.SIG_IGN  # Python's own choice: writing fails instead
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -195,16 +195,16 @@ def files_up_to(size):
 
 
 def test_a_cached_array_file_that_does_not_fit_leaves_nothing(capsys):
-    made = {"x": np.arange(10), "y": np.arange(100_000)}
+    originals = {"x": np.arange(10), "y": np.arange(100_000)}
     with files_up_to(20_000):
-        arrays = cache.load_cached_arrays("made", lambda: made)
-    assert all(np.array_equal(arrays[name], array) for name, array in made.items())
+        arrays = cache.load_cached_arrays("made", lambda: originals)
+    assert all(np.array_equal(arrays[name], array) for name, array in originals.items())
     note = (
         f"note: {cache.locate_cached_arrays('made')} cannot be written (File too large); made is not cached\n"
     )
     assert capsys.readouterr().err == note
     assert names_in(get_cache_folder() / "fast") == set()
     assert np.array_equal(
-        cache.load_cached_arrays("made", lambda: made)["y"], made["y"]
+        cache.load_cached_arrays("made", lambda: originals)["y"], originals["y"]
     )  # once there is space again
     assert names_in(get_cache_folder() / "fast") == {"made.npz"}

@@ -1,4 +1,4 @@
-"""What was hashed is what is used: a user's file that changes later changes no number and ends no process."""
+"""The hashed content is used: a user's file that changes later changes no number and ends no process."""
 
 import hashlib
 import os
@@ -27,7 +27,7 @@ def rows_of(form, folder, factor=1.0):
     path = folder / f"my.{form}"
     rows = ROWS.assign(age=ROWS.age * factor)
     # Rows one after another, as arrays mostly are; columns would be turned, which copies them.
-    ordered = {name: np.ascontiguousarray(each) for name, each in arrays(rows).items()}
+    ordered = {name: np.ascontiguousarray(array) for name, array in arrays(rows).items()}
     write(path, ordered if form == "npz" else rows)
     return path
 
@@ -58,10 +58,10 @@ def in_a_child(job):
 @pytest.mark.parametrize("form", FILES)
 def test_a_file_that_is_overwritten_in_place_changes_nothing(form, tmp_path):
     path = rows_of(form, tmp_path)
-    made = load(path)
-    before = made.train.store.clone()
+    federation = load(path)
+    before = federation.train.store.clone()
     overwrite(path, bytes(path.stat().st_size))
-    assert torch.equal(made.train.store, before)
+    assert torch.equal(federation.train.store, before)
 
 
 @pytest.mark.parametrize("form", FILES)
@@ -69,9 +69,9 @@ def test_a_file_that_is_cut_off_ends_no_process(form, tmp_path):
     path = rows_of(form, tmp_path)
 
     def job():
-        made = load(path)
+        federation = load(path)
         overwrite(path, b"")
-        made.train.store.sum()
+        federation.train.store.sum()
 
     assert in_a_child(job) == 0
 
@@ -90,10 +90,10 @@ def test_what_is_read_is_what_was_hashed(form, tmp_path, monkeypatch):
         return found
 
     monkeypatch.setattr(files, "hash_file", then_replaced)
-    made = None
+    federation = None
     with suppress(fl.InputError):  # it may be refused
-        made = load(path, sha256=digest)
-    assert made is None or torch.equal(made.train.store, expected)
+        federation = load(path, sha256=digest)
+    assert federation is None or torch.equal(federation.train.store, expected)
 
 
 def test_a_graph_is_that_which_was_hashed(tmp_path, monkeypatch):
@@ -135,12 +135,12 @@ def test_tensors_of_a_checkpoint_and_of_models_are_held(tmp_path, federation, gr
 def test_a_checkpoint_that_changes_after_it_was_checked_is_refused(tmp_path):
     W = torch.arange(6.0).reshape(2, 3)
     checkpoints.write_checkpoint(tmp_path, Progress(1, W, None, (1, 2), 0.5, []), Owner("e", ("e",)))
-    made = checkpoints.read_checkpoint(tmp_path, 1, "e")
+    checkpoint = checkpoints.read_checkpoint(tmp_path, 1, "e")
     state = tmp_path / "round-00000001" / "state.safetensors"
     content = state.read_bytes()
     overwrite(state, content[:-1] + b"\x01")
     with pytest.raises(fl.InputError, match="is damaged"):
-        made.load_progress([])
+        checkpoint.load_progress([])
 
 
 def test_the_next_load_sees_the_new_content(tmp_path):
@@ -148,8 +148,8 @@ def test_the_next_load_sees_the_new_content(tmp_path):
     x = np.arange(8.0).reshape(8, 1)
     for factor in (1.0, 2.0):
         np.savez(path, x=factor * x, y=np.arange(8) % 2, client=np.arange(8) // 4)
-        made = fl.data.load("file", path=str(path), scale="none")
-        assert np.array_equal(made.train.store.numpy(), factor * x)
+        federation = fl.data.load("file", path=str(path), scale="none")
+        assert np.array_equal(federation.train.store.numpy(), factor * x)
 
 
 def test_frames_are_read_from_what_was_hashed_once(tmp_path):
@@ -158,5 +158,5 @@ def test_frames_are_read_from_what_was_hashed_once(tmp_path):
     for value in (1.5, 2.5):
         frame = pd.DataFrame({"a": [value] * 8, "who": list("xxxxyyyy"), "sick": [0, 1] * 4})
         frame.to_csv(path, index=False)
-        made = fl.data.load("file", path=str(path), client="who", label="sick", scale="none")
-        assert made.train.store.unique().tolist() == [value]
+        federation = fl.data.load("file", path=str(path), client="who", label="sick", scale="none")
+        assert federation.train.store.unique().tolist() == [value]

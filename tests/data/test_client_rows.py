@@ -20,53 +20,56 @@ counts_of = st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(any)
 shapes = st.sampled_from([(2,), (3, 4), (1, 2, 2)])
 
 
-def scattered(counts, shape, seed):
-    """A store, labels, and each client's places in it, in no order; some rows belong to nobody."""
+def scatter_rows(counts, shape, seed):
+    """Return a store, labels, and each client's places in it, in no order; some rows belong to nobody."""
     rng = np.random.default_rng(seed)
     store, y = rng.normal(size=(sum(counts) + 5, *shape)), rng.integers(0, 3, sum(counts) + 5)
     return store, y, np.split(rng.permutation(len(y))[: sum(counts)], np.cumsum(counts)[:-1])
 
 
-def chosen(store, y, rows):
+def build_client_rows(store, y, rows):
     row, y = torch.from_numpy(np.concatenate(rows)), torch.from_numpy(y)
-    return ClientRows(torch.from_numpy(store), row, y[row], torch.tensor([len(own) for own in rows]))
+    return ClientRows(torch.from_numpy(store), row, y[row], torch.tensor([len(places) for places in rows]))
 
 
 def holds(part, store, y, rows):
-    """Whether a part's clients hold these rows of a NumPy store."""
+    """Return True if a part's clients hold these rows of a NumPy store."""
     flat = np.concatenate(rows)
     assert part.row.tolist() == flat.tolist()
     assert np.array_equal(part.x, store[flat])
     assert np.array_equal(part.y, y[flat])
-    assert part.count.tolist() == [len(own) for own in rows]
-    assert part.find_owners().tolist() == np.repeat(np.arange(len(rows)), [len(own) for own in rows]).tolist()
-    for k, own in enumerate(rows):
+    assert part.count.tolist() == [len(places) for places in rows]
+    assert (
+        part.find_owners().tolist()
+        == np.repeat(np.arange(len(rows)), [len(places) for places in rows]).tolist()
+    )
+    for k, places in enumerate(rows):
         assert int(part.first[k]) == sum(len(before) for before in rows[:k])
-        assert np.array_equal(part.client(k)[0], store[own])
-        assert np.array_equal(part.client(k)[1], y[own])
+        assert np.array_equal(part.client(k)[0], store[places])
+        assert np.array_equal(part.client(k)[1], y[places])
     return True
 
 
 @law
 @given(counts_of, shapes, st.integers(0, 9), st.data())
 def test_a_part_is_rows_of_a_store(counts, shape, seed, data):
-    store, y, rows = scattered(counts, shape, seed)
-    part = chosen(store, y, rows)
+    store, y, rows = scatter_rows(counts, shape, seed)
+    part = build_client_rows(store, y, rows)
     assert holds(part, store, y, rows)
     keep = np.random.default_rng(seed + 1).random(sum(counts)) < 0.5
     masks = np.split(keep, np.cumsum(counts)[:-1])
-    some = part.select(torch.from_numpy(keep))
-    assert holds(some, store, y, [own[mask] for own, mask in zip(rows, masks, strict=True)])
+    selected = part.select(torch.from_numpy(keep))
+    assert holds(selected, store, y, [places[mask] for places, mask in zip(rows, masks, strict=True)])
     order = data.draw(st.permutations(range(len(counts))))
     moved = part.reorder(order)
     assert holds(moved, store, y, [rows[place] for place in order])
-    assert some.store is moved.store is part.store
+    assert selected.store is moved.store is part.store
 
 
 @law
 @given(counts_of, shapes)
 def test_a_part_with_a_store_of_its_own_is_in_order(counts, shape):
-    store, y, _ = scattered(counts, shape, 0)
+    store, y, _ = scatter_rows(counts, shape, 0)
     store, y = store[: sum(counts)], y[: sum(counts)]
     part = ClientRows.of(torch.from_numpy(store), torch.from_numpy(y), torch.tensor(counts))
     assert holds(part, store, y, np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1]))
@@ -80,14 +83,14 @@ def test_all_parts_of_a_federation_share_one_store():
         federation, federation.standardize("client"), federation.pool_clients(), federation.reorder("42031"),
         federation.scarce(), federation.standardize("pooled").scarce(cut_test=True).pool_clients(),
     ]  # fmt: skip
-    for made in ways:
-        assert made.train.store is made.test.store is table.x
+    for variant in ways:
+        assert variant.train.store is variant.test.store is table.x
     resident = federation.to_device(CPU, torch.float32)
     assert resident.train.store is resident.test.store
 
 
-def mapped(path, values):
-    """These values in a file that is mapped into memory."""
+def write_memmap(path, values):
+    """Write values to a file and map it into memory."""
     on_disk = np.lib.format.open_memmap(path, mode="w+", dtype=values.dtype, shape=values.shape)
     on_disk[:] = values
     on_disk.flush()
@@ -100,15 +103,15 @@ def mapped(path, values):
 def test_features_stay_in_the_file_that_is_mapped(tmp_path, dtype, scale):
     rng = np.random.default_rng(0)
     values, y = rng.integers(0, 256, (60, 1, 4, 5)).astype(dtype), torch.from_numpy(rng.integers(0, 3, 60))
-    x = mapped(tmp_path / "x.npy", values)
+    x = write_memmap(tmp_path / "x.npy", values)
     on_disk, in_memory = (
-        from_table(Table(torch.from_numpy(own), y, ("a", "b", "c")), Iid(5)).standardize(scale)
-        for own in (x, values.copy())
+        from_table(Table(torch.from_numpy(array), y, ("a", "b", "c")), Iid(5)).standardize(scale)
+        for array in (x, values.copy())
     )
     moved = on_disk.to_device(CPU, torch.float32)
     ways = [on_disk, moved, on_disk.scarce(), on_disk.reorder("42031")]
-    for made in ways if scale == "client" else [*ways, moved.pool_clients()]:
-        assert made.train.store.data_ptr() == made.test.store.data_ptr() == x.ctypes.data
+    for variant in ways if scale == "client" else [*ways, moved.pool_clients()]:
+        assert variant.train.store.data_ptr() == variant.test.store.data_ptr() == x.ctypes.data
     for method in (fl.Global(lr=1e-4), fl.Local(lr=1e-4), fl.FedU(fl.Graph.ring(on_disk.clients), lr=1e-4)):
         results = [
             fl.fit(method, federation, fl.models.linear(), rounds=2, batch=4)
@@ -121,7 +124,7 @@ def test_features_stay_in_the_file_that_is_mapped(tmp_path, dtype, scale):
 
 def test_features_that_must_change_are_copied_once(tmp_path):
     values = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
-    x = mapped(tmp_path / "x.npy", values)
+    x = write_memmap(tmp_path / "x.npy", values)
     federation = from_table(Table(torch.from_numpy(x), torch.arange(40) % 2, ("a", "b")), Iid(4))
     for other, dtype in ((federation, torch.float64), (federation.standardize("pooled"), torch.float32)):
         resident = other.to_device(CPU, dtype)
@@ -158,7 +161,7 @@ def test_scale_is_numpys_mean_and_deviation_in_blocks_of_any_size(shape, dtype, 
     groups = [federation.train.x] if kind == "pooled" else [federation.train.client(k)[0] for k in places]
     groups = [rows.numpy().astype(np.float64) for rows in groups]
     mean, std = (
-        np.concatenate([f(own, axis=axes, keepdims=True) for own in groups]) for f in (np.mean, np.std)
+        np.concatenate([f(group, axis=axes, keepdims=True) for group in groups]) for f in (np.mean, np.std)
     )
     scale = Standardizer.of(kind, federation.train)
     assert scale.shift.shape == scale.factor.shape == mean.shape
@@ -170,9 +173,9 @@ def test_scale_is_numpys_mean_and_deviation_in_blocks_of_any_size(shape, dtype, 
         again = Standardizer.of(kind, federation.train)
         assert np.allclose(again.shift, scale.shift, rtol=1e-12, atol=0)
         assert np.allclose(again.factor, scale.factor, rtol=1e-12, atol=0)
-        anew = federation.standardize(kind).to_device(CPU, torch.float64)
-        assert np.allclose(anew.train.x, seen.train.x, atol=1e-10)
-        assert np.allclose(anew.test.x, seen.test.x, atol=1e-10)
+        rescaled = federation.standardize(kind).to_device(CPU, torch.float64)
+        assert np.allclose(rescaled.train.x, seen.train.x, atol=1e-10)
+        assert np.allclose(rescaled.test.x, seen.test.x, atol=1e-10)
 
 
 @each_sort

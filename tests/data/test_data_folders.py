@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from disk import TOO_LONG, refused, tree
+from disk import TOO_LONG, expect_error, tree
 from downloads import CONTENT, asked_for, closing, names_in, naming, put, serving  # noqa: F401 — fixtures
 from fedlap.data import download
 from fedlap.data.download import fetch_file, find_file
@@ -48,7 +48,7 @@ def test_without_a_folder_to_write_to_each_is_named(folders, tmp_path, closed):
     for name in ("file", "cache"):
         (tmp_path / name).write_bytes(b"")
     (below,) = folders("file/below")
-    with refused(str(below / "set"), str(get_cache_folder() / "set"), "Not a directory", "FEDLAP_DATA"):
+    with expect_error(str(below / "set"), str(get_cache_folder() / "set"), "Not a directory", "FEDLAP_DATA"):
         fetch_file("set", asked_for(closed))
 
 

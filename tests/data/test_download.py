@@ -1,4 +1,4 @@
-"""Downloads: whole and right whatever goes wrong on the way, and made once, also by several processes."""
+"""Downloads: complete and right whatever goes wrong on the way, and only once, also by several processes."""
 
 import io
 import itertools
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from disk import folder_of, refused
+from disk import expect_error, folder_of
 from downloads import CONTENT, HTML, OTHER, asked_for, closing, names_in, serving  # noqa: F401 — fixtures
 from fedlap.data import cache, download
 from fedlap.data.download import compute_sha256, fetch_file, find_file
@@ -65,7 +65,7 @@ def test_a_stalled_download_goes_on(serve, monkeypatch):
 )
 def test_what_came_of_a_download_that_breaks_off_is_gone_on_from_later(serve, cut, ranges, came):
     broken = serve(CONTENT, itertools.repeat(cut), ranges=ranges)
-    with refused(broken.address, f"{came:,} of 100,003 bytes", str(get_cache_folder() / "set")):
+    with expect_error(broken.address, f"{came:,} of 100,003 bytes", str(get_cache_folder() / "set")):
         fetch_file("set", asked_for(broken.address))
     assert len(broken.asked) == 3
     folder = get_cache_folder() / "set"
@@ -91,7 +91,7 @@ def test_whatever_an_earlier_download_has_left_the_file_is_right(serve, ranges, 
 
 def test_a_wrong_file_is_refused_and_does_not_stay(serve):
     wrong = serve(OTHER)
-    with refused(
+    with expect_error(
         wrong.address, "does not serve the official file", compute_sha256(OTHER), compute_sha256(CONTENT)
     ):
         fetch_file("set", asked_for(wrong.address))
@@ -121,7 +121,7 @@ def test_after_a_bad_address_the_next_is_tried(serve, closed, fault):
 
 def test_when_all_addresses_fail_each_is_named(serve, closed):
     bad = [serve(**FAULTS[name]) for name in ("wrong", "not found", "hangs up")]
-    with refused(*(server.address for server in bad), closed, "Not Found", "refused", "copy it to"):
+    with expect_error(*(server.address for server in bad), closed, "Not Found", "refused", "copy it to"):
         fetch_file("set", asked_for(*(server.address for server in bad), closed))
     assert names_in(get_cache_folder() / "set") == set()
 
@@ -130,7 +130,7 @@ def test_when_all_addresses_fail_each_is_named(serve, closed):
 def test_a_full_disk_is_said_in_a_line(serve, monkeypatch):
     monkeypatch.setattr(download, "open_append", lambda path, truncate: FileIO("/dev/full", "w"))
     server = serve(CONTENT)
-    with refused("file.bin.part", "No space left on device", "FEDLAP_DATA"):
+    with expect_error("file.bin.part", "No space left on device", "FEDLAP_DATA"):
         fetch_file("set", asked_for(server.address, server.address))
     assert server.asked == [None]  # another address would not help
     assert "file.bin" not in names_in(get_cache_folder() / "set")

@@ -16,14 +16,14 @@ from random_inputs import random_arrays
 from table_rows import from_arrays, of
 
 
-def refused(message, *args, **settings):
+def check_refusal(message, *args, **settings):
     with pytest.raises(fl.InputError, match=message) as error:
         from_arrays(*args, **settings)
     assert "\n" not in str(error.value)
 
 
-def numbered(counts):
-    """Clients a, b, … whose rows hold numbers found nowhere else."""
+def make_numbered_rows(counts):
+    """Return clients a, b, … whose rows hold numbers found nowhere else."""
     total = iter(range(10_000))
     arrays = {}
     for place, count in enumerate(counts):
@@ -76,7 +76,7 @@ def test_how_many_labels_there_are():
 @law
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=5), st.floats(0, 0.99), st.integers(0, 5))
 def test_a_split_loses_and_doubles_nothing(counts, share, seed):
-    arrays = numbered(counts)
+    arrays = make_numbered_rows(counts)
     federation = from_arrays(arrays, share, seed)
     for name, (x, y) in arrays.items():
         n = len(x)
@@ -90,11 +90,11 @@ def test_a_split_loses_and_doubles_nothing(counts, share, seed):
 
 
 def test_a_split_depends_on_seed_and_name_alone():
-    arrays = numbered([20, 20, 12])
+    arrays = make_numbered_rows([20, 20, 12])
     federation = from_arrays(arrays, 0.3, 4)
-    for some in (["c", "a", "b"], ["b"], ["c", "b"]):
-        other = from_arrays({name: arrays[name] for name in some}, 0.3, 4)
-        for name in some:
+    for subset in (["c", "a", "b"], ["b"], ["c", "b"]):
+        other = from_arrays({name: arrays[name] for name in subset}, 0.3, 4)
+        for name in subset:
             assert torch.equal(of(other.test, other, name)[0], of(federation.test, federation, name)[0])
     reseeded = from_arrays(arrays, 0.3, 5)
     assert not torch.equal(reseeded.test.x, federation.test.x)
@@ -113,7 +113,7 @@ def test_splits_are_fair():
 
 
 def test_test_rows_may_be_given():
-    arrays, test = numbered([6, 4, 5]), {name: numbered([9, 2])[name] for name in "ab"}
+    arrays, test = make_numbered_rows([6, 4, 5]), {name: make_numbered_rows([9, 2])[name] for name in "ab"}
     federation = from_arrays(arrays, 0.9, test={"b": test["b"], "a": test["a"]})
     assert federation.train.count.tolist() == [6, 4, 5]
     assert federation.test.count.tolist() == [9, 2, 0]
@@ -122,7 +122,7 @@ def test_test_rows_may_be_given():
     assert from_arrays(arrays, test={}).test.count.tolist() == [0, 0, 0]
 
 
-def spoiled(client, row, column, value):
+def corrupt_value(client, row, column, value):
     arrays = random_arrays([4, 6, 5])
     arrays[client][0][row, column] = value
     return arrays
@@ -130,28 +130,28 @@ def spoiled(client, row, column, value):
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_missing_numbers_are_named(value):
-    arrays = spoiled("b", 2, 3, value)
-    refused("client 'b', row 2: a feature is NaN", arrays, test_share=0)
-    refused("client 'b', test row 2: a feature is NaN", random_arrays([4, 6, 5]), test=arrays)
+    arrays = corrupt_value("b", 2, 3, value)
+    check_refusal("client 'b', row 2: a feature is NaN", arrays, test_share=0)
+    check_refusal("client 'b', test row 2: a feature is NaN", random_arrays([4, 6, 5]), test=arrays)
     real = random_arrays([4, 6, 5], real=True)
     real["c"][1][4, 1] = value
-    refused("client 'c', row 4: a label is NaN", real, test_share=0)
+    check_refusal("client 'c', row 4: a label is NaN", real, test_share=0)
 
 
 def test_wrong_labels_are_named():
     arrays = random_arrays([4, 6, 5])
     arrays["b"][1][5] = 7
     message = "client 'b', row 5: label 7 is out of range; expected 0 to 2"
-    refused(message, arrays, test_share=0, labels=3)
-    refused("client 'b', test row 5: label 7", random_arrays([4, 6, 5]), test=arrays, labels=3)
+    check_refusal(message, arrays, test_share=0, labels=3)
+    check_refusal("client 'b', test row 5: label 7", random_arrays([4, 6, 5]), test=arrays, labels=3)
     arrays["b"][1][5] = -1
-    refused("client 'b', row 5: label -1", arrays, test_share=0)
-    refused("labels are named but targets are real", random_arrays([4], real=True), labels=2)
+    check_refusal("client 'b', row 5: label -1", arrays, test_share=0)
+    check_refusal("labels are named but targets are real", random_arrays([4], real=True), labels=2)
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, 1.5, math.nan])
 def test_a_share_that_cannot_be(share):
-    refused("test_share = .*; expected a number in", random_arrays([4]), test_share=share)
+    check_refusal("test_share = .*; expected a number in", random_arrays([4]), test_share=share)
 
 
 X, Y = np.zeros((3, 2)), np.array([0, 1, 0])
@@ -172,14 +172,16 @@ X, Y = np.zeros((3, 2)), np.array([0, 1, 0])
     ],
 )
 def test_rows_that_cannot_be(rows, message):
-    refused(message, {"a": (X, Y), "b": rows}, test_share=0)
+    check_refusal(message, {"a": (X, Y), "b": rows}, test_share=0)
     if len(rows[0]):
-        refused(message, {"a": (X, Y), "b": (X, Y)}, test={"b": rows})
+        check_refusal(message, {"a": (X, Y), "b": (X, Y)}, test={"b": rows})
 
 
 def test_clients_that_cannot_be():
-    refused("there are no clients", {})
-    refused("client 'z' has test rows but no training rows", {"a": (X, Y)}, test={"a": (X, Y), "z": (X, Y)})
+    check_refusal("there are no clients", {})
+    check_refusal(
+        "client 'z' has test rows but no training rows", {"a": (X, Y)}, test={"a": (X, Y), "z": (X, Y)}
+    )
     one = from_arrays({"a": (X, Y)}, test_share=0)
     twice = ClientRows.of(one.train.x, one.train.y, torch.tensor([2, 1]))
     empty = ClientRows.of(one.test.x, one.test.y, torch.tensor([0, 0]))

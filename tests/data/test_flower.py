@@ -7,7 +7,7 @@ import pytest
 
 import fedlap as fl
 from flower_partitions import COLUMNS, STAMPS, Partitioner
-from table_rows import FIRST, LABELS, REALS, from_arrays, refused, same
+from table_rows import FIRST, LABELS, REALS, check_refusal, from_arrays, same
 
 from_flower = fl.Federation.from_flower
 
@@ -32,8 +32,8 @@ each_flower = pytest.mark.parametrize(("features", "label", "x", "y"), FLOWER.va
 
 @each_flower
 def test_flowers_partitions_give_what_their_arrays_give(features, label, x, y):
-    made = from_flower(Partitioner(COLUMNS), features, label, 0.3, 2)
-    assert same(made, in_turn(x, y, test_share=0.3, seed=2))
+    federation = from_flower(Partitioner(COLUMNS), features, label, 0.3, 2)
+    assert same(federation, in_turn(x, y, test_share=0.3, seed=2))
 
 
 def test_flowers_names_of_labels_are_kept():
@@ -41,7 +41,7 @@ def test_flowers_names_of_labels_are_kept():
     assert from_flower(Partitioner(COLUMNS, names=["x", "y", "z"]), labels="pqr").labels == ("p", "q", "r")
     assert from_flower(Partitioner(COLUMNS), labels=5).labels == tuple("01234")
     message = "the partitions, row 2: label 2 is out of range"
-    refused(message, from_flower, Partitioner(COLUMNS, names=["x", "y"]))
+    check_refusal(message, from_flower, Partitioner(COLUMNS, names=["x", "y"]))
 
 
 @pytest.mark.parametrize(
@@ -60,11 +60,11 @@ def test_flowers_names_of_labels_are_kept():
     ],
 )
 def test_columns_of_partitions_that_cannot_be(features, label, message):
-    refused(message, from_flower, Partitioner(COLUMNS), features, label)
+    check_refusal(message, from_flower, Partitioner(COLUMNS), features, label)
 
 
 def test_a_partition_without_rows_is_refused():
-    refused("client '1' has no training rows", from_flower, Partitioner(COLUMNS, sizes=(4, 0, 5)))
+    check_refusal("client '1' has no training rows", from_flower, Partitioner(COLUMNS, sizes=(4, 0, 5)))
 
 
 @pytest.fixture(scope="module")
@@ -89,12 +89,12 @@ def flower():
 
 @each_flower
 def test_real_partitions_give_what_their_arrays_give(flower, features, label, x, y):
-    made = from_flower(flower(), features, label, 0.3, 2)
+    federation = from_flower(flower(), features, label, 0.3, 2)
     rows = np.array_split(np.arange(9), 3)
-    arrays = {str(k): (x[own], y[own]) for k, own in enumerate(rows)}
-    assert same(made, from_arrays(arrays, 0.3, 2, labels=["x", "y", "z"] if label == "label" else None))
+    arrays = {str(k): (x[places], y[places]) for k, places in enumerate(rows)}
+    assert same(federation, from_arrays(arrays, 0.3, 2, labels=["x", "y", "z"] if label == "label" else None))
 
 
 @pytest.mark.parametrize("features", ["picture", "text", ["height", "text"]], ids=str)
 def test_real_columns_that_cannot_be(flower, features):
-    refused("data: ", from_flower, flower(), features)
+    check_refusal("data: ", from_flower, flower(), features)

@@ -15,7 +15,7 @@ from random_inputs import random_arrays
 COUNTS = [9, 23, 2, 12, 40, 1]
 
 
-def numbered(counts, test=3):
+def make_federation(counts, test=3):
     """Clients whose rows are all different, so that a row is known by its one feature."""
     names = [chr(ord("a") + place) for place in range(len(counts))]
     begin = np.cumsum([0, *counts])
@@ -40,15 +40,17 @@ def rows(part, client):
     seed=st.integers(0, 2**40),
 )
 def test_held_out_rows_are_a_partition_of_the_training_rows(counts, number, seed):
-    whole = numbered([30, *counts])  # so that no fold is empty
+    whole = make_federation([30, *counts])  # so that no fold is empty
     folds = [whole.fold(number, held_out, seed) for held_out in range(number)]
     for client, count in enumerate(whole.train.count.tolist()):
         everything = rows(whole.train, client)
         held = [rows(fold.test, client) for fold in folds]
         for fold, out in zip(folds, held, strict=True):
-            kept = rows(fold.train, client)
-            assert kept  # something to train on
-            assert kept == [row for row in everything if row not in out]  # in their order, with their labels
+            train_rows = rows(fold.train, client)
+            assert train_rows  # something to train on
+            assert train_rows == [
+                row for row in everything if row not in out
+            ]  # in their order, with their labels
         sizes = [len(out) for out in held]
         if count == 1:
             assert sum(sizes) == 0
@@ -58,7 +60,7 @@ def test_held_out_rows_are_a_partition_of_the_training_rows(counts, number, seed
 
 
 def test_test_rows_are_gone():
-    whole = numbered(COUNTS)
+    whole = make_federation(COUNTS)
     assert (whole.test.x < 0).all()
     for held_out in range(3):
         fold = whole.fold(3, held_out)
@@ -68,19 +70,19 @@ def test_test_rows_are_gone():
 
 
 def test_a_client_s_folds_depend_on_its_name_and_the_seed_alone():
-    whole = numbered(COUNTS)
+    whole = make_federation(COUNTS)
     order = ["d", "a", "f", "c", "e", "b"]
     one, other = whole.reorder(order).fold(4, 1, 7), whole.fold(4, 1, 7).reorder(order)
     for a, b in ((one.train, other.train), (one.test, other.test)):
         assert torch.equal(a.row, b.row)
         assert torch.equal(a.count, b.count)
-    alone = numbered(COUNTS[:2]).fold(4, 1, 7)
+    alone = make_federation(COUNTS[:2]).fold(4, 1, 7)
     assert [rows(alone.test, k) for k in (0, 1)] == [rows(whole.fold(4, 1, 7).test, k) for k in (0, 1)]
     assert not torch.equal(whole.fold(4, 1, 7).test.row, whole.fold(4, 1, 8).test.row)
 
 
 def test_folds_are_about_equally_large_however_small_clients_are():
-    whole = numbered([3] * 25 + [2])  # names run from a to z
+    whole = make_federation([3] * 25 + [2])  # names run from a to z
     sizes = [len(whole.fold(5, held_out).test.row) for held_out in range(5)]
     assert sum(sizes) == 77
     assert min(sizes) > 5
@@ -99,7 +101,7 @@ def test_features_are_scaled_by_the_rows_that_train(scale):
 
 
 def test_those_with_nothing_held_out_do_not_count():
-    whole = numbered([30, 1, 3])
+    whole = make_federation([30, 1, 3])
     fold = next(f for k in range(5) if int((f := whole.fold(5, k)).test.count[2]) == 0)
     assert fold.test.count.tolist() == [6, 0, 0]
     last = fl.fit(fl.Local(lr=1e-4), fold, fl.models.linear(), rounds=1).scores[-1]
@@ -117,12 +119,12 @@ def test_those_with_nothing_held_out_do_not_count():
 )
 def test_what_is_no_fold_is_refused(number, held_out, says):
     with pytest.raises(fl.InputError, match=says):
-        numbered(COUNTS).fold(number, held_out)
+        make_federation(COUNTS).fold(number, held_out)
 
 
 def test_a_fold_that_holds_nothing_is_refused():
     with pytest.raises(fl.InputError, match="fold 0 of 2 is empty"):
-        numbered([1, 1]).fold(2, 0)
+        make_federation([1, 1]).fold(2, 0)
 
 
 def test_an_experiment_may_hold_out_a_fold():
@@ -133,10 +135,10 @@ def test_an_experiment_may_hold_out_a_fold():
     assert fold.digest != whole.digest
     assert Experiment.of(fold.describe()) == fold
     assert fold.describe()["fold"] == {"number": 4, "held_out": 3}
-    made, _ = fold.load()
-    assert digest_content(made) == digest_content(whole.load()[0].fold(4, 3, seed=4))
+    federation, _ = fold.load()
+    assert digest_content(federation) == digest_content(whole.load()[0].fold(4, 3, seed=4))
     (ready,) = prepare([fold])
-    assert ready.experiment.content == digest_content(made)
+    assert ready.experiment.content == digest_content(federation)
 
 
 def test_the_digest_of_an_experiment_without_folds_is_what_it_was():

@@ -1,4 +1,4 @@
-"""What is done for many clients at once is what would be done for each alone."""
+"""Work on many clients at once gives the same numbers as work on one client after another."""
 
 import math
 
@@ -17,7 +17,13 @@ from fedlap.data.standardize import Standardizer
 from fedlap.data.table import Table
 from fedlap.data.validate import draw_test_rows
 from fedlap.graph import sparse_weights
-from fedlap.graph.spectrum import EIGENVALUE_TOLERANCE, _lanczos, _start_vector, build_laplacian, compute_rho
+from fedlap.graph.spectrum import (
+    EIGENVALUE_TOLERANCE,
+    _build_start_vector,
+    _run_lanczos,
+    build_laplacian,
+    compute_rho,
+)
 from fedlap.graph.weights import CompleteWeights, SparseWeights
 from fedlap.randomness import digest_names, draws
 from property_settings import law
@@ -26,34 +32,34 @@ counts_of = st.lists(st.integers(0, 70), max_size=12)
 MANY = 100_000
 
 
-def named(number):
+def name_clients(number):
     return [f"client {k}" for k in range(number)]
 
 
 @law
 @given(counts_of, st.integers(0, 9), st.integers(0, 3))
 def test_orders_of_many_clients_are_those_of_each(counts, seed, step):
-    stream, clients = draws(seed, "split"), digest_names(named(len(counts)))
-    each = [
+    stream, clients = draws(seed, "split"), digest_names(name_clients(len(counts)))
+    orders = [
         stream.permutation(client, step, count)
         for client, count in zip(clients.tolist(), counts, strict=True)
     ]
     together = stream.permutations(clients, step, torch.tensor(counts, dtype=torch.int64))
-    assert together.tolist() == [place for order in each for place in order.tolist()]
+    assert together.tolist() == [place for order in orders for place in order.tolist()]
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 8, 31])
 def test_numbers_of_many_clients_are_those_of_each(count):
-    stream, clients = draws(4, "data"), digest_names(named(5))
+    stream, clients = draws(4, "data"), digest_names(name_clients(5))
     for many, one in ((stream.uniforms, stream.uniform), (stream.normals, stream.normal)):
-        each = torch.stack([one(client, 2, count) for client in clients.tolist()])
-        assert torch.equal(many(clients, 2, count), each)
+        numbers = torch.stack([one(client, 2, count) for client in clients.tolist()])
+        assert torch.equal(many(clients, 2, count), numbers)
 
 
 @law
 @given(counts_of.filter(any), st.floats(0, 0.99), st.integers(0, 5))
 def test_rows_are_held_out_as_for_each_client_alone(counts, share, seed):
-    names, expected = named(len(counts)), []
+    names, expected = name_clients(len(counts)), []
     for client, count in zip(digest_names(names).tolist(), counts, strict=True):
         held = min(math.floor(share * count + 0.5), max(0, count - 1))
         smallest = set(draws(seed, "split").permutation(client, 0, count)[:held].tolist())
@@ -66,7 +72,7 @@ def test_rows_are_held_out_as_for_each_client_alone(counts, share, seed):
 def test_grouping_is_a_stable_sort(owners):
     owner = torch.tensor(owners, dtype=torch.int64)
     rows, count = group_rows(owner, 7)
-    assert rows.tolist() == [row for k in range(7) for row, own in enumerate(owners) if own == k]
+    assert rows.tolist() == [row for k in range(7) for row, client in enumerate(owners) if client == k]
     assert count.tolist() == [owners.count(k) for k in range(7)]
 
 
@@ -89,8 +95,8 @@ def test_labels_are_taken_at_once_as_one_after_another(counts, clients, alpha, s
     sizes = partition._compute_sizes(int(left.sum()), spread, stream.normal(0, 0, clients))
     mix = Dirichlet(clients, alpha)._draw_log_mixes(stream, left.double() / left.sum())
     together = partition._take_in_turn(sizes, mix, left)
-    for size, own, taken in zip(sizes.tolist(), mix, together, strict=True):
-        assert torch.equal(partition._take_rows(size, own, left), taken)
+    for size, label_shares, taken in zip(sizes.tolist(), mix, together, strict=True):
+        assert torch.equal(partition._take_rows(size, label_shares, left), taken)
         left = left - taken
     assert left.tolist() == [0] * len(left)
 
@@ -104,15 +110,15 @@ def test_scales_of_many_clients_are_those_of_each(shape, dtype):
     part = ClientRows.of(x, torch.zeros(len(x)), torch.tensor(counts))
     together = Standardizer.of("client", part)
     for k, count in enumerate(counts):
-        own = ClientRows.of(part.client(k)[0], torch.zeros(count), torch.tensor([count]))
-        alone = Standardizer.of("pooled", own)
+        rows = ClientRows.of(part.client(k)[0], torch.zeros(count), torch.tensor([count]))
+        alone = Standardizer.of("pooled", rows)
         assert torch.equal(together.shift[k], alone.shift[0])
         assert torch.equal(together.factor[k], alone.factor[0])
 
 
 def test_many_clients_are_made_without_a_loop_over_them():
     """A hundred thousand clients: were anything done for each, or for each pair, this would not end."""
-    names, rng = named(MANY), np.random.default_rng(0)
+    names, rng = name_clients(MANY), np.random.default_rng(0)
     owner, y = rng.integers(0, MANY, 3 * MANY), rng.integers(0, 4, 3 * MANY)
     owner[:MANY] = np.arange(MANY)
     table = Table.of((rng.normal(size=(3 * MANY, 2)), y), [names[k] for k in owner])
@@ -135,7 +141,7 @@ def test_rows_are_dealt_to_many_clients(kind):
 
 
 def test_graphs_of_many_clients():
-    names = named(MANY)
+    names = name_clients(MANY)
     for make, edges in ((fl.Graph.path, MANY - 1), (fl.Graph.star, MANY - 1), (fl.Graph.empty, 0)):
         assert make(names).edges == edges
     complete = fl.Graph.complete(names)
@@ -190,7 +196,7 @@ def test_sums_over_long_and_short_lists_of_neighbours(chosen, piece, monkeypatch
 
 
 def test_models_that_are_no_longer_finite_spoil_their_neighbours_alone():
-    graph = fl.Graph.ring(named(2500))
+    graph = fl.Graph.ring(name_clients(2500))
     W = torch.zeros(2500, 2)
     W[0] = math.inf
     ids = torch.tensor([0, 700, 701, 1])
@@ -228,7 +234,7 @@ def test_eigenvalues_that_are_close_to_others(steps):
     weights = SparseWeights(csr_array(matrix + matrix.T))
     wave = 2 * math.pi * np.arange(size) / size
     known = sum(2 - 2 * np.cos(s * wave) for s in steps).max()
-    found = _lanczos(build_laplacian(weights), _start_vector(weights), "largest", 10_000)
+    found = _run_lanczos(build_laplacian(weights), _build_start_vector(weights), "largest", 10_000)
     for rho in (found, compute_rho(weights)):
         assert known * (1 - EIGENVALUE_TOLERANCE) <= rho <= known * (1 + 1e-12)
 

@@ -15,14 +15,14 @@ CLIENTS = 60
 
 
 def count_calls(monkeypatch, owner, name):
-    """Let calls of a method be counted; the list grows by one for each."""
+    """Return a list that grows by one for every call of a method."""
     calls, method = [], getattr(owner, name)
 
-    def counted(*given, **named):
+    def count_call(*args, **named):
         calls.append(name)
-        return method(*given, **named)
+        return method(*args, **named)
 
-    monkeypatch.setattr(owner, name, counted)
+    monkeypatch.setattr(owner, name, count_call)
     return calls
 
 
@@ -36,9 +36,9 @@ def test_no_column_of_numbers_is_looked_at_by_itself(monkeypatch):
 @pytest.mark.parametrize("kind", ["Int64", "Float32", "bool", "float32", "int8"])
 def test_numbers_of_every_kind_are_those_of_each_column(kind):
     frame = pandas.DataFrame({"a": [1, 0, 1], "b": [0, 0, 1]}).astype({"a": kind})
-    made = convert_features(frame, FRAME_LOCATION)
-    assert made.dtype == np.float64
-    assert made.tolist() == [[1, 0], [0, 0], [1, 1]]
+    features = convert_features(frame, FRAME_LOCATION)
+    assert features.dtype == np.float64
+    assert features.tolist() == [[1, 0], [0, 0], [1, 1]]
     assert convert_features(frame.astype("float32"), FRAME_LOCATION).dtype == np.float32
 
 
@@ -46,8 +46,8 @@ def test_numbers_of_every_kind_are_those_of_each_column(kind):
 def test_words_for_nothing_are_clients_and_labels_but_no_numbers(tmp_path, value):
     path = tmp_path / "rows.csv"
     path.write_text("client,label,x\nNA,None,1\nNA,well,2\nnull,None,3\n")
-    made = load_file(str(path), "client", "label")
-    assert (made.clients, made.labels) == (("NA", "null"), ("None", "well"))
+    features = load_file(str(path), "client", "label")
+    assert (features.clients, features.labels) == (("NA", "null"), ("None", "well"))
     path.write_text(f"client,label,x\na,p,1\na,q,{value}\n")
     with pytest.raises(fl.InputError, match="row 2, column 'x': a value is missing"):
         load_file(str(path), "client", "label")
@@ -57,7 +57,7 @@ def test_repeated_names():
     assert find_repeated(["a", "b", "a", "c", "b"]) == ["a", "b"]
 
 
-def trained(scale, model):
+def train_personals(scale, model):
     arrays = random_arrays([3 + place % 4 for place in range(CLIENTS)], 5, 3)
     federation = fl.Federation.from_arrays(arrays, test_share=0, labels=3).standardize(scale)
     result = fl.fit(fl.Local(lr=0.1), federation, model, rounds=2)
@@ -67,7 +67,7 @@ def trained(scale, model):
 @pytest.mark.parametrize("scale", ["none", "pooled", "client"])
 @pytest.mark.parametrize("model", [fl.models.linear(), fl.models.mlp(4)], ids=["linear", "mlp"])
 def test_rows_of_many_clients_are_scored_as_those_of_each(monkeypatch, scale, model):
-    federation, personals = trained(scale, model)
+    federation, personals = train_personals(scale, model)
     random = np.random.default_rng(1)
     owner = random.integers(len(federation.clients), size=400)
     names = [federation.clients[place] for place in owner]
@@ -81,7 +81,7 @@ def test_rows_of_many_clients_are_scored_as_those_of_each(monkeypatch, scale, mo
 
 
 def test_blocks_of_clients_do_not_change_scores(monkeypatch):
-    federation, personals = trained("client", fl.models.linear())
+    federation, personals = train_personals("client", fl.models.linear())
     names = list(federation.clients) * 2
     x = torch.from_numpy(np.random.default_rng(2).normal(size=(len(names), 5)))
     expected = personals.scores(names, x)

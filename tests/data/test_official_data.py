@@ -1,4 +1,4 @@
-"""The official sets, made small: downloaded, checked and ready, or refused by name."""
+"""Small copies of the official data sets: downloaded, checked and ready, or refused by name."""
 
 import gzip
 import struct
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from disk import refused, tarred, tree, zipped
+from disk import expect_error, make_tar, make_zip, tree
 from downloads import HTML, closing, naming, put, serving  # noqa: F401 — fixtures
 from fedlap.data import SOURCES, har, mnist
 from fedlap.data.download import compute_sha256
@@ -54,8 +54,8 @@ def _small(monkeypatch):
 def har_zip(nested=False, **changed):
     """The archive with these changes: None leaves a member out."""
     members = {name: content for name, content in {**MEMBERS, **changed}.items() if content is not None}
-    inner = zipped({f"{har.HAR_FOLDER}{name}": content for name, content in members.items()})
-    return zipped({har.HAR_ARCHIVE: inner, "readme.txt": b"see inside"}) if nested else inner
+    inner = make_zip({f"{har.HAR_FOLDER}{name}": content for name, content in members.items()})
+    return make_zip({har.HAR_ARCHIVE: inner, "readme.txt": b"see inside"}) if nested else inner
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def official_at(monkeypatch):
     def change(name, *addresses):
         source = SOURCES[name]
         official_files = tuple(
-            replace(each, addresses=addresses) for each in source.distribution.official_files
+            replace(file, addresses=addresses) for file in source.distribution.official_files
         )
         distribution = replace(source.distribution, official_files=official_files)
         monkeypatch.setitem(SOURCES, name, replace(source, distribution=distribution))
@@ -138,7 +138,7 @@ def test_without_a_network_a_set_is_one_line(call, official_at, closed, name):
 @contextmanager
 def set_refused(name, *words):
     """The set is refused, the error says what to do, and no arrays are cached."""
-    with refused(f"data {name!r}", "delete the file", f"fedlap data get {name}", *words):
+    with expect_error(f"data {name!r}", "delete the file", f"fedlap data get {name}", *words):
         yield
     assert not (get_cache_folder() / "fast").exists()
 
@@ -174,14 +174,14 @@ UNPACKED = SOURCES["cifar10"].distribution.unpacked
     [
         ("har", {har.HAR_ARCHIVE: HTML}, ["not a complete zip file"]),
         ("har", {har.HAR_ARCHIVE: har_zip()[:-40]}, ["not a complete zip file"]),
-        ("har", {har.HAR_ARCHIVE: zipped({har.HAR_ARCHIVE: har_zip()[:-40]})}, ["not a complete zip file"]),
-        ("har", {har.HAR_ARCHIVE: zipped({"../UCI HAR Dataset/evil": b""})}, ["missing"]),
-        ("vehicle", {"event.zip": zipped({"events/runs/aav3/n1/x.txt": b"1 2"})}, ["0 files of features"]),
+        ("har", {har.HAR_ARCHIVE: make_zip({har.HAR_ARCHIVE: har_zip()[:-40]})}, ["not a complete zip file"]),
+        ("har", {har.HAR_ARCHIVE: make_zip({"../UCI HAR Dataset/evil": b""})}, ["missing"]),
+        ("vehicle", {"event.zip": make_zip({"events/runs/aav3/n1/x.txt": b"1 2"})}, ["0 files of features"]),
         ("vehicle", {"event.zip": HTML}, ["not a complete zip file"]),
         ("cifar10", {"cifar-10-binary.tar.gz": HTML}, ["not a complete tar.gz file"]),
         (
             "cifar10",
-            {"cifar-10-binary.tar.gz": tarred({"cifar-10-batches-bin/data_batch_1.bin": "/etc/passwd"})},
+            {"cifar-10-binary.tar.gz": make_tar({"cifar-10-batches-bin/data_batch_1.bin": "/etc/passwd"})},
             ["'data_batch_1.bin' is missing"],
         ),
         ("cifar10", dict.fromkeys(UNPACKED, HTML), ["'data_batch_1.bin' has SHA-256"]),
@@ -210,5 +210,5 @@ def test_an_official_file_that_cannot_be_read_is_refused(folders, name):
     (folder / name).mkdir(parents=True)
     for original in SOURCES[name].distribution.official_files:
         (folder / name / original.name).symlink_to("/proc/self/mem")
-    with refused(name, SOURCES[name].distribution.official_files[0].name, str(folder)):
+    with expect_error(name, SOURCES[name].distribution.official_files[0].name, str(folder)):
         SOURCES[name].distribution.load_arrays()

@@ -12,9 +12,9 @@ import fedlap as fl
 from fedlap.data.partition import PARTITIONS, Dirichlet, Iid, Labels, Quantity
 from fedlap.data.table import Table
 from fedlap.randomness import draws
-from partitions import each_kind, everything, labelled, sizes_of
+from partitions import draw_labels, each_kind, everything, sizes_of
 from property_settings import law
-from table_rows import refused
+from table_rows import check_refusal
 
 spreads = st.sampled_from([0.0, 0.7, 3.0, 500.0])
 
@@ -25,9 +25,9 @@ def cuts(draw):
     kind, clients = draw(st.sampled_from(list(PARTITIONS.values()))), draw(st.integers(1, 12))
     if kind is Labels:
         counts = draw(st.lists(st.integers(clients, 40), min_size=1, max_size=6))
-        each = draw(st.integers(1, len(counts)))
-        assume(len(counts) <= clients + each - 1)
-        return Labels(clients, each, draw(spreads)), labelled(counts)
+        labels_per_client = draw(st.integers(1, len(counts)))
+        assume(len(counts) <= clients + labels_per_client - 1)
+        return Labels(clients, labels_per_client, draw(spreads)), draw_labels(counts)
     counts = draw(st.lists(st.integers(0, 30), min_size=1, max_size=6))
     assume(sum(counts) >= clients)
     settings = {"clients": clients}
@@ -35,18 +35,18 @@ def cuts(draw):
         settings["spread"] = draw(spreads)
     if kind is Dirichlet:
         settings["alpha"] = draw(st.sampled_from([1e-6, 1e-3, 0.01, 0.5, 10.0, 1e6]))
-    return kind(**settings), labelled(counts)
+    return kind(**settings), draw_labels(counts)
 
 
 @law
 @given(cuts(), st.integers(0, 5))
 def test_every_row_goes_to_one_client_and_every_client_gets_some(case, seed):
     partition, y = case
-    own = partition.cut(y, seed)
-    assert len(own) == partition.clients
-    assert min(sizes_of(own)) >= 1
-    assert sorted(torch.cat(own).tolist()) == list(range(len(y)))
-    for rows in own:
+    parts = partition.cut(y, seed)
+    assert len(parts) == partition.clients
+    assert min(sizes_of(parts)) >= 1
+    assert sorted(torch.cat(parts).tolist()) == list(range(len(y)))
+    for rows in parts:
         assert rows.tolist() == sorted(rows.tolist())
 
 
@@ -72,39 +72,41 @@ def test_a_federation_holds_what_was_given_out(case, seed, share):
     st.floats(0.5, 1), st.integers(0, 5), st.data(),
 )  # fmt: skip
 def test_as_many_rows_as_asked_the_same_share_of_each_label(counts, clients, spread, share, seed, data):
-    each = data.draw(st.integers(max(1, len(counts) - clients + 1), len(counts)))
-    y, rows = labelled(counts), math.ceil(share * sum(counts))
-    partition = Labels(clients, each, spread, rows)
-    own = torch.cat(partition.cut(y, seed))
-    assert len(own) == len(own.unique()) == rows
-    given_out = torch.bincount(y[own], minlength=len(counts))
+    labels_per_client = data.draw(st.integers(max(1, len(counts) - clients + 1), len(counts)))
+    y, rows = draw_labels(counts), math.ceil(share * sum(counts))
+    partition = Labels(clients, labels_per_client, spread, rows)
+    chosen = torch.cat(partition.cut(y, seed))
+    assert len(chosen) == len(chosen.unique()) == rows
+    given_out = torch.bincount(y[chosen], minlength=len(counts))
     assert (given_out - torch.tensor(counts) * rows / sum(counts)).abs().max() < 1
     federation = fl.Federation.from_table(Table.of((torch.zeros(len(y), 1), y)), partition, 0.25, seed)
-    assert everything(federation) == sorted(own.tolist())
+    assert everything(federation) == sorted(chosen.tolist())
 
 
 @law
 @given(st.integers(1, 6), st.integers(1, 12), st.integers(1, 6), spreads, st.integers(0, 3))
-def test_a_client_holds_each_of_its_labels_however_small_its_share(labels, clients, each, spread, seed):
-    assume(each <= labels <= clients + each - 1)
-    y = labelled([15] * labels, seed)
-    for k, rows in enumerate(Labels(clients, each, spread).cut(y, seed)):
-        assert set(y[rows].tolist()) == {(k + j) % labels for j in range(each)}
+def test_a_client_holds_each_of_its_labels_however_small_its_share(
+    labels, clients, labels_per_client, spread, seed
+):
+    assume(labels_per_client <= labels <= clients + labels_per_client - 1)
+    y = draw_labels([15] * labels, seed)
+    for k, rows in enumerate(Labels(clients, labels_per_client, spread).cut(y, seed)):
+        assert set(y[rows].tolist()) == {(k + j) % labels for j in range(labels_per_client)}
 
 
 @each_kind
 def test_a_cut_depends_on_the_seed_and_no_global_generator(kind):
-    y, own = torch.arange(400) % 4, []
+    y, results = torch.arange(400) % 4, []
     with torch.random.fork_rng(devices=[]):
         legacy = np.random.get_state()  # noqa: NPY002
         for chance, seed in ((1, 4), (2, 4), (1, 5)):
             torch.manual_seed(chance)
             np.random.seed(chance)  # noqa: NPY002
             before = torch.get_rng_state()
-            own.append(kind(8).cut(y, seed))
+            results.append(kind(8).cut(y, seed))
             assert torch.equal(torch.get_rng_state(), before)
         np.random.set_state(legacy)  # noqa: NPY002
-    one, again, other = own
+    one, again, other = results
     assert all(torch.equal(a, b) for a, b in zip(one, again, strict=True))
     assert not any(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
@@ -163,18 +165,18 @@ def test_a_client_that_would_get_nothing_gets_one_row(partition):
 @pytest.mark.parametrize("kind", [Dirichlet, Quantity, Iid])
 def test_more_clients_than_rows_are_refused(kind):
     assert sizes_of(kind(5).cut(torch.arange(5) % 2, 0)) == [1] * 5
-    refused("partition: 5 clients for 4 rows; use at most", kind(5).cut, torch.arange(4) % 2, 0)
+    check_refusal("partition: 5 clients for 4 rows; use at most", kind(5).cut, torch.arange(4) % 2, 0)
 
 
 @each_kind
 def test_there_must_be_rows(kind):
-    refused("partition: .* (no|0) rows", kind().cut, torch.zeros(0, dtype=torch.int64), 0)
+    check_refusal("partition: .* (no|0) rows", kind().cut, torch.zeros(0, dtype=torch.int64), 0)
 
 
 @pytest.mark.parametrize("targets", [torch.zeros(30, 1), torch.zeros(30, 2, dtype=torch.float64)])
 def test_real_targets_are_dealt_out_only_where_labels_are_not_needed(targets):
     for name in ("labels", "dirichlet"):
-        refused(
+        check_refusal(
             f"partition: {name} needs labels, but targets are real numbers; use iid or quantity",
             PARTITIONS[name](5).cut, targets, 0,
         )  # fmt: skip
@@ -195,11 +197,11 @@ def test_real_targets_are_dealt_out_only_where_labels_are_not_needed(targets):
 )  # fmt: skip
 def test_settings_that_cannot_be(kind, setting, values, message):
     for value in values:
-        refused(f"partition: {setting} = {value}; expected {message}", kind, **{setting: value})
+        check_refusal(f"partition: {setting} = {value}; expected {message}", kind, **{setting: value})
 
 
 @pytest.mark.parametrize(
-    ("clients", "each", "rows", "message"),
+    ("clients", "labels_per_client", "rows", "message"),
     [
         (5, 5, 0, "labels_per_client = 5; expected 1 to 4"),
         (1, 3, 0, "do not cover all 4 labels"),
@@ -208,9 +210,9 @@ def test_settings_that_cannot_be(kind, setting, values, message):
         (8, 4, 41, "rows = 41; expected at most 40"),
     ],
 )
-def test_cuts_that_cannot_be(clients, each, rows, message):
-    refused(message, Labels(clients, each, 1.0, rows).cut, torch.arange(40) % 4, 0)
+def test_cuts_that_cannot_be(clients, labels_per_client, rows, message):
+    check_refusal(message, Labels(clients, labels_per_client, 1.0, rows).cut, torch.arange(40) % 4, 0)
 
 
 def test_a_label_without_rows_cannot_be_held():
-    refused("label 1 has 0 rows", Labels(2, 2, 1.0).cut, torch.tensor([0, 0, 2, 2]), 0)
+    check_refusal("label 1 has 0 rows", Labels(2, 2, 1.0).cut, torch.tensor([0, 0, 2, 2]), 0)

@@ -121,10 +121,12 @@ def test_a_vehicle_is_known_by_what_is_heard_and_what_is_felt(genuine):
 
 
 @pytest.mark.parametrize(
-    ("name", "clients", "each", "total", "mean", "std", "spread"),
+    ("name", "clients", "labels_per_client", "total", "mean", "std", "spread"),
     [("mnist", 100, 2, 61_866, 619, 343.8, 90.0), ("cifar10", 20, 3, 54_572, 2_729, 851.4, 550.0)],
 )
-def test_cut_federations_are_close_to_the_papers(name, clients, each, total, mean, std, spread, genuine):
+def test_cut_federations_are_close_to_the_papers(
+    name, clients, labels_per_client, total, mean, std, spread, genuine
+):
     """Sizes are drawn, so that their deviation is the paper's on average and differs between seeds."""
     deviations = []
     for seed in range(5):
@@ -137,8 +139,8 @@ def test_cut_federations_are_close_to_the_papers(name, clients, each, total, mea
         for part in (federation.train, federation.test):
             for k in range(clients):
                 held = part.client(k)[1].unique().tolist()
-                assert set(held) <= {(k + j) % 10 for j in range(each)}
-                assert len(held) == each
+                assert set(held) <= {(k + j) % 10 for j in range(labels_per_client)}
+                assert len(held) == labels_per_client
     assert max(abs(deviation - std) for deviation in deviations) < spread
     assert np.mean(deviations) == pytest.approx(std, rel=0.15)
 
@@ -186,9 +188,9 @@ def test_pictures_are_bytes_of_ten_labels(name, first, counts, mean, std, genuin
     assert pixels.mean((0, 2, 3)).tolist() == pytest.approx(mean, abs=2e-3)
     assert pixels.std((0, 2, 3)).tolist() == pytest.approx(std, abs=2e-3)
     # Neighbouring pixels are alike, along both sides of a picture.
-    some = pixels[:500]
-    for near in (some[..., 1:] - some[..., :-1], some[..., 1:, :] - some[..., :-1, :]):
-        assert float(near.abs().mean()) < 0.5 * float((some - some.mean()).abs().mean())
+    sample = pixels[:500]
+    for near in (sample[..., 1:] - sample[..., :-1], sample[..., 1:, :] - sample[..., :-1, :]):
+        assert float(near.abs().mean()) < 0.5 * float((sample - sample.mean()).abs().mean())
 
 
 @pytest.mark.parametrize("name", ["har", "vehicle", "mnist", pytest.param("cifar10", marks=pytest.mark.slow)])
@@ -197,8 +199,8 @@ def test_two_loads_are_bit_identical(name, genuine, tmp_path, monkeypatch):
     one = genuine(name, 3)
     again = fl.data.load(name, 3)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    anew = fl.data.load(name, 3)
-    for other in (again, anew):
+    reloaded = fl.data.load(name, 3)
+    for other in (again, reloaded):
         for part, same in zip((one.train, one.test), (other.train, other.test), strict=True):
             assert torch.equal(part.row, same.row)
             assert torch.equal(part.store, same.store)

@@ -71,13 +71,13 @@ def images(counts=(6, 3)):
 def test_images_are_scaled_by_channel():
     federation = from_arrays(images(), test_share=0)
     pixels = federation.train.x.numpy().astype(float)
-    pooled, each = federation.standardize("pooled").scale, federation.standardize("client").scale
+    pooled, by_client = federation.standardize("pooled").scale, federation.standardize("client").scale
     assert pooled.shift.shape == (1, 2, 1, 1)
     assert np.allclose(pooled.shift.flatten(), pixels.mean((0, 2, 3)))
     assert np.allclose(1 / pooled.factor.flatten(), pixels.std((0, 2, 3)))
-    for place, own in enumerate((pixels[:6], pixels[6:])):
-        assert np.allclose(each.shift[place].flatten(), own.mean((0, 2, 3)))
-        assert np.allclose(1 / each.factor[place].flatten(), own.std((0, 2, 3)))
+    for place, client_pixels in enumerate((pixels[:6], pixels[6:])):
+        assert np.allclose(by_client.shift[place].flatten(), client_pixels.mean((0, 2, 3)))
+        assert np.allclose(1 / by_client.factor[place].flatten(), client_pixels.std((0, 2, 3)))
 
 
 def test_images_stay_bytes_until_they_are_used():

@@ -10,7 +10,7 @@ import torch
 import fedlap as fl
 from flower_partitions import COLUMNS, Partitioner
 from table_rows import FIRST, LABELS
-from user_tables import FILES, OWN, ROWS, arrays, write
+from user_tables import FILES, ROWS, TABLE, arrays, write
 
 WIDE = ROWS.assign(age=1e3 * ROWS.age + 5e4)  # in these units nothing trains unless features are scaled
 PAIRS = list(zip(FIRST, LABELS, strict=True))
@@ -47,13 +47,13 @@ def arrays_by_client(x, y, whose):
 def test_a_file_gives_equal_scores_in_python_and_by_the_command(form, scale, call, tmp_path):
     path = write(tmp_path / f"my.{form}", WIDE)
     words = [] if scale is None else ["--set", f"data.scale={scale}"]
-    asked = scores_of_run(call, tmp_path, path, *OWN, "--seed", "4", *words)
+    asked = scores_of_run(call, tmp_path, path, *TABLE, "--seed", "4", *words)
     how = {"seed": 4} if scale is None else {"seed": 4, "scale": scale}
     if form == "npz":
-        given = arrays(WIDE)
-        y = np.searchsorted(["ill", "well"], given["outcome"])
+        columns = arrays(WIDE)
+        y = np.searchsorted(["ill", "well"], columns["outcome"])
         federation = fl.Federation.from_arrays(
-            arrays_by_client(given["x"], y, given["hospital"]), labels=["ill", "well"], **how
+            arrays_by_client(columns["x"], y, columns["hospital"]), labels=["ill", "well"], **how
         )
     else:
         frame = pd.read_csv(path) if form == "csv" else pd.read_parquet(path)

@@ -1,4 +1,4 @@
-"""Clients made scarce: who they are, what they keep, and loading them so."""
+"""Scarce clients: which clients are chosen, which rows they keep, and how they are loaded."""
 
 import math
 from functools import cache
@@ -13,7 +13,7 @@ import fedlap as fl
 from fedlap.data.table import Table
 from fedlap.experiments.experiment import Experiment
 from property_settings import law
-from table_rows import refused
+from table_rows import check_refusal
 
 
 @cache
@@ -80,11 +80,11 @@ def test_scarcity_is_drawn_anew_for_another_seed_or_name():
     )
     assert all(one[name] != other[name] for name in federation.clients)
     first = federation.train.first.tolist()
-    kept = {
+    places = {
         tuple(federation.train.row.tolist().index(row) - first[k] for row in one[name])
         for k, name in enumerate(federation.clients)
     }
-    assert len(kept) == 8  # clients of one size keep rows of different places
+    assert len(places) == 8  # clients of one size keep rows of different places
 
 
 def test_a_scarce_clients_rows_do_not_depend_on_other_clients():
@@ -126,7 +126,7 @@ def test_scarce_settings_at_their_ends():
 @pytest.mark.parametrize("name", ["share_of_clients", "keep"])
 @pytest.mark.parametrize("value", [-0.1, 1.1, math.nan, math.inf, True])
 def test_scarce_settings_that_cannot_be(name, value):
-    refused(f"scarce: {name} = {value}; expected", named_clients(14).scarce, **{name: value})
+    check_refusal(f"scarce: {name} = {value}; expected", named_clients(14).scarce, **{name: value})
 
 
 @pytest.mark.parametrize("scarce", [{}, {"keep": 0.1}, {"share_of_clients": 0.25, "cut_test": True}], ids=str)
@@ -156,5 +156,5 @@ def test_data_may_be_loaded_scarce(scarce):
     ],
 )
 def test_loading_scarce_data_names_mistakes(scarce, message):
-    refused(message, lambda: Experiment.of({"scarce": scarce}).load())
-    refused(message, fl.data.load_with_graph, "digits", scarce=scarce)
+    check_refusal(message, lambda: Experiment.of({"scarce": scarce}).load())
+    check_refusal(message, fl.data.load_with_graph, "digits", scarce=scarce)

@@ -1,4 +1,4 @@
-"""What the graph is worth where it is known."""
+"""The gain from the graph where the graph is known."""
 
 import json
 import subprocess
@@ -15,14 +15,14 @@ from fedlap.randomness import draws
 SEEDS = 5
 
 
-def shuffled(graph, seed):
-    """The same ring with clients in other places."""
+def shuffle_clients(graph, seed):
+    """Return the clients of a ring in a random order."""
     order = draws(seed, "data").permutation(0, 0, graph.size).tolist()
     return [graph.clients[k] for k in order]
 
 
-def compared(task, graph, algorithms, seeds=SEEDS):
-    """Pooled test accuracy, or minus the test loss, of each algorithm in each seed, as the tool says it."""
+def run_comparison(task, graph, algorithms, seeds=SEEDS):
+    """Return the pooled test accuracy, or minus the test loss, of each algorithm and seed from the CLI."""
     command = [
         sys.executable, "-m", "fedlap.cli", "compare", "--data", "synthetic", "--set", f"data.task={task}",
         "--graph", str(graph), "--algorithms", algorithms, "--seeds", f"0-{seeds - 1}", "--rounds", "100",
@@ -37,12 +37,12 @@ def compared(task, graph, algorithms, seeds=SEEDS):
 
 
 @pytest.fixture(scope="module", params=["classification", "regression"])
-def measured(request, tmp_path_factory):
-    names = shuffled(fl.data.synthetic(rows=1, test_rows=0).graph, 0)
+def task_scores(request, tmp_path_factory):
+    names = shuffle_clients(fl.data.synthetic(rows=1, test_rows=0).graph, 0)
     edges = tmp_path_factory.mktemp("graph") / "wrong.csv"
     edges.write_text("".join(f"{a},{b}\n" for a, b in zip(names, names[1:] + names[:1], strict=True)))
-    scores = compared(request.param, "known", "fedu,local,global")
-    wrong = compared(request.param, edges, "fedu")
+    scores = run_comparison(request.param, "known", "fedu,local,global")
+    wrong = run_comparison(request.param, edges, "fedu")
     return request.param, {**scores, "true": scores["fedu"], "wrong": wrong["fedu"]}
 
 
@@ -51,8 +51,8 @@ MARGIN = {"classification": 0.05, "regression": 0.15}
 
 
 @pytest.mark.slow
-def test_the_true_graph_beats_local_and_global(measured):
-    task, scores = measured
+def test_the_true_graph_beats_local_and_global(task_scores):
+    task, scores = task_scores
     for other in ("local", "global"):
         gap = scores["true"] - scores[other]
         if task == "regression":
@@ -61,29 +61,29 @@ def test_the_true_graph_beats_local_and_global(measured):
 
 
 @pytest.mark.slow
-def test_a_wrong_graph_does_not(measured):
-    _, scores = measured
+def test_a_wrong_graph_does_not(task_scores):
+    _, scores = task_scores
     best = np.maximum(scores["local"], scores["global"])
     assert (scores["wrong"] - best).mean() < 0, scores
 
 
 def test_models_are_smooth_on_the_graph_and_not_on_a_wrong_one():
-    made = fl.data.synthetic(seed=0)
-    wrong = fl.Graph.ring(shuffled(made.graph, 0)).align(made.graph.clients)
-    assert 5 * made.graph.smoothness(made.models) < wrong.smoothness(made.models)
+    problem = fl.data.synthetic(seed=0)
+    wrong = fl.Graph.ring(shuffle_clients(problem.graph, 0)).align(problem.graph.clients)
+    assert 5 * problem.graph.smoothness(problem.models) < wrong.smoothness(problem.models)
 
 
 @pytest.mark.slow
 def test_the_optimum_of_j_is_known():
     """Least squares has a closed form: training comes near its J and never below."""
-    made = fl.data.synthetic("regression", clients=8, features=3, seed=1)
+    problem = fl.data.synthetic("regression", clients=8, features=3, seed=1)
     L2, eta = 0.1, 0.3
-    a = made.graph.weights.matrix().toarray()
+    a = problem.graph.weights.matrix().toarray()
     L, size = np.diag(a.sum(1)) - a, 4
     hessian, right = np.kron(eta * L, np.eye(size)) + L2 * np.eye(8 * size), np.zeros(8 * size)
     constant = 0.0
     for k in range(8):
-        x, y = (v.numpy() for v in made.federation.train.client(k))
+        x, y = (v.numpy() for v in problem.federation.train.client(k))
         z = np.column_stack([x, np.ones(len(x))])
         at = slice(k * size, (k + 1) * size)
         hessian[at, at] += z.T @ z / len(z)
@@ -92,8 +92,8 @@ def test_the_optimum_of_j_is_known():
     best = np.linalg.solve(hessian, right)
     least = constant - right @ best / 2
     result = fl.fit(
-        fl.FedU(made.graph, strength=eta, lr=0.01, local_steps=1),
-        made.federation,
+        fl.FedU(problem.graph, strength=eta, lr=0.01, local_steps=1),
+        problem.federation,
         fl.models.linear(l2=L2),
         rounds=3000,
         batch="all",
@@ -116,6 +116,6 @@ def test_pure_in_the_seed():
 @pytest.mark.slow
 @pytest.mark.parametrize("task", MARGIN)
 def test_the_true_graph_wins_in_each_of_twenty_seeds(task):
-    scores = compared(task, "known", "fedu,local,global", seeds=20)
+    scores = run_comparison(task, "known", "fedu,local,global", seeds=20)
     for other in ("local", "global"):
         assert (scores["fedu"] - scores[other]).min() > 0

@@ -10,16 +10,16 @@ from fedlap.data.partition import Iid
 from fedlap.data.table import Table, index_clients
 from property_settings import law
 from random_inputs import random_arrays
-from table_rows import from_arrays, from_table, refused
+from table_rows import check_refusal, from_arrays, from_table
 
 
 @law
 @given(st.lists(st.sampled_from("abcde"), min_size=1, max_size=30))
 def test_clients_come_in_the_order_in_which_they_first_appear(names):
     table = Table.of((np.arange(len(names)), np.zeros(len(names), dtype=int)), names)
-    own = table.cut(None, 0)
-    assert list(own) == list(table.clients) == sorted(set(names), key=names.index)
-    for name, rows in own.items():
+    rows_by_client = table.cut(None, 0)
+    assert list(rows_by_client) == list(table.clients) == sorted(set(names), key=names.index)
+    for name, rows in rows_by_client.items():
         assert rows.tolist() == [at for at, other in enumerate(names) if other == name]
 
 
@@ -32,9 +32,11 @@ def test_names_of_clients_may_be_anything(kind):
 
 def test_a_partition_numbers_its_clients_whosever_rows_they_were():
     table = Table.of((np.zeros((12, 1)), np.arange(12) % 2), list("ab" * 6))
-    own = table.cut(Iid(4), 3)
-    assert list(own) == ["0", "1", "2", "3"]
-    assert all(torch.equal(a, b) for a, b in zip(own.values(), Iid(4).cut(table.y, 3), strict=True))
+    rows_by_client = table.cut(Iid(4), 3)
+    assert list(rows_by_client) == ["0", "1", "2", "3"]
+    assert all(
+        torch.equal(a, b) for a, b in zip(rows_by_client.values(), Iid(4).cut(table.y, 3), strict=True)
+    )
 
 
 def test_test_rows_may_be_marked():
@@ -61,11 +63,11 @@ def test_test_rows_may_be_marked():
 )  # fmt: skip
 def test_tables_that_cannot_be(settings, message):
     settings = {"pair": (np.zeros((3, 2)), np.arange(3)), "where": "here", **settings}
-    refused(message, Table.of, **settings)
+    check_refusal(message, Table.of, **settings)
 
 
 def test_somebody_must_own_the_rows():
-    refused("the rows have no clients", from_table, Table.of((np.zeros((3, 2)), np.arange(3))))
+    check_refusal("the rows have no clients", from_table, Table.of((np.zeros((3, 2)), np.arange(3))))
 
 
 def test_surprises_are_remarked_on():

@@ -1,4 +1,4 @@
-"""Mistakes in a user's own files, and in what is said of them: one line each, and exit code 2."""
+"""Mistakes in a user's files and in the options for them: one line per mistake, and exit code 2."""
 
 import zipfile
 
@@ -6,7 +6,21 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from user_tables import FILES, OWN, QUICK, REAL, ROWS, SAVED, WHO, X, Y, but, place, write, zipped
+from user_tables import (
+    FILES,
+    QUICK,
+    REAL,
+    ROWS,
+    SAVED,
+    TABLE,
+    WHO,
+    X,
+    Y,
+    but,
+    pack_arrays,
+    place,
+    write,
+)
 
 HEAD = "hospital,age,outcome\n"
 LINES = "north,1,ill\nnorth,2,well\nsouth,3,ill\nsouth,4,well\n"
@@ -17,18 +31,18 @@ def npz(**changes):
     return {"my.npz": {"x": X, "y": Y, "client": WHO} | changes}
 
 
-HELD = [*OWN, "--test", "{}/held.csv"]
+HELD = [*TABLE, "--test", "{}/held.csv"]
 
 
 def put(setting):
-    return [*OWN, "--set", setting]
+    return [*TABLE, "--set", setting]
 
 
 BAD = {
     # name: ({file: content}, further words, what the line says); the first file is the data
     **{
         f"{what} in a {column} of {form}": (
-            {f"my.{form}": but(3, **{column: value})}, OWN,
+            {f"my.{form}": but(3, **{column: value})}, TABLE,
             [f"my.{form}", "row 4", f"'{column}'", "missing", "fill in or remove"])
         for form in ("csv", "parquet")
         for what, column, value in [
@@ -37,61 +51,61 @@ BAD = {
     },
     **{
         f"{text!r} among numbers like {number}": (
-            {"my.csv": but(3, outcome=text).replace({"outcome": {"ill": "1", "well": number}})}, OWN,
+            {"my.csv": but(3, outcome=text).replace({"outcome": {"ill": "1", "well": number}})}, TABLE,
             ["my.csv", "row 4", "'outcome'", "missing"])
         for text in ("NA", "nan", "NULL", "None", "") for number in ("2", "2.5")
     },
     **{
         f"nothing but {text!r} in {column}": (
-            {"my.csv": ROWS.assign(**{column: text})}, OWN, ["my.csv", "row 1", f"'{column}'", "missing"])
+            {"my.csv": ROWS.assign(**{column: text})}, TABLE, ["my.csv", "row 1", f"'{column}'", "missing"])
         for column, text in (("outcome", ""), ("outcome", "NA"), ("hospital", ""), ("age", ""))
     },
     "a truth is missing": (
-        {"my.csv": but(3, outcome="").replace({"outcome": {"ill": "true", "well": "false"}})}, OWN,
+        {"my.csv": but(3, outcome="").replace({"outcome": {"ill": "true", "well": "false"}})}, TABLE,
         ["row 4", "'outcome'"]),
     **{
         f"infinite targets of {form}, others {kind}": (
-            {f"my.{form}": REAL.assign(outcome=place(values, 3, np.inf))}, OWN,
+            {f"my.{form}": REAL.assign(outcome=place(values, 3, np.inf))}, TABLE,
             [f"my.{form}", "row 4", "'outcome'", "infinite"])
         for form in ("csv", "parquet") for kind, values in (("real", REAL.outcome), ("whole", Y))
     },
     "a gap in the test file": (
         {"my.csv": ROWS, "held.csv": but(3, age=np.nan)}, HELD,
         ["held.csv", "row 4", "'age'"]),
-    "a short line": ({"my.csv": HEAD + LINES + "south,5\n"}, OWN, ["row 5", "'outcome'", "missing"]),
-    "a long line": ({"my.csv": HEAD + LINES + "south,5,ill,9\n"}, OWN, ["my.csv", "line 6"]),
+    "a short line": ({"my.csv": HEAD + LINES + "south,5\n"}, TABLE, ["row 5", "'outcome'", "missing"]),
+    "a long line": ({"my.csv": HEAD + LINES + "south,5,ill,9\n"}, TABLE, ["my.csv", "line 6"]),
     "lines longer than the header": (
-        {"my.csv": HEAD + LINES.replace("north", "1,north").replace("south", "2,south")}, OWN, ["my.csv"]),
-    "an open quotation mark": ({"my.csv": HEAD + LINES + '"south,5,ill\n'}, OWN, ["my.csv"]),
+        {"my.csv": HEAD + LINES.replace("north", "1,north").replace("south", "2,south")}, TABLE, ["my.csv"]),
+    "an open quotation mark": ({"my.csv": HEAD + LINES + '"south,5,ill\n'}, TABLE, ["my.csv"]),
     "another encoding": (
-        {"my.csv": (HEAD + LINES + "Jos\u00e9,5,ill\n").encode("latin-1")}, OWN, ["my.csv", "utf-8"]),
-    "utf-16": ({"my.csv": (HEAD + LINES).encode("utf-16")}, OWN, ["my.csv", "utf-8"]),
-    "binary": ({"my.csv": bytes(range(256)) * 4}, OWN, ["my.csv"]),
-    "a header twice": ({"my.csv": "hospital,age,age,outcome\nnorth,1,2,ill\n"}, OWN, ["'age'", "twice"]),
+        {"my.csv": (HEAD + LINES + "Jos\u00e9,5,ill\n").encode("latin-1")}, TABLE, ["my.csv", "utf-8"]),
+    "utf-16": ({"my.csv": (HEAD + LINES).encode("utf-16")}, TABLE, ["my.csv", "utf-8"]),
+    "binary": ({"my.csv": bytes(range(256)) * 4}, TABLE, ["my.csv"]),
+    "a header twice": ({"my.csv": "hospital,age,age,outcome\nnorth,1,2,ill\n"}, TABLE, ["'age'", "twice"]),
     "a feature twice": ({"my.csv": ROWS}, put('data.features=["age", "age"]'), ["'age'", "twice"]),
     "no features chosen": ({"my.csv": ROWS}, put("data.features=[]"), ["feature"]),
     "one column for both": ({"my.csv": ROWS}, [
         "--client", "outcome", "--label", "outcome", "--set", 'data.drop=["hospital"]'], ["'outcome'"]),
     "the label a feature": ({"my.csv": ROWS}, put('data.features=["outcome"]'), ["'outcome'"]),
-    "words": ({"my.csv": ROWS.assign(city="Rome")}, OWN, ["'city'", "'Rome'", "not numbers", "drop"]),
+    "words": ({"my.csv": ROWS.assign(city="Rome")}, TABLE, ["'city'", "'Rome'", "not numbers", "drop"]),
     "words in the test file": (
         {"my.csv": ROWS, "held.csv": ROWS.assign(age="old")}, HELD,
         ["held.csv", "'age'", "'old'"]),
-    "one word among numbers": ({"my.csv": but(20, age="?")}, OWN, ["my.csv", "'age'", "'?'", "row 21"]),
+    "one word among numbers": ({"my.csv": but(20, age="?")}, TABLE, ["my.csv", "'age'", "'?'", "row 21"]),
     "one word in a large file": (
         {"my.csv": ",".join([*WIDE, "hospital", "outcome\n"]) + ("1," * 1100 + "a,x\n") * 999
          + "1," * 1099 + "?,a,y\n"},
-        OWN, ["'f1099'", "'?'", "row 1000"]),
-    "dates": ({"my.csv": ROWS.assign(day="2020-01-31")}, OWN, ["'day'", "'2020-01-31'"]),
+        TABLE, ["'f1099'", "'?'", "row 1000"]),
+    "dates": ({"my.csv": ROWS.assign(day="2020-01-31")}, TABLE, ["'day'", "'2020-01-31'"]),
     "dates of parquet": (
-        {"my.parquet": ROWS.assign(day=pd.Timestamp("2020-01-31"))}, OWN, ["'day'", "2020-01-31", "drop"]),
-    "no feature": ({"my.csv": ROWS[["hospital", "outcome"]]}, OWN, ["no column is left as a feature"]),
+        {"my.parquet": ROWS.assign(day=pd.Timestamp("2020-01-31"))}, TABLE, ["'day'", "2020-01-31", "drop"]),
+    "no feature": ({"my.csv": ROWS[["hospital", "outcome"]]}, TABLE, ["no column is left as a feature"]),
     "all dropped": ({"my.csv": ROWS}, put('data.drop=["age", "dose"]'), ["no column is left"]),
-    "an empty file": ({"my.csv": ""}, OWN, ["my.csv"]),
-    "an empty parquet file": ({"my.parquet": b""}, OWN, ["my.parquet", "cannot be read"]),
-    "an empty npz file": ({"my.npz": b""}, OWN, ["my.npz", "cannot be read"]),
-    "a header only": ({"my.csv": HEAD}, OWN, ["my.csv", "no rows"]),
-    "no rows in parquet": ({"my.parquet": ROWS[:0]}, OWN, ["my.parquet", "no rows"]),
+    "an empty file": ({"my.csv": ""}, TABLE, ["my.csv"]),
+    "an empty parquet file": ({"my.parquet": b""}, TABLE, ["my.parquet", "cannot be read"]),
+    "an empty npz file": ({"my.npz": b""}, TABLE, ["my.npz", "cannot be read"]),
+    "a header only": ({"my.csv": HEAD}, TABLE, ["my.csv", "no rows"]),
+    "no rows in parquet": ({"my.parquet": ROWS[:0]}, TABLE, ["my.parquet", "no rows"]),
     "no test rows": ({"my.csv": ROWS, "held.csv": HEAD}, HELD, ["held.csv", "no rows"]),
     "unknown client column": (
         {"my.csv": ROWS}, ["--client", "hospitl", "--label", "outcome"], ["'hospitl'", "mean 'hospital'"]),
@@ -103,21 +117,21 @@ BAD = {
         ["my.parquet", "mean 'outcome'"]),
     "unknown array": (npz(), ["--label", "yy"], ["my.npz", "mean 'y'"]),
     "drop is no list": ({"my.csv": ROWS}, put("data.drop=age"), ["data.drop", "'age'", "list"]),
-    "other separators": ({"my.csv": (HEAD + LINES).replace(",", ";")}, OWN, ["my.csv", "'hospital'"]),
+    "other separators": ({"my.csv": (HEAD + LINES).replace(",", ";")}, TABLE, ["my.csv", "'hospital'"]),
     "no label": ({"my.csv": ROWS}, ["--client", "hospital"], ["my.csv", "--label"]),
     "no label of parquet": ({"my.parquet": ROWS}, ["--client", "hospital"], ["my.parquet", "--label"]),
     "no client": (
         {"my.csv": ROWS}, ["--label", "outcome", "--set", 'data.drop=["hospital"]'], ["client", "partition"]),
     "natural without clients": (npz() | {"my.npz": {"x": X, "y": Y}}, ["--partition", "natural"], ["client"]),
     "no such file": ({"other.csv": ROWS}, ["--set", "data.path={}/none.csv"], ["none.csv", "No such file"]),
-    "no such test file": ({"my.csv": ROWS}, [*OWN, "--test", "{}/none.csv"], ["none.csv", "No such file"]),
-    "a folder": ({"my.csv": None}, OWN, ["my.csv", "directory"]),
-    "a folder as parquet": ({"my.parquet": None}, OWN, ["my.parquet", "directory"]),
-    "a folder as npz": ({"my.npz": None}, OWN, ["my.npz", "directory"]),
-    "a spreadsheet": ({"my.xlsx": b"PK"}, OWN, ["my.xlsx", ".csv", ".parquet", ".npz"]),
-    "plain text": ({"my.txt": HEAD + LINES}, OWN, ["my.txt", ".csv"]),
+    "no such test file": ({"my.csv": ROWS}, [*TABLE, "--test", "{}/none.csv"], ["none.csv", "No such file"]),
+    "a folder": ({"my.csv": None}, TABLE, ["my.csv", "directory"]),
+    "a folder as parquet": ({"my.parquet": None}, TABLE, ["my.parquet", "directory"]),
+    "a folder as npz": ({"my.npz": None}, TABLE, ["my.npz", "directory"]),
+    "a spreadsheet": ({"my.xlsx": b"PK"}, TABLE, ["my.xlsx", ".csv", ".parquet", ".npz"]),
+    "plain text": ({"my.txt": HEAD + LINES}, TABLE, ["my.txt", ".csv"]),
     "a test file of another kind": (
-        {"my.csv": ROWS, "held.parquet": ROWS}, [*OWN, "--test", "{}/held.parquet"],
+        {"my.csv": ROWS, "held.parquet": ROWS}, [*TABLE, "--test", "{}/held.parquet"],
         ["my.csv", "held.parquet", "use one file type"]),
     "a test file without a column": (
         {"my.csv": ROWS, "held.csv": ROWS.drop(columns="dose")}, HELD,
@@ -128,26 +142,26 @@ BAD = {
     **{
         f"a client of the test file only, {form}": (
             {f"my.{form}": ROWS, f"held.{form}": but(0, hospital="moon")},
-            [*OWN, "--test", f"{{}}/held.{form}"],
+            [*TABLE, "--test", f"{{}}/held.{form}"],
             [f"held.{form}", "'moon'", f"my.{form}", "remove its test rows"])
         for form in FILES
     },
-    "junk as parquet": ({"my.parquet": b"PAR1 nothing"}, OWN, ["my.parquet", "cannot be read"]),
-    "half a parquet file": ({"my.parquet": ROWS.to_parquet()[:900]}, OWN, ["my.parquet", "cannot be read"]),
-    "csv called parquet": ({"my.parquet": HEAD + LINES}, OWN, ["my.parquet", "cannot be read"]),
-    "junk as npz": ({"my.npz": b"nothing"}, OWN, ["my.npz", "cannot be read"]),
-    "half an npz file": ({"my.npz": zipped(x=X, y=Y)[:600]}, OWN, ["my.npz", "cannot be read"]),
+    "junk as parquet": ({"my.parquet": b"PAR1 nothing"}, TABLE, ["my.parquet", "cannot be read"]),
+    "half a parquet file": ({"my.parquet": ROWS.to_parquet()[:900]}, TABLE, ["my.parquet", "cannot be read"]),
+    "csv called parquet": ({"my.parquet": HEAD + LINES}, TABLE, ["my.parquet", "cannot be read"]),
+    "junk as npz": ({"my.npz": b"nothing"}, TABLE, ["my.npz", "cannot be read"]),
+    "half an npz file": ({"my.npz": pack_arrays(x=X, y=Y)[:600]}, TABLE, ["my.npz", "cannot be read"]),
     **{
         f"npz damaged at byte {at}": (
             {"my.npz": SAVED[:at] + b"\xff" * 40 + SAVED[at + 40:]}, [], ["my.npz", "cannot be read"])
         for at in (0, 26, 55, 100, len(SAVED) - 60)
     },
-    "one array as npz": ({"my.npz": zipped(np.save, arr=X)}, [], ["my.npz", "cannot be read"]),
+    "one array as npz": ({"my.npz": pack_arrays(np.save, arr=X)}, [], ["my.npz", "cannot be read"]),
     "objects": (npz(y=np.array(["ill", None] * 16, object)), [], ["my.npz", "y", "objects"]),
     "objects, compressed": (
-        {"my.npz": zipped(np.savez_compressed, x=X, y=np.array([0, None] * 16, object))}, [],
+        {"my.npz": pack_arrays(np.savez_compressed, x=X, y=np.array([0, None] * 16, object))}, [],
         ["my.npz", "cannot be read"]),
-    "no arrays": ({"my.npz": zipped()}, [], ["my.npz", "'x'"]),
+    "no arrays": ({"my.npz": pack_arrays()}, [], ["my.npz", "'x'"]),
     "no x": (npz() | {"my.npz": {"features": X, "y": Y, "client": WHO}}, [], ["my.npz", "'x'", "features"]),
     "labels too few": (npz(y=Y[:-1]), [], ["my.npz", "(32, 2)", "(31,)"]),
     "clients too few": (npz(client=WHO[:-1]), [], ["my.npz", "31", "32"]),
@@ -177,16 +191,16 @@ BAD = {
     "text as targets": ({"my.csv": ROWS}, put("data.task=regression"), ["'outcome'", "numbers"]),
     "reals as classes": ({"my.csv": REAL}, put("data.task=classification"), ["'outcome'", "regression"]),
     "many whole numbers": (
-        {"my.csv": pd.DataFrame({"hospital": "a", "age": 0.5, "outcome": range(101)})}, OWN,
+        {"my.csv": pd.DataFrame({"hospital": "a", "age": 0.5, "outcome": range(101)})}, TABLE,
         ["my.csv", "'outcome'", "101", "task = classification", "task = regression"]),
     "no such task": ({"my.csv": ROWS}, put("data.task=regresion"), ["data.task", "'regression'"]),
     "no such setting": ({"my.csv": ROWS}, put("data.drp=1"), ["'drp'", "'drop'"]),
     "another content": ({"my.csv": ROWS}, put("data.sha256=abc"), ["my.csv", "SHA-256"]),
     "more clients than rows": (
-        {"my.csv": ROWS}, [*OWN, "--partition", "iid", "--set", "partition.clients=33"],
+        {"my.csv": ROWS}, [*TABLE, "--partition", "iid", "--set", "partition.clients=33"],
         ["33 clients", "32 rows"]),
-    "targets cut by label": ({"my.csv": REAL}, [*OWN, "--partition", "dirichlet"], ["real numbers", "iid"]),
-    "no such partition": ({"my.csv": ROWS}, [*OWN, "--partition", "lables"], ["'lables'", "'labels'"]),
+    "targets cut by label": ({"my.csv": REAL}, [*TABLE, "--partition", "dirichlet"], ["real numbers", "iid"]),
+    "no such partition": ({"my.csv": ROWS}, [*TABLE, "--partition", "lables"], ["'lables'", "'labels'"]),
     "no such setting of scarce": ({"my.csv": ROWS}, put("scarce.kep=1"), ["'kep'", "'keep'"]),
     "scarce by too much": ({"my.csv": ROWS}, put("scarce.keep=2"), ["keep = 2"]),
     "test all": ({"my.csv": ROWS}, put("data.test_share=1"), ["test_share = 1"]),
@@ -212,9 +226,9 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(case, call, tmp_path):
             write(tmp_path / name, content)
     first = next(iter(contents))
     data = str(tmp_path / first) if "." in first else first
-    given = [word.replace("{}", str(tmp_path)) for word in words]
+    arguments = [word.replace("{}", str(tmp_path)) for word in words]
     for command in (["run", *QUICK, "--data", data], ["data", "describe", data]):
-        code, out, err = call(*command, *given)
+        code, out, err = call(*command, *arguments)
         assert (code, out) == (2, ""), err
         assert err.startswith("error: ")
         assert err.count("\n") == 1

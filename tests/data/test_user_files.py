@@ -14,7 +14,19 @@ import fedlap as fl
 from fedlap.data import user_npz
 from fedlap.experiments.experiment import Experiment
 from fedlap.storage.array_files import parse_npz
-from user_tables import FILES, OWN, QUICK, REAL, ROWS, arrays, loaded, metadata, models, write, zipped
+from user_tables import (
+    FILES,
+    QUICK,
+    REAL,
+    ROWS,
+    TABLE,
+    arrays,
+    load_rows,
+    metadata,
+    models,
+    pack_arrays,
+    write,
+)
 
 # The same rows are the same rows.
 
@@ -23,49 +35,51 @@ from user_tables import FILES, OWN, QUICK, REAL, ROWS, arrays, loaded, metadata,
 @pytest.mark.parametrize("held", [False, True], ids=["drawn", "given"])
 @pytest.mark.parametrize("form", [*FILES, "arrays"])
 def test_every_form_of_the_same_rows_trains_the_same_models(form, held, rows, tmp_path):
-    given = (rows[:21], tmp_path, rows[21:]) if held else (rows[:29], tmp_path)  # clients of unequal sizes
-    one, other = loaded(form, *given), loaded("frame", *given)
+    arguments = (
+        (rows[:21], tmp_path, rows[21:]) if held else (rows[:29], tmp_path)
+    )  # clients of unequal sizes
+    one, other = load_rows(form, *arguments), load_rows("frame", *arguments)
     assert (one.clients, one.labels, one.inputs) == (other.clients, other.labels, other.inputs)
     for mine, theirs in ((one.train, other.train), (one.test, other.test)):
         for field in ("x", "y", "count"):
             assert torch.equal(getattr(mine, field), getattr(theirs, field))
 
-    def trained(federation):
+    def train(federation):
         method = fl.FedU(fl.Graph.ring(federation.clients), strength=0.1, lr=0.1, local_steps=3)
         return fl.fit(method, federation.standardize("pooled"), fl.models.linear(), rounds=2, batch=4, seed=1)
 
-    assert torch.equal(trained(one).models, trained(other).models)
+    assert torch.equal(train(one).models, train(other).models)
 
 
 def test_the_command_line_trains_the_same_models_from_every_kind_of_file(call, tmp_path):
-    kept = []
+    trained_models = []
     for form in FILES:
         path = write(tmp_path / f"my.{form}", ROWS)
-        code, out, _ = call("run", "--data", path, *OWN, "--rounds", "3", "--json")
+        code, out, _ = call("run", "--data", path, *TABLE, "--rounds", "3", "--json")
         folder = Path(json.loads(out)["folder"])
         assert code == 0
         assert folder.name.startswith("my-fedu-")
         about = metadata(folder)
         assert about["labels"] == ["ill", "well"]
         assert about["clients"] == ["north", "south", "east", "west"]
-        kept.append(models(folder))
-    assert np.array_equal(kept[0], kept[1])
-    assert np.array_equal(kept[0], kept[2])
+        trained_models.append(models(folder))
+    assert np.array_equal(trained_models[0], trained_models[1])
+    assert np.array_equal(trained_models[0], trained_models[2])
 
 
 @pytest.mark.parametrize("form", FILES)
 def test_numbers_survive_to_the_last_bit(form, tmp_path):
     values = np.random.default_rng(7).integers(0, 0x7FF << 52, 600).view(np.float64)  # of every magnitude
     frame = pd.DataFrame({"hospital": "a", "v": values, "outcome": values[::-1]})
-    made = loaded(form, frame, tmp_path, test_share=0.0)
-    assert np.array_equal(made.train.x[:, 0].numpy(), values)
-    assert np.array_equal(made.train.y[:, 0].numpy(), values[::-1])
+    federation = load_rows(form, frame, tmp_path, test_share=0.0)
+    assert np.array_equal(federation.train.x[:, 0].numpy(), values)
+    assert np.array_equal(federation.train.y[:, 0].numpy(), values[::-1])
 
 
 @pytest.mark.parametrize("form", [*FILES, "frame"])
 def test_huge_targets_stay_what_they_are(form, tmp_path):
-    made = loaded(form, ROWS.assign(outcome=np.tile([1e20, -3e30], 16)), tmp_path, task="regression")
-    assert sorted(set(made.train.y.flatten().tolist())) == [-3e30, 1e20]
+    federation = load_rows(form, ROWS.assign(outcome=np.tile([1e20, -3e30], 16)), tmp_path, task="regression")
+    assert sorted(set(federation.train.y.flatten().tolist())) == [-3e30, 1e20]
 
 
 # Classes or targets.
@@ -74,31 +88,31 @@ def test_huge_targets_stay_what_they_are(form, tmp_path):
 @pytest.mark.parametrize("form", [*FILES, "frame"])
 def test_the_task_follows_from_the_labels_and_can_be_overridden(form, tmp_path):
     whole = ROWS.assign(outcome=np.tile(np.repeat([1, 4], 4), 4))
-    assert loaded(form, REAL, tmp_path).labels is None
-    assert loaded(form, whole, tmp_path).labels == ("1", "4")
-    forced = loaded(form, whole, tmp_path, task="regression")
+    assert load_rows(form, REAL, tmp_path).labels is None
+    assert load_rows(form, whole, tmp_path).labels == ("1", "4")
+    forced = load_rows(form, whole, tmp_path, task="regression")
     assert forced.labels is None
     assert forced.train.y.unique().tolist() == [1.0, 4.0]
     many = pd.DataFrame({"hospital": "a", "age": 0.5, "outcome": np.arange(101)})
-    assert len(loaded(form, many, tmp_path, task="classification").labels) == 101
-    assert len(loaded(form, many[:100], tmp_path).labels) == 100
+    assert len(load_rows(form, many, tmp_path, task="classification").labels) == 101
+    assert len(load_rows(form, many[:100], tmp_path).labels) == 100
     with pytest.raises(fl.InputError, match=r"101 distinct integers.*task = classification.*regression"):
-        loaded(form, many, tmp_path)
+        load_rows(form, many, tmp_path)
 
 
 @pytest.mark.parametrize("form", FILES)
 def test_a_regression_is_scored_by_its_loss(form, call, tmp_path):
-    code, out, _ = call("run", "--data", write(tmp_path / f"my.{form}", REAL), *OWN, *QUICK)
+    code, out, _ = call("run", "--data", write(tmp_path / f"my.{form}", REAL), *TABLE, *QUICK)
     assert code == 0
     assert "loss" in out
     assert "accuracy" not in out
 
 
 def test_targets_of_several_columns(call, tmp_path):
-    given = {**arrays(ROWS), "outcome": np.random.default_rng(1).normal(size=(32, 3))}
-    path = write(tmp_path / "my.npz", given)
+    columns = {**arrays(ROWS), "outcome": np.random.default_rng(1).normal(size=(32, 3))}
+    path = write(tmp_path / "my.npz", columns)
     assert fl.data.load("file", path=path, client="hospital", label="outcome").outputs == 3
-    code, out, _ = call("run", "--data", path, *OWN, *QUICK, "--json")
+    code, out, _ = call("run", "--data", path, *TABLE, *QUICK, "--json")
     assert code == 0
     assert metadata(json.loads(out)["folder"])["labels"] is None
 
@@ -116,9 +130,9 @@ def test_pictures_stay_bytes(model, call, tmp_path):
     code, out, _ = call("run", "--data", path, "--model", model, *QUICK, "--json")
     assert code == 0
     assert json.loads(out)["experiment"]["model"]["name"] == model
-    made = fl.data.load("file", path=path)
-    assert made.train.store.dtype == torch.uint8
-    assert (made.inputs, made.clients) == ((1, 8, 8), ("north", "south", "east", "west"))
+    federation = fl.data.load("file", path=path)
+    assert federation.train.store.dtype == torch.uint8
+    assert (federation.inputs, federation.clients) == ((1, 8, 8), ("north", "south", "east", "west"))
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64, np.uint8])
@@ -128,7 +142,9 @@ def test_features_are_held_in_memory_once(save, kind, tmp_path, monkeypatch):
     seen = {}
     monkeypatch.setattr(user_npz, "parse_npz", lambda content: seen.setdefault("arrays", parse_npz(content)))
     x = np.arange(64).reshape(32, 2).astype(kind)
-    path = write(tmp_path / "my.npz", zipped(save, x=x, y=np.arange(32) // 4 % 2, client=np.arange(32) % 4))
+    path = write(
+        tmp_path / "my.npz", pack_arrays(save, x=x, y=np.arange(32) // 4 % 2, client=np.arange(32) % 4)
+    )
     store, other = (fl.data.load("file", path=path, seed=seed).train.store for seed in (0, 1))
     found = seen["arrays"]["x"]
     assert store.data_ptr() == other.data_ptr() == found.ctypes.data
@@ -165,15 +181,22 @@ def test_an_experiment_refuses_a_file_that_changed(changed, form, tmp_path):
 
 @pytest.mark.parametrize("form", FILES)
 def test_a_file_that_changed_is_read_again(form, tmp_path):
-    first = loaded(form, ROWS, tmp_path).train.x
-    second = loaded(form, ROWS.assign(age=ROWS.age + 1), tmp_path).train.x
+    first = load_rows(form, ROWS, tmp_path).train.x
+    second = load_rows(form, ROWS.assign(age=ROWS.age + 1), tmp_path).train.x
     assert torch.equal(second[:, 0], first[:, 0] + 1)
-    assert torch.equal(loaded(form, ROWS, tmp_path).train.x, first)
+    assert torch.equal(load_rows(form, ROWS, tmp_path).train.x, first)
 
 
 def test_a_run_of_one_s_own_file_can_be_repeated_from_its_folder(call, tmp_path):
     _, out, _ = call(
-        "run", "--data", write(tmp_path / "my.csv", ROWS), *OWN, "--rounds", "2", "--scarce", "--json"
+        "run",
+        "--data",
+        write(tmp_path / "my.csv", ROWS),
+        *TABLE,
+        "--rounds",
+        "2",
+        "--scarce",
+        "--json",
     )
     folder = json.loads(out)["folder"]
     again = Experiment.of(tomllib.loads((Path(folder) / "experiment.toml").read_text()))

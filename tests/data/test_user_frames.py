@@ -1,4 +1,4 @@
-"""A user's own data frame: any that turns into one of pandas, and mistakes in Python said in one line."""
+"""A user's data frame: any that converts to pandas; mistakes in Python are errors of one line."""
 
 import numpy as np
 import pandas as pd
@@ -18,8 +18,8 @@ def test_labels_of_nullable_columns(kind, names):
 
 def test_columns_of_a_frame_may_be_numbered():
     frame = pd.DataFrame(ROWS[FEATURES].to_numpy(float)).assign(hospital=ROWS.hospital, outcome=ROWS.outcome)
-    made = fl.Federation.from_dataframe(frame, "hospital", "outcome")
-    assert made.inputs == (2,)
+    federation = fl.Federation.from_dataframe(frame, "hospital", "outcome")
+    assert federation.inputs == (2,)
 
 
 def test_any_frame_that_turns_into_one_of_pandas():
@@ -27,15 +27,17 @@ def test_any_frame_that_turns_into_one_of_pandas():
         def to_pandas(self):
             return ROWS
 
-    made = fl.Federation.from_dataframe(Other(), "hospital", "outcome", drop=["dose"])
-    assert made.inputs == (1,)
-    assert made.labels == ("ill", "well")
+    federation = fl.Federation.from_dataframe(Other(), "hospital", "outcome", drop=["dose"])
+    assert federation.inputs == (1,)
+    assert federation.labels == ("ill", "well")
 
 
 def test_features_are_those_that_are_named():
-    made = fl.Federation.from_dataframe(ROWS, "hospital", "outcome", features=["dose"], test_share=0.125)
-    assert np.array_equal(made.train.x.unique().numpy(), np.unique(ROWS.dose.astype(float)))
-    assert made.train.count.tolist() == [7] * 4
+    federation = fl.Federation.from_dataframe(
+        ROWS, "hospital", "outcome", features=["dose"], test_share=0.125
+    )
+    assert np.array_equal(federation.train.x.unique().numpy(), np.unique(ROWS.dose.astype(float)))
+    assert federation.train.count.tolist() == [7] * 4
 
 
 WRONG = {

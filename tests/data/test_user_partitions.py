@@ -8,7 +8,7 @@ import pytest
 
 import fedlap as fl
 from fedlap.experiments.experiment import Experiment
-from user_tables import OWN, QUICK, REAL, ROWS, metadata, models, write
+from user_tables import QUICK, REAL, ROWS, TABLE, metadata, models, write
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -22,25 +22,31 @@ def test_clients_with_one_label_are_remarked_on(call, tmp_path):
     with pytest.warns(fl.DataWarning, match="1 of 4 clients have training rows of one label only.*: south"):
         fl.Federation.from_dataframe(ALONE, "hospital", "outcome")
     path = write(tmp_path / "my.csv", ALONE)
-    code, out, err = call("data", "describe", path, *OWN)
+    code, out, err = call("data", "describe", path, *TABLE)
     assert (code, err) == (0, "")
     assert "1 of 4 clients have training rows of one label only" in out
-    code, out, err = call("run", "--data", path, *OWN, *QUICK)
+    code, out, err = call("run", "--data", path, *TABLE, *QUICK)
     assert code == 0
     assert "note: 1 of 4 clients have training rows of one label only" in err
     assert "note" not in out
     _, _, err = call(
-        "compare", "--data", path, *OWN, *QUICK, "--algorithms", "local,global", "--seeds", "0-1"
+        "compare", "--data", path, *TABLE, *QUICK, "--algorithms", "local,global", "--seeds", "0-1"
     )
-    assert err.count("one label only") == 1  # said once, not for every algorithm
+    assert err.count("one label only") == 1  # reported once, not for every algorithm
 
 
 def test_clients_without_test_rows_are_remarked_on(call, tmp_path):
     held = ROWS[:8][ROWS[:8].hospital != "east"]
     with pytest.warns(fl.DataWarning, match="1 of 4 clients have no test rows.*: east"):
-        made = fl.Federation.from_dataframe(ROWS, "hospital", "outcome", test=held)
-    assert made.test.count.tolist() == [2, 2, 0, 2]
-    words = (write(tmp_path / "my.csv", ROWS), *OWN, "--test", write(tmp_path / "held.csv", held), "--json")
+        federation = fl.Federation.from_dataframe(ROWS, "hospital", "outcome", test=held)
+    assert federation.test.count.tolist() == [2, 2, 0, 2]
+    words = (
+        write(tmp_path / "my.csv", ROWS),
+        *TABLE,
+        "--test",
+        write(tmp_path / "held.csv", held),
+        "--json",
+    )
     code, out, _ = call("data", "describe", *words)
     answer = json.loads(out)
     assert code == 0
@@ -49,20 +55,20 @@ def test_clients_without_test_rows_are_remarked_on(call, tmp_path):
     assert call("run", "--data", *words, *QUICK)[0] == 0
 
 
-# Cuts of one's own rows.
+# Partitions of a user's rows.
 
 
 @pytest.mark.parametrize(
     ("words", "clients", "train"),
     [
-        ([*OWN], 4, 24),
-        ([*OWN, "--partition", "natural"], 4, 24),
-        ([*OWN, "--scarce"], 4, 14),  # two of four keep ⌊0.2·6 + ½⌋ of their six
-        ([*OWN, "--set", "scarce.keep=0.1"], 4, 14),  # and ⌊0.1·6 + ½⌋ is one as well
-        ([*OWN, "--set", "scarce.keep=0.5", "--set", "scarce.share_of_clients=1"], 4, 12),
-        ([*OWN, "--set", "data.test_share=0.5"], 4, 16),
-        ([*OWN, "--partition", "iid", "--set", "partition.clients=8"], 8, 24),
-        ([*OWN, "--partition", "labels", "--set", "partition.clients=5", "--set", "data.test_share=0"],
+        ([*TABLE], 4, 24),
+        ([*TABLE, "--partition", "natural"], 4, 24),
+        ([*TABLE, "--scarce"], 4, 14),  # two of four keep ⌊0.2·6 + ½⌋ of their six
+        ([*TABLE, "--set", "scarce.keep=0.1"], 4, 14),  # and ⌊0.1·6 + ½⌋ is one as well
+        ([*TABLE, "--set", "scarce.keep=0.5", "--set", "scarce.share_of_clients=1"], 4, 12),
+        ([*TABLE, "--set", "data.test_share=0.5"], 4, 16),
+        ([*TABLE, "--partition", "iid", "--set", "partition.clients=8"], 8, 24),
+        ([*TABLE, "--partition", "labels", "--set", "partition.clients=5", "--set", "data.test_share=0"],
          5, 32),
         (["--label", "outcome", "--set", 'data.drop=["hospital"]', "--partition", "iid",
           "--set", "partition.clients=4"], 4, 24),
@@ -87,14 +93,14 @@ def test_rows_are_cut_as_asked(words, clients, train, call, tmp_path):
 )
 def test_columns_are_left_out_as_asked(words, features, call, tmp_path):
     path = write(tmp_path / "my.csv", ROWS.assign(city="Rome", day="2020-01-01"))
-    code, out, _ = call("run", "--data", path, *OWN, *words, *QUICK, "--json")
+    code, out, _ = call("run", "--data", path, *TABLE, *words, *QUICK, "--json")
     assert code == 0
     assert models(json.loads(out)["folder"]).shape == (4, 2 * (features + 1))
 
 
 def test_algorithms_are_compared_on_one_s_own_rows(call, tmp_path):
     words = ("--algorithms", "fedu,local", "--seeds", "0-1", "--rounds", "2")
-    code, out, _ = call("compare", "--data", write(tmp_path / "my.csv", ROWS), *OWN, *words)
+    code, out, _ = call("compare", "--data", write(tmp_path / "my.csv", ROWS), *TABLE, *words)
     assert code == 0
     assert "my: test rows after round 2" in out
     (folder,) = (tmp_path / "runs").glob("my-compare-*")
@@ -120,8 +126,8 @@ def test_algorithms_are_compared_on_one_s_own_rows(call, tmp_path):
     ids=["classes", "targets", "dirichlet", "digits", "digits, iid", "synthetic"],
 )  # fmt: skip
 def test_data_are_described_in_words_numbers_and_a_picture(rows, words, wanted, call, tmp_path):
-    given = [rows] if isinstance(rows, str) else [write(tmp_path / "my.csv", rows), *OWN]
-    code, out, err = call("data", "describe", *given, *words, "--json")
+    arguments = [rows] if isinstance(rows, str) else [write(tmp_path / "my.csv", rows), *TABLE]
+    code, out, err = call("data", "describe", *arguments, *words, "--json")
     answer = json.loads(out)
     assert (code, err) == (0, "")
     assert {key: answer[key] for key in wanted} == wanted
@@ -130,7 +136,7 @@ def test_data_are_described_in_words_numbers_and_a_picture(rows, words, wanted, 
     assert picture[:8] == PNG
     assert len(picture) > 1000
     Path(answer["picture"]).unlink()
-    code, out, err = call("data", "describe", *given, *words)
+    code, out, err = call("data", "describe", *arguments, *words)
     assert (code, err) == (0, "")
     assert f"clients     {answer['clients']:,}\n" in out
     assert f"{answer['rows']:,}: {answer['train_rows']:,} for training" in out

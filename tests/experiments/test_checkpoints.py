@@ -15,7 +15,7 @@ from fedlap.experiments.checkpoints import Owner, UnusableCheckpointError
 from fedlap.training.result import Progress
 from fedlap.training.state import list_tensors
 from run_folders import files as contents_of
-from run_folders import refused, running  # noqa: F401 — a fixture
+from run_folders import read_error, running  # noqa: F401 — a fixture
 
 OWNER = Owner("0123456789abcdef", ("0123456789abcdef", "fedcba9876543210"))
 
@@ -37,13 +37,13 @@ def equal(one, other):
 
 def test_what_is_written_is_read(tmp_path):
     checkpoints.write_checkpoint(tmp_path, progress(), OWNER)
-    made = checkpoints.read_checkpoint(tmp_path, 3, OWNER.experiment)
-    found = made.load_progress([])
+    checkpoint = checkpoints.read_checkpoint(tmp_path, 3, OWNER.experiment)
+    found = checkpoint.load_progress([])
     assert equal(found.server, progress().server)
     assert equal(found.private, progress().private)
     assert found.server[1][1] is None
     assert (found.round, found.sent, found.seconds) == (3, (123, 10**13), 4.25)
-    assert made.owner == OWNER
+    assert checkpoint.owner == OWNER
     assert not [path for path in tmp_path.rglob("*") if path.suffix in (".pt", ".pkl", ".pickle")]
 
 
@@ -127,7 +127,7 @@ def test_a_run_of_an_older_format_is_refused_in_one_line(run, call, monkeypatch)
     folder, _ = run("--rounds", "2")
     before = contents_of(folder)
     monkeypatch.setattr(checkpoints, "CHECKPOINT_FORMAT", current)
-    why = refused(call("resume", str(folder), "--rounds", "3", out=False))
+    why = read_error(call("resume", str(folder), "--rounds", "3", out=False))
     assert "older version of fedlap (format 1, expected 2)" in why
     assert why.endswith("no other checkpoint is valid; rerun with --again")
     assert contents_of(folder) == before
@@ -157,9 +157,9 @@ def test_a_full_disk_loses_nothing(tmp_path):
         try:
             checkpoints.write_checkpoint(tmp_path, progress(2, rows=4000), OWNER)
         except fl.InputError as error:
-            said = str(error)
-            assert os.strerror(errno.EFBIG) in said
-            assert "the last checkpoint is of round 1; make room there and resume" in said
+            message = str(error)
+            assert os.strerror(errno.EFBIG) in message
+            assert "the last checkpoint is of round 1; make room there and resume" in message
             return 7
         return 0
 

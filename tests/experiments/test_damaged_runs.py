@@ -8,7 +8,7 @@ import pytest
 from filelock import FileLock
 
 from fedlap.experiments import checkpoints
-from run_folders import COMPARE, RUN, checkpoint, files, refused, running, same  # noqa: F401 — a fixture
+from run_folders import COMPARE, RUN, checkpoint, files, read_error, running, same  # noqa: F401 — a fixture
 
 
 def damage(path):
@@ -44,7 +44,7 @@ def test_a_damaged_line_is_named_and_again_mends_it(run, call):
             ("show", str(folder)),
             ("resume", str(folder), "--rounds", "5"),
         ):
-            why = refused(call(*words))
+            why = read_error(call(*words))
             assert f"{str(file)!r}, line 2 is damaged" in why
             assert "--again" in why
     run("--rounds", "3", "--again")
@@ -56,9 +56,9 @@ def test_a_line_that_is_gone_is_missed(run, call):
     file = folder / "rounds.jsonl"
     lines = file.read_bytes().split(b"\n")
     file.write_bytes(b"\n".join(lines[1:]))
-    assert "no score of round 1" in refused(call(*RUN, "--rounds", "3"))
+    assert "no score of round 1" in read_error(call(*RUN, "--rounds", "3"))
     file.write_bytes(b"\n".join(lines[:2]))  # the second is not written to its end
-    assert "no score of round 2" in refused(call(*RUN, "--rounds", "3"))
+    assert "no score of round 2" in read_error(call(*RUN, "--rounds", "3"))
 
 
 @pytest.mark.parametrize("name", ["state.safetensors", "manifest.json"])
@@ -66,9 +66,9 @@ def test_the_checkpoint_before_a_damaged_one_is_used(name, run):
     unbroken, _ = run("--rounds", "5", out="other")
     folder, _ = run("--rounds", "3")
     damage(checkpoint(folder, 3) / name)
-    _, said = run("--rounds", "5")
-    assert "the checkpoint of round 3 is damaged" in said
-    assert "resumes from round 2" in said
+    _, notes = run("--rounds", "5")
+    assert "the checkpoint of round 3 is damaged" in notes
+    assert "resumes from round 2" in notes
     same(folder, unbroken)
 
 
@@ -76,11 +76,11 @@ def test_the_last_checkpoint_of_a_run_that_was_done_is_made_again(run):
     unbroken, _ = run("--rounds", "3", out="other")
     folder, _ = run("--rounds", "3")
     (checkpoint(folder, 3) / "manifest.json").unlink()
-    _, said = run("--rounds", "3")
-    assert "is incomplete: manifest.json is missing" in said
+    _, notes = run("--rounds", "3")
+    assert "is incomplete: manifest.json is missing" in notes
     same(folder, unbroken)
-    _, said = run("--rounds", "3")
-    assert "this run is finished and loaded from" in said
+    _, notes = run("--rounds", "3")
+    assert "this run is finished and loaded from" in notes
 
 
 def test_without_a_good_checkpoint_there_is_again(run, call):
@@ -90,7 +90,7 @@ def test_without_a_good_checkpoint_there_is_again(run, call):
         damage(checkpoint(folder, round) / "state.safetensors")
     before = files(folder)
     for words in ((*RUN, "--rounds", "3"), (*RUN, "--rounds", "4"), ("resume", str(folder))):
-        why = refused(call(*words))
+        why = read_error(call(*words))
         assert "no other checkpoint is valid" in why
         assert "--again" in why
     assert files(folder) == before
@@ -107,7 +107,7 @@ def test_a_checkpoint_of_another_experiment_is_not_used(run, call):
     for round in (2, 3):
         shutil.rmtree(checkpoint(folder, round))
         shutil.copytree(checkpoint(other, round), checkpoint(folder, round))
-    assert "belongs to another experiment" in refused(call(*RUN, "--rounds", "3"))
+    assert "belongs to another experiment" in read_error(call(*RUN, "--rounds", "3"))
 
 
 DIVERGING = (
@@ -124,7 +124,7 @@ DIVERGING = (
 
 
 def test_a_run_that_diverges_keeps_its_last_good_checkpoint(call, tmp_path):
-    why = refused(call(*DIVERGING))
+    why = read_error(call(*DIVERGING))
     assert re.search(r"by round \d+ the loss of client '\d' .*; lower lr \(now 2\)", why)
     (folder,) = (tmp_path / "runs").iterdir()
     saved = sorted(path.name for path in (folder / "checkpoint").iterdir())
@@ -133,11 +133,11 @@ def test_a_run_that_diverges_keeps_its_last_good_checkpoint(call, tmp_path):
     assert checkpoints.is_finite(good.load_progress([]))
     before = files(folder)
     for words in (DIVERGING, ("show", str(folder)), ("resume", str(folder), "--rounds", "80")):
-        assert refused(call(*words)) == why
+        assert read_error(call(*words)) == why
     assert files(folder) == before
     (line,) = call("runs", "--json")[1].splitlines()
     assert json.loads(line)["state"] == "diverged"
-    assert refused(call(*DIVERGING, "--again")) == why
+    assert read_error(call(*DIVERGING, "--again")) == why
     code, out, err = call("compare", *DIVERGING[1:], "--seeds", "0", "--algorithms", "fedu,local", "--json")
     assert code == 1
     assert err.count("error: fedu, seed 0: ") == 1
@@ -149,7 +149,7 @@ def test_a_damaged_reason_is_said_to_be_damaged(run, call):
     for content in (b"", b"{", b"3", b"{}", b"\xff"):
         (folder / "diverged.json").write_bytes(content)
         for words in ((*RUN, "--rounds", "2"), ("show", str(folder))):
-            why = refused(call(*words))
+            why = read_error(call(*words))
             assert "diverged.json" in why
             assert "--again" in why
     run("--rounds", "2", "--again")
@@ -180,7 +180,7 @@ def test_one_process_trains_a_run(run, call):
             (*RUN, "--rounds", "2", "--again"),
             (*COMPARE, "--rounds", "3"),
         ):
-            why = refused(call(*words))
+            why = read_error(call(*words))
             assert f"another process is training {str(folder)!r}; wait until it has finished" in why
         assert "finished and loaded from" in call(*RUN, "--rounds", "2")[2]  # what is only read needs no lock
     assert files(folder) == before
@@ -200,6 +200,6 @@ def test_a_folder_that_cannot_be_written(name, run, call):
         if name == ".lock":
             wrong.unlink()
             wrong.mkdir()
-    why = refused(call(*RUN, "--rounds", "2"))
+    why = read_error(call(*RUN, "--rounds", "2"))
     assert "cannot be written" in why
     assert str(wrong if name != ".lock" else folder) in why

@@ -1,4 +1,4 @@
-"""Fewer rounds than a folder has: scores are of the round that was asked for, and it is said what is not."""
+"""Fewer rounds than a folder has: scores are those of the requested round, and a note names the folder's."""
 
 import json
 from pathlib import Path
@@ -19,14 +19,14 @@ def test_a_run_says_that_its_folder_is_past_the_round_shown(run, call):
     assert "after round 2," in out
     shown = " ".join(out.split())
     assert "These are the scores of round 2; the folder and its models are at round 5." in shown
-    said = json.loads(call(*RUN, "--rounds", "2", "--json")[1])
-    assert (said["experiment"]["rounds"], said["last"]["round"], said["folder_round"]) == (2, 2, 5)
-    said = json.loads(call("resume", str(folder), "--rounds", "2", "--json")[1])
-    assert (said["experiment"]["rounds"], said["last"]["round"], said["folder_round"]) == (2, 2, 5)
+    answer = json.loads(call(*RUN, "--rounds", "2", "--json")[1])
+    assert (answer["experiment"]["rounds"], answer["last"]["round"], answer["folder_round"]) == (2, 2, 5)
+    answer = json.loads(call("resume", str(folder), "--rounds", "2", "--json")[1])
+    assert (answer["experiment"]["rounds"], answer["last"]["round"], answer["folder_round"]) == (2, 2, 5)
     for words in (("show", str(folder)), (*RUN, "--rounds", "5")):
         assert "These are the scores" not in call(*words)[1]
-        said = json.loads(call(*words, "--json")[1])
-        assert (said["experiment"]["rounds"], said["last"]["round"], said["folder_round"]) == (5, 5, 5)
+        answer = json.loads(call(*words, "--json")[1])
+        assert (answer["experiment"]["rounds"], answer["last"]["round"], answer["folder_round"]) == (5, 5, 5)
 
 
 def test_a_learned_graph_is_named_by_its_round(run, call):
@@ -44,7 +44,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_runs_that_are_past_the_round_shown_are_counted_and_kept_off_the_page(
-    command, call, tmp_path, unpictured
+    command, call, tmp_path, no_figures
 ):
     words = (command, *TINY, *COMMANDS[command])
     code, out, err = call(*words, "--rounds", "4", "--json")
@@ -54,15 +54,15 @@ def test_runs_that_are_past_the_round_shown_are_counted_and_kept_off_the_page(
     code, out, err = call(*words, "--rounds", "2", "--json")
     assert code == 0
     assert "note: 2 of 2 runs were trained further, up to round 4;" in err
-    said = json.loads(out)
-    assert list(said["folder_rounds"].values()) == [[4], [4]]
-    code, _, err = call("report", said["folder"], out=False)
+    answer = json.loads(out)
+    assert list(answer["folder_rounds"].values()) == [[4], [4]]
+    code, _, err = call("report", answer["folder"], out=False)
     assert code == 0
-    told = " ".join(err.split())
+    message = " ".join(err.split())
     why = "its scores are of round 2, but it was trained to round 4 since; repeat the command with"
-    assert told.count(f"{why} --rounds 4") == 3
-    assert "note: the learned graph of" in told
-    folder = Path(said["folder"])
+    assert message.count(f"{why} --rounds 4") == 3
+    assert "note: the learned graph of" in message
+    folder = Path(answer["folder"])
     assert "after round 2" in (folder / "report" / "page.html").read_text()
     kinds = {type(section) for section in build_page(load_results([folder]), "").sections}
     assert TableSection in kinds

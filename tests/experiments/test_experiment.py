@@ -12,15 +12,17 @@ from fedlap.experiments.prepare import prepare
 
 def test_a_description_makes_the_same_experiment_again():
     for algorithm in ("fedu", "local"):
-        made = Experiment.of({"algorithm": {"name": algorithm}, "partition": {"clients": 12}, "scarce": {}})
-        again = Experiment.of(made.describe())
-        assert made == again
-        assert made.digest == again.digest
+        experiment = Experiment.of(
+            {"algorithm": {"name": algorithm}, "partition": {"clients": 12}, "scarce": {}}
+        )
+        again = Experiment.of(experiment.describe())
+        assert experiment == again
+        assert experiment.digest == again.digest
 
 
 def test_a_default_that_is_written_out_changes_nothing():
     asked = [{}, {"algorithm": {"name": "fedu", "strength": 0.01, "local_steps": 5}}]
-    plain, spelt = (each.experiment for each in prepare([Experiment.of(each) for each in asked]))
+    plain, spelt = (ready.experiment for ready in prepare([Experiment.of(fields) for fields in asked]))
     assert plain.digest == spelt.digest
 
 

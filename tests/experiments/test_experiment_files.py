@@ -36,7 +36,9 @@ BASES = [
     {"algorithm": {"name": "lasso"}, "graph": {"name": "star", "server": True}},
     DIGITS,
 ]
-OWN = "who,a,b,kind\n" + "".join(f"{'pqrs'[k % 4]},{k * 37 % 11},{k * 5 % 7},{k % 3}\n" for k in range(40))
+USER_ROWS = "who,a,b,kind\n" + "".join(
+    f"{'pqrs'[k % 4]},{k * 37 % 11},{k * 5 % 7},{k % 3}\n" for k in range(40)
+)
 
 # Of a kind that no field with a name or a number has.
 STRANGE = [
@@ -86,10 +88,10 @@ BYTES = [
 
 @pytest.fixture(scope="module")
 def documents(tmp_path_factory):
-    """What runs write into experiment.toml, of many kinds."""
-    own = tmp_path_factory.mktemp("own") / "own.csv"
-    own.write_text(OWN)
-    by_file = {"data": {"name": "file", "path": str(own), "client": "who", "label": "kind"}}
+    """Contents of experiment.toml as runs of many kinds write them."""
+    user_file = tmp_path_factory.mktemp("own") / "own.csv"
+    user_file.write_text(USER_ROWS)
+    by_file = {"data": {"name": "file", "path": str(user_file), "client": "who", "label": "kind"}}
     asked = [Experiment.of({"rounds": 1, "data": TINY} | base) for base in [*BASES, by_file]]
     return [ready.experiment.describe() for ready in prepare(asked)]
 
@@ -102,15 +104,15 @@ def mutant(number, documents):
         del document["content"]  # or hardly another change of the data would be let through
     if rng.random() < 0.2:
         return spoilt(rng, tomli_w.dumps(document).encode()), None
-    path = changed(rng, document)
+    path = change_field(rng, document)
     if rng.random() < 0.2:
-        changed(rng, document)
+        change_field(rng, document)
         path = None
     return tomli_w.dumps(document).encode(), path
 
 
-def changed(rng, document):
-    """Change a field of a document; the path where its kind is wrong for sure."""
+def change_field(rng, document):
+    """Change a field of a document; return its path if its type is certainly wrong."""
     paths = [(key,) for key in document]
     paths += [(key, inner) for key, value in document.items() if isinstance(value, dict) for inner in value]
     *outer, key = rng.choice(paths)
@@ -170,8 +172,8 @@ def spoilt(rng, text):
     return b"\n".join(lines)
 
 
-def refused(answer):
-    """The line that says why, the only one of its kind, or None where all went well."""
+def read_error(answer):
+    """Return the one error line, or None if the command succeeded."""
     code, out, err = answer
     errors = [line for line in err.splitlines() if line.startswith("error: ")]
     assert "Traceback" not in err
@@ -193,7 +195,7 @@ def test_a_thousand_changed_files_are_run_or_refused_in_one_line(block, document
     for number in range(125 * block, 125 * (block + 1)):
         text, path = mutant(number, documents)
         file.write_bytes(text)
-        why = refused(call("run", str(file), "--rounds", "1"))
+        why = read_error(call("run", str(file), "--rounds", "1"))
         run += why is None
         assert why is None or why.startswith((path or "", str(file))), f"{number}: {path} is wrong, but {why}"
         assert why is None or FIELD.match(why) or "is not a TOML file" in why, f"{number}: {why}"
@@ -235,7 +237,7 @@ def test_what_no_memory_holds_is_refused(field, value, wanted, call, tmp_path):
     (asked[section] if section else asked)[key] = value
     file = tmp_path / "experiment.toml"
     file.write_text(tomli_w.dumps(asked))
-    why = refused(call("run", str(file)))
+    why = read_error(call("run", str(file)))
     assert wanted in why
     assert "memory" in why or wanted.startswith(field)
     assert not list((tmp_path / "runs").glob("*"))
@@ -243,10 +245,10 @@ def test_what_no_memory_holds_is_refused(field, value, wanted, call, tmp_path):
 
 @pytest.mark.parametrize("rounds", [10**12, 2**63 - 1])
 def test_no_number_of_rounds_is_too_large_to_begin(rounds):
-    """They are made one after another, and can be stopped."""
+    """Rounds are computed one after another and can be stopped."""
     asked = [Experiment.of({"rounds": rounds, "data": TINY, "evaluate_every": 2**62})]
-    (made,) = train_stack(list(prepare(asked)), None, lambda moment: moment.stop())
-    assert made.progress.round == 1
+    (result,) = train_stack(list(prepare(asked)), None, lambda moment: moment.stop())
+    assert result.progress.round == 1
 
 
 def test_a_file_that_is_none_is_named(call, tmp_path):
@@ -257,7 +259,7 @@ def test_a_file_that_is_none_is_named(call, tmp_path):
         b"[data]\nname = 'synthetic'\n[data]\n": "line 3",
     }.items():  # fmt: skip
         file.write_bytes(content)
-        why = refused(call("run", str(file), "--rounds", "1"))
+        why = read_error(call("run", str(file), "--rounds", "1"))
         if wanted:
             assert str(file) in why
             assert "is not a TOML file" in why

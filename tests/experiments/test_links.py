@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from disk import tree
-from run_folders import RUN, refused, running  # noqa: F401 — a fixture
+from run_folders import RUN, read_error, running  # noqa: F401 — a fixture
 
 ENTRIES = (
     "experiment.toml", "rounds.jsonl", "environment.json", ".lock", "checkpoint", "models", "report",
@@ -15,8 +15,8 @@ ENTRIES = (
 )  # fmt: skip
 
 
-def planted(folder, name, outside):
-    """A link in the place of an entry, to a copy of it elsewhere."""
+def plant_link(folder, name, outside):
+    """Replace an entry by a link to a copy of it elsewhere."""
     entry, target = folder / name, outside / name.replace("/", "-")
     if entry.is_dir():
         shutil.move(entry, target)
@@ -36,7 +36,7 @@ def test_no_command_follows_a_link(name, run, call, tmp_path):
     folder, _ = run("--rounds", "2")
     outside = tmp_path / "outside"
     outside.mkdir()
-    planted(folder, name, outside)
+    plant_link(folder, name, outside)
     before = tree(outside), tree(folder)
     for words in (
         ("resume", str(folder), "--rounds", "3"),
@@ -44,10 +44,10 @@ def test_no_command_follows_a_link(name, run, call, tmp_path):
         (*RUN, "--rounds", "2", "--again"),
         (*RUN, "--rounds", "3"),
     ):
-        why = refused(call(*words))
+        why = read_error(call(*words))
         assert "is a link; remove it" in why
         assert str(folder) in why
-    why = refused(call("report", str(folder), out=False))
+    why = read_error(call("report", str(folder), out=False))
     assert "is a link; remove it" in why
     assert (tree(outside), tree(folder)) == before
 
@@ -55,7 +55,7 @@ def test_no_command_follows_a_link(name, run, call, tmp_path):
 def test_runs_lists_the_others(run, call, tmp_path):
     run("--rounds", "2")
     bad, _ = run("--rounds", "2", "--seed", "1")
-    planted(bad, "rounds.jsonl", tmp_path)
+    plant_link(bad, "rounds.jsonl", tmp_path)
     code, out, err = call("runs")
     assert code == 0
     assert "damaged" in out
@@ -78,8 +78,10 @@ def test_a_comparison_reaches_no_run_outside(run, call, tmp_path):
     folder, _ = run("--rounds", "2", out="other")
     words = ("compare", *RUN[1:], "--algorithms", "local", "--seeds", "0", "--rounds", "2", "--json")
     assert call(*words)[0] == 0
-    (made,) = (path.parent for path in (tmp_path / "runs").glob("*/comparison.json"))
-    text = (made / "comparison.json").read_text()
-    (own,) = (path.parent.name for path in (tmp_path / "runs").glob("*/experiment.toml"))
-    (made / "comparison.json").write_text(text.replace(own, os.path.relpath(folder, tmp_path / "runs")))
-    assert "is damaged" in refused(call("report", str(made), out=False))
+    (comparison,) = (path.parent for path in (tmp_path / "runs").glob("*/comparison.json"))
+    text = (comparison / "comparison.json").read_text()
+    (run_name,) = (path.parent.name for path in (tmp_path / "runs").glob("*/experiment.toml"))
+    (comparison / "comparison.json").write_text(
+        text.replace(run_name, os.path.relpath(folder, tmp_path / "runs"))
+    )
+    assert "is damaged" in read_error(call("report", str(comparison), out=False))

@@ -1,23 +1,23 @@
-"""Runs that are kept: shown, listed, repeated, and gone on with exactly."""
+"""Stored runs are shown, listed, repeated, and resumed exactly."""
 
 import json
 import shutil
 
 import pytest
 
-from run_folders import RUN, checkpoint, files, refused, rounds, running, same  # noqa: F401 — a fixture
+from run_folders import RUN, checkpoint, files, read_error, rounds, running, same  # noqa: F401 — a fixture
 
 
 def test_the_same_again_is_shown_and_nothing_is_trained(run, call):
-    folder, said = run("--rounds", "3")
-    assert "finished and loaded from" not in said
+    folder, notes = run("--rounds", "3")
+    assert "finished and loaded from" not in notes
     before = files(folder)
-    again, said = run("--rounds", "3")
+    again, notes = run("--rounds", "3")
     assert again == folder
-    assert "note: this run is finished and loaded from" in said
-    assert "--again" in said
-    assert f"fedlap resume {folder} --rounds" in said
-    assert "round 1/3" not in said
+    assert "note: this run is finished and loaded from" in notes
+    assert "--again" in notes
+    assert f"fedlap resume {folder} --rounds" in notes
+    assert "round 1/3" not in notes
     assert files(folder) == before
     one, other = (call(*RUN, "--rounds", "3") for _ in range(2))
     assert one == other  # the times are those of the training, too
@@ -27,9 +27,9 @@ def test_again_repeats_with_the_same_numbers(run, tmp_path):
     folder, _ = run("--rounds", "3")
     before = tmp_path / "before" / folder.name
     shutil.copytree(folder, before)
-    again, said = run("--rounds", "3", "--again")
+    again, notes = run("--rounds", "3", "--again")
     assert again == folder
-    assert "round 3/3" in said
+    assert "round 3/3" in notes
     same(folder, before)
     assert (folder / "rounds.jsonl").stat().st_mtime_ns > (before / "rounds.jsonl").stat().st_mtime_ns
 
@@ -45,9 +45,9 @@ def test_again_repeats_with_the_same_numbers(run, tmp_path):
 def test_more_rounds_go_on_exactly(words, run, tmp_path):
     unbroken, _ = run(*words, "--rounds", "5", out="other")
     folder, _ = run(*words, "--rounds", "3")
-    again, said = run(*words, "--rounds", "5")
+    again, notes = run(*words, "--rounds", "5")
     assert again == folder
-    assert "resumes from round 3" in said
+    assert "resumes from round 3" in notes
     same(folder, unbroken)
     (only,) = (tmp_path / "runs").iterdir()
     assert only == folder
@@ -56,9 +56,9 @@ def test_more_rounds_go_on_exactly(words, run, tmp_path):
 def test_again_with_more_rounds_begins_anew(run):
     folder, _ = run("--rounds", "2")
     unbroken, _ = run("--rounds", "4", out="other")
-    _, said = run("--rounds", "4", "--again")
-    assert "resumes" not in said
-    assert "round 1/4" in said
+    _, notes = run("--rounds", "4", "--again")
+    assert "resumes" not in notes
+    assert "round 1/4" in notes
     same(folder, unbroken)
 
 
@@ -73,7 +73,7 @@ def test_fewer_rounds_are_shown_where_they_were_scored(call, tmp_path):
     assert "finished and loaded from" in err
     assert shown["folder"] == long["folder"]
     assert {**shown["last"], "seconds": 0} == {**short["last"], "seconds": 0}
-    why = refused(call(*words, "--rounds", "3"))
+    why = read_error(call(*words, "--rounds", "3"))
     assert "has finished 5 rounds and has no score of round 3; set rounds to 5 or more" in why
     assert "rerun with --again" in why
     assert files(tmp_path / "runs") == before
@@ -95,7 +95,7 @@ def test_runs_lists_them(run, call, tmp_path):
     code, out, _ = call("runs")
     assert code == 0
     assert [name in out for name in (done.name, half.name, "unfinished", "3/4", "2/2")] == [True] * 5
-    assert "error: no runs in" in refused(call("runs", "--out", str(tmp_path / "none"), out=False))
+    assert "error: no runs in" in read_error(call("runs", "--out", str(tmp_path / "none"), out=False))
 
 
 def test_show_and_resume_take_a_folder_or_a_name(run, call, tmp_path, monkeypatch):
@@ -116,7 +116,7 @@ def test_show_and_resume_take_a_folder_or_a_name(run, call, tmp_path, monkeypatc
     )
     for command in ("show", "resume"):
         for wrong in ("synthetic-fedu-none", str(tmp_path), str(folder / "rounds.jsonl")):
-            assert "is not the folder of a run" in refused(call(command, wrong))
+            assert "is not the folder of a run" in read_error(call(command, wrong))
 
 
 def test_resume_goes_on_exactly(run, call):
@@ -132,7 +132,7 @@ def test_resume_goes_on_exactly(run, call):
     assert "resumes from round 5" in err
     same(folder, unbroken)
     renamed = folder.rename(folder.with_name("mine"))
-    why = refused(call("resume", str(renamed), "--rounds", "7"))
+    why = read_error(call("resume", str(renamed), "--rounds", "7"))
     assert "does not have the name of its experiment" in why
     assert call("show", str(renamed))[0] == 0
 
@@ -147,4 +147,4 @@ def test_an_unfinished_run_is_shown_as_far_as_it_is(run, call):
     assert json.loads(out)["last"]["round"] >= 2
     shutil.rmtree(folder / "checkpoint")
     (folder / "rounds.jsonl").write_text("")
-    assert "has no scores yet" in refused(call("show", str(folder)))
+    assert "has no scores yet" in read_error(call("show", str(folder)))

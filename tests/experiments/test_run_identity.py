@@ -1,4 +1,4 @@
-"""Which run it is: every field but the rounds says so, and the data; a file makes the same again."""
+"""The identity of a run: every field but the rounds, and the data; a file makes the same run again."""
 
 import tomllib
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedlap.experiments.experiment import Experiment
-from run_folders import RUN, files, refused, running, same  # noqa: F401 — a fixture
+from run_folders import RUN, files, read_error, running, same  # noqa: F401 — a fixture
 
 CHANGES = [
     "data.rows=9", "data.noise=2.0", "data.scale=client", "scarce=true", "scarce.keep=0.5", "model=mlp",
@@ -34,8 +34,8 @@ def test_every_field_but_the_rounds_gives_another_folder(run, tmp_path):
 def test_another_partition_gives_another_folder(partition, run):
     words = ("run", "--rounds", "1", "--set", "data.test_share=0.3")
     folders = {
-        run(*some, command=words)[0]
-        for some in (
+        run(*options, command=words)[0]
+        for options in (
             ("--partition", partition, "--set", "partition.clients=10"),
             ("--partition", partition, "--set", "partition.clients=11"),
             ("--set", "partition.clients=10"),
@@ -58,33 +58,33 @@ def test_other_data_in_the_same_file_are_another_run(run, call, tmp_path):
     words = ("run", "--data", str(path), "--rounds", "2")
     first, _ = run(command=words)
     own_files(path, 1e-9)
-    second, said = run(command=words)
+    second, notes = run(command=words)
     assert first.name != second.name
-    assert "finished and loaded from" not in said
+    assert "finished and loaded from" not in notes
     own_files(path)
     assert run(command=words)[0] == first
     own_files(path, 1e-9)
-    why = refused(call("run", str(first / "experiment.toml")))
+    why = read_error(call("run", str(first / "experiment.toml")))
     assert "own.npz" in why
     assert "has another SHA-256 than the file of this experiment" in why
-    why = refused(call("resume", str(first), "--rounds", "3"))
+    why = read_error(call("resume", str(first), "--rounds", "3"))
     assert "has another SHA-256 than the file of this experiment" in why
 
 
 def test_other_content_is_refused(run, call):
-    """Data that are made up, or read by a later version, may change although the file of settings did not."""
+    """Synthetic data, or data read by a later version, may change although the file of settings did not."""
     folder, _ = run("--rounds", "2")
     file = folder / "experiment.toml"
     content = tomllib.loads(file.read_text())["content"]
     file.write_text(file.read_text().replace(content, "0" * 32))
     for words in (["run", str(file)], ["run", str(file), "--again"]):
-        why = refused(call(*words))
+        why = read_error(call(*words))
         assert f"content = {'0' * 32!r}" in why
         assert content in why
     before = files(folder)
-    assert "another experiment than its name states" in refused(call(*RUN, "--rounds", "2"))
-    assert "another experiment than its name states" in refused(call(*RUN, "--rounds", "2", "--again"))
-    assert refused(call("resume", str(folder)))
+    assert "an experiment that does not match its name" in read_error(call(*RUN, "--rounds", "2"))
+    assert "an experiment that does not match its name" in read_error(call(*RUN, "--rounds", "2", "--again"))
+    assert read_error(call("resume", str(folder)))
     assert files(folder) == before
 
 
@@ -98,7 +98,7 @@ def test_a_file_that_was_edited_in_its_folder_is_refused(old, new, run, call):
     file.write_text(file.read_text().replace(old, new, 1))
     before = files(folder)
     for words in ((*RUN, "--rounds", "2"), (*RUN, "--rounds", "4"), ("resume", str(folder), "--rounds", "4")):
-        refused(call(*words))
+        read_error(call(*words))
     assert files(folder) == before
 
 
@@ -111,9 +111,9 @@ def test_a_file_makes_the_same_run_again(run, call, tmp_path):
     assert "finished and loaded from" in err
     other, _ = run(command=("run", str(file), "--save-rounds", "1"), out="other")
     same(folder, other)
-    longer, said = run("--rounds", "4", command=("run", str(file), "--save-rounds", "1"), out="other")
+    longer, notes = run("--rounds", "4", command=("run", str(file), "--save-rounds", "1"), out="other")
     assert longer == other
-    assert "resumes from round 3" in said
+    assert "resumes from round 3" in notes
     changed, _ = run("--set", "algorithm.lr=0.5", command=("run", str(file)))
     assert changed != folder
     assert tomllib.loads((changed / "experiment.toml").read_text())["algorithm"]["lr"] == 0.5
@@ -125,7 +125,7 @@ def test_what_a_file_says_is_not_said_beside_it(run, call):
         "--algorithm": "fedu", "--seed": "0", "--lr": "0.1", "--local-steps": "3", "--batch": "20",
         "--data": "digits", "--model": "mlp", "--sample": "1", "--graph": "ring", "--device": "cpu",
     }.items():  # fmt: skip
-        why = refused(call("run", str(folder / "experiment.toml"), option, value))
+        why = read_error(call("run", str(folder / "experiment.toml"), option, value))
         assert why.startswith(f"error: {option}: ")
         assert "--set" in why
 
@@ -136,6 +136,6 @@ def test_files_that_are_none(call, tmp_path):
     for name, word in {
         "none.toml": "No such file", ".": "directory", "bytes.toml": "utf-8", "bad.toml": "line 1, column"
     }.items():  # fmt: skip
-        why = refused(call("run", str(tmp_path / name)))
+        why = read_error(call("run", str(tmp_path / name)))
         assert str(tmp_path / name) in why.replace("/.'", "'") or name == "."
         assert word in why

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from child_processes import ended, started
+from child_processes import start_child, wait_for_child
 from fedlap.errors import DivergedError
 from fedlap.experiments import session
 from fedlap.experiments.session import CheckpointInterval, ProgressCallbacks, ResumePlan
@@ -50,21 +50,21 @@ def append(path):
 def test_scores_are_restored(change, most, tmp_path, monkeypatch):
     monkeypatch.setattr(session, "MAX_OPEN_LOGS", most)
     unbroken = train(tmp_path / "other", tiny(6, seeds=(0, 1)))
-    plan, said = ResumePlan.of(tmp_path / "runs", tiny(6, seeds=(0, 1))), []
+    plan, remarks = ResumePlan.of(tmp_path / "runs", tiny(6, seeds=(0, 1))), []
     folders = [run.folder for run in plan.runs]
 
     def on_round(_, done):
         if done in (2, 5):
             change(folders[0] / "rounds.jsonl")
 
-    finish(plan, ProgressCallbacks(CheckpointInterval(rounds=3), on_round=on_round, on_remark=said.append))
+    finish(plan, ProgressCallbacks(CheckpointInterval(rounds=3), on_round=on_round, on_remark=remarks.append))
     for folder, run in zip(folders, unbroken.runs, strict=True):
         assert rounds(folder) == rounds(run.folder)
     assert not (folders[0] / "rounds.jsonl").is_symlink()
-    assert said
-    assert all(str(folders[0] / "rounds.jsonl") in remark for remark in said)
+    assert remarks
+    assert all(str(folders[0] / "rounds.jsonl") in remark for remark in remarks)
     assert [
-        each.job.rounds_done for each in ResumePlan.of(tmp_path / "runs", tiny(7, seeds=(0, 1))).prepared
+        ready.job.rounds_done for ready in ResumePlan.of(tmp_path / "runs", tiny(7, seeds=(0, 1))).prepared
     ] == [
         6,
         6,
@@ -80,8 +80,8 @@ def test_scores_of_a_run_that_diverges_are_restored(tmp_path):
         seen.append(score.round)
         path.unlink(missing_ok=True)
 
-    made = finish(plan, ProgressCallbacks(on_score=on_score))
-    assert isinstance(made[0], DivergedError)
+    results = finish(plan, ProgressCallbacks(on_score=on_score))
+    assert isinstance(results[0], DivergedError)
     assert seen
     assert [score["round"] for score in rounds(plan.runs[0].folder)] == seen
 
@@ -110,5 +110,5 @@ def test_a_stack_of_many_runs_needs_few_open_files(tmp_path):
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
         finish(plan, ProgressCallbacks())
 
-    assert ended(started(within)) == 0
+    assert wait_for_child(start_child(within)) == 0
     assert [(run.saved_rounds, len(run.read_scores())) for run in plan.runs] == [([2], 2)] * 100

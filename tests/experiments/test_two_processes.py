@@ -24,11 +24,11 @@ def test_a_run_that_was_finished_since_the_plan_is_shown_and_not_cleared(tmp_pat
     plan = ResumePlan.of(tmp_path / "runs", tiny(2))
     train(tmp_path / "runs", tiny(6))  # as another process does meanwhile
     folder = plan.runs[0].folder
-    before, said = files(folder), []
-    made = finish(plan, ProgressCallbacks(on_remark=said.append))
+    before, remarks = files(folder), []
+    results = finish(plan, ProgressCallbacks(on_remark=remarks.append))
     assert files(folder) == before
-    assert numbers(made[0]) == rounds(folder)[:2]
-    assert any("trained by another process in the meantime" in remark for remark in said)
+    assert numbers(results[0]) == rounds(folder)[:2]
+    assert any("trained by another process in the meantime" in remark for remark in remarks)
 
 
 @pytest.mark.parametrize(("first", "since", "more"), [(0, 3, 5), (2, 3, 5), (2, 5, 5), (2, 7, 5)])
@@ -51,9 +51,9 @@ def test_the_others_of_a_stack_are_trained_and_the_finished_one_is_shown(tmp_pat
     assert plan.pack() == [[0, 1, 2]]
     train(tmp_path / "runs", tiny(6, seeds=(1,)))
     before = files(plan.runs[1].folder)
-    made = finish(plan)
+    results = finish(plan)
     assert files(plan.runs[1].folder) == before
-    assert {place: len(scores) for place, scores in made.items()} == {0: 3, 1: 3, 2: 3}
+    assert {place: len(scores) for place, scores in results.items()} == {0: 3, 1: 3, 2: 3}
     assert [run.saved_rounds[0] for run in plan.runs] == [3, 6, 3]
 
 
@@ -78,36 +78,36 @@ def test_a_comparison_uses_a_run_that_another_process_finished(call, tmp_path, m
     words = ("--algorithms", "fedu,local", "--seeds", "0", "--rounds", "2", "--json")
     alone = json.loads(call("compare", *TINY, *words, "--out", str(tmp_path / "other"), out=False)[1])
     (folder,) = (tmp_path / "other").glob("*-local-*")
-    train_stack, kept = session.train_stack, []
+    train_stack, folders = session.train_stack, []
 
-    def hooked(ready, *callbacks):
-        made = train_stack(ready, *callbacks)
-        if not kept:
-            kept.append(tmp_path / "runs" / folder.name)
+    def train_and_intervene(ready, *callbacks):
+        results = train_stack(ready, *callbacks)
+        if not folders:
+            folders.append(tmp_path / "runs" / folder.name)
             local = fl.experiments.experiment.Experiment.of(
                 fl.experiments.run_folder.read_experiment(folder / "experiment.toml").describe()
                 | {"rounds": 6}
             )
             train(tmp_path / "runs", list(fl.experiments.prepare.prepare([local])))
-        return made
+        return results
 
-    monkeypatch.setattr(session, "train_stack", hooked)
+    monkeypatch.setattr(session, "train_stack", train_and_intervene)
     code, out, err = call("compare", *TINY, *words)
     assert code == 0
     assert "note: this run was trained by another process in the meantime" in err
     assert "Traceback" not in err
-    made = json.loads(out)
-    last = [each["algorithms"]["local"][0] | {"seconds": 0} for each in (made, alone)]
+    answer = json.loads(out)
+    last = [document["algorithms"]["local"][0] | {"seconds": 0} for document in (answer, alone)]
     assert last[0] == last[1]
-    assert len(rounds(kept[0])) == 6
+    assert len(rounds(folders[0])) == 6
 
 
 def test_a_run_that_was_trained_alone_does_not_take_the_others_back(tmp_path):
-    """All three were trained together; one of them went on alone, and all are asked for more."""
+    """Three runs were trained together; one run resumed alone, and then all get more rounds."""
     train(tmp_path / "runs", tiny(3, seeds=(0, 1, 2)))
     train(tmp_path / "runs", tiny(6, seeds=(1,)))
     plan = ResumePlan.of(tmp_path / "runs", tiny(8, seeds=(0, 1, 2)))
-    assert [each.job.rounds_done for each in plan.prepared] == [3, 6, 3]
+    assert [ready.job.rounds_done for ready in plan.prepared] == [3, 6, 3]
     assert any("2 of 3 runs that were trained together resume" in remark for remark in plan.remarks)
 
 
@@ -115,17 +115,17 @@ def test_a_run_that_lost_its_checkpoints_does_not_take_the_others_back(tmp_path)
     train(tmp_path / "runs", tiny(3, seeds=(0, 1)))
     train(tmp_path / "runs", tiny(1, seeds=(1,)), again=True)
     plan = ResumePlan.of(tmp_path / "runs", tiny(5, seeds=(0, 1)))
-    assert [each.job.rounds_done for each in plan.prepared] == [3, 1]
+    assert [ready.job.rounds_done for ready in plan.prepared] == [3, 1]
     for path in (plan.runs[1].folder / "checkpoint").rglob("*.*"):
         path.unlink()
     for path in (plan.runs[1].folder / "checkpoint").iterdir():
         path.rmdir()
     plan = ResumePlan.of(tmp_path / "runs", tiny(5, seeds=(0, 1)))
-    assert [each.job.rounds_done for each in plan.prepared] == [3, 0]
+    assert [ready.job.rounds_done for ready in plan.prepared] == [3, 0]
 
 
 def busy(folders):
-    """The folder that another process is said to train, if any."""
+    """The folder that another process trains according to the error, if any."""
     try:
         with lock_folders(folders):
             return None

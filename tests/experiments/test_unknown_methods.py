@@ -10,7 +10,7 @@ from fedlap.algorithms import ALGORITHMS, FedU, Local
 from fedlap.cli.report import build_page
 from fedlap.report.page import GraphSection
 from fedlap.report.page.result_folders import load_results
-from run_folders import RUN, TINY, files, refused, rounds
+from run_folders import RUN, TINY, files, read_error, rounds
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Linked(FedU):
 
 
 @pytest.fixture(params=["mine", "linked"])
-def own(request, call, tmp_path, monkeypatch):
+def unknown_run(request, call, tmp_path, monkeypatch):
     """A run of a method that was known when it was trained, and its scores by `show`."""
     name = request.param
     with monkeypatch.context() as known:
@@ -37,15 +37,15 @@ def own(request, call, tmp_path, monkeypatch):
     return name, folder, json.loads(out)
 
 
-def test_runs_and_show_list_its_scores(own, call, tmp_path):
-    name, folder, said = own
+def test_runs_and_show_list_its_scores(unknown_run, call, tmp_path):
+    name, folder, answer = unknown_run
     code, out, err = call("runs", "--json")
     (line,) = map(json.loads, out.splitlines())
     assert (code, line["state"], line["round"], line["rounds"]) == (0, "done", 3, 3)
     assert (line["accuracy"], line["loss"]) == tuple(rounds(folder)[-1][key] for key in ("accuracy", "loss"))
     assert f"unknown method {name!r}" in " ".join(err.split())
     code, out, err = call("show", str(folder), "--json", "--to", str(tmp_path / "scores.csv"))
-    assert (code, json.loads(out)) == (0, said)
+    assert (code, json.loads(out)) == (0, answer)
     assert f"unknown method {name!r}" in " ".join(err.split())
     assert (tmp_path / "scores.csv").read_text().count("\n") == 4
     code, out, _ = call("show", str(folder))
@@ -53,8 +53,8 @@ def test_runs_and_show_list_its_scores(own, call, tmp_path):
     assert name in out
 
 
-def test_report_makes_its_page(own, call, unpictured):
-    name, folder, _ = own
+def test_report_makes_its_page(unknown_run, call, no_figures):
+    name, folder, _ = unknown_run
     code, _, err = call("report", str(folder), out=False)
     assert (code, err) == (0, "")
     page = (folder / "report" / "page.html").read_text()
@@ -65,22 +65,22 @@ def test_report_makes_its_page(own, call, unpictured):
     assert len(drawn) == (name == "linked")
 
 
-def test_its_models_and_its_graph_are_used(own, call, tmp_path):
-    name, folder, _ = own
+def test_its_models_and_its_graph_are_used(unknown_run, call, tmp_path):
+    name, folder, _ = unknown_run
     to = tmp_path / "model.safetensors"
     assert call("export", str(folder), "--client", "0", "--to", str(to), out=False)[0] == 0
     words = () if name == "linked" else ("--graph", "ring")
     assert call("graph", "describe", str(folder), *words, out=False)[0] == 0
 
 
-def test_only_training_needs_the_method_and_says_so(own, call, monkeypatch):
-    name, folder, _ = own
+def test_only_training_needs_the_method_and_says_so(unknown_run, call, monkeypatch):
+    name, folder, _ = unknown_run
     before = files(folder)
     for words in (("resume", str(folder)), ("resume", str(folder), "--rounds", "5")):
-        why = refused(call(*words))
+        why = read_error(call(*words))
         assert f"method {name!r} is not registered in this process" in why
         assert f"fedlap.ALGORITHMS[{name!r}]" in why
-    assert "unknown algorithm" in refused(call("run", str(folder / "experiment.toml")))
+    assert "unknown algorithm" in read_error(call("run", str(folder / "experiment.toml")))
     assert files(folder) == before
     monkeypatch.setitem(ALGORITHMS, name, {"mine": Mine, "linked": Linked}[name])
     code, _, err = call("resume", str(folder), "--rounds", "5")
@@ -88,8 +88,8 @@ def test_only_training_needs_the_method_and_says_so(own, call, monkeypatch):
     assert len(rounds(folder)) == 5
 
 
-def test_unfinished_and_compared_runs_of_it_are_read(own, call, tmp_path, monkeypatch, unpictured):
-    name, folder, _ = own
+def test_unfinished_and_compared_runs_of_it_are_read(unknown_run, call, tmp_path, monkeypatch, no_figures):
+    name, folder, _ = unknown_run
     with monkeypatch.context() as known:
         known.setitem(ALGORITHMS, name, {"mine": Mine, "linked": Linked}[name])
         words = ("compare", *TINY, "--algorithms", f"{name},scaffold", "--seeds", "0-1", "--rounds", "2")

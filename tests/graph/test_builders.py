@@ -40,7 +40,7 @@ def test_equal_is_a_complete_graph_of_halves():
 def test_random_fills_the_unit_interval():
     values = matrix_of(random(names(60), 3))[np.triu_indices(60, 1)]
     assert (values.min(), values.max()) == (0, 1)
-    # Shifted and scaled, values are still normal: as far apart as those of so many draws are.
+    # Shifted and scaled, values are still normal: as far apart as equally many normal draws.
     standard = (values - values.mean()) / values.std()
     assert np.quantile(standard, [0.16, 0.5, 0.84]) == pytest.approx([-1, 0, 1], abs=0.1)
     assert np.array_equal(matrix_of(random(names(2))), [[0, 0.5], [0.5, 0]])
@@ -88,8 +88,8 @@ def test_watts_and_strogatz():
         assert graph.edges == n * near // 2  # no edge is lost, none is there twice
         k, other = graph.weights.matrix().nonzero()
         step = np.abs(k - other)
-        kept = (np.minimum(step, n - step) <= near // 2).sum() / 2 / graph.edges
-        assert kept == pytest.approx(1 - rewire, abs=0.03)
+        share = (np.minimum(step, n - step) <= near // 2).sum() / 2 / graph.edges
+        assert share == pytest.approx(1 - rewire, abs=0.03)
         assert graph.weights.matrix().sum(1).min() >= near // 2  # one end of each edge stays
     # Where hardly a pair is free, edges stay.
     assert watts_strogatz(names(7), 6, 1.0).edges == 21

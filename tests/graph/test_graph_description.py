@@ -1,4 +1,4 @@
-"""What a graph is said to be like: closed forms, small answers by hand, and laws."""
+"""The description of a graph: closed forms, small answers by hand, and laws."""
 
 import itertools
 import math
@@ -15,7 +15,7 @@ from fedlap.graph.description import (
     GraphDescription,
     MixingSpeed,
     count_rounds_to_halve,
-    find_smallest_positive,
+    find_smallest_positive_eigenvalue,
     label_components,
 )
 from fedlap.graph.model_fit import RANDOM_ORDERS, GraphFit, compute_average_precision, list_edges
@@ -60,10 +60,10 @@ def test_a_graph_in_parts():
     assert facts.neighbours == (0, 2, 2)
     assert facts.lambda2 == 0
     assert facts.slowest == pytest.approx(1)  # of the path; the ring's is 1.38
-    said = "\n".join(facts.format_lines())
-    assert "3 components with 5, 3, 1 clients" in said
-    assert "1 without neighbours: g" in said
-    assert "0: components do not mix; within components 1 or more" in said
+    text = "\n".join(facts.format_lines())
+    assert "3 components with 5, 3, 1 clients" in text
+    assert "1 without neighbours: g" in text
+    assert "0, since the graph is not connected; smallest positive eigenvalue 1" in text
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])
@@ -93,7 +93,7 @@ def test_the_smallest_positive_eigenvalue_is_that_of_the_whole_laplacian(seed):
     components = int(label_components(graph.weights).max()) + 1
     assert (np.abs(values[:components]) < 1e-9).all()
     wanted = values[components] if components < 17 else 0
-    assert find_smallest_positive(graph.weights) == pytest.approx(wanted)
+    assert find_smallest_positive_eigenvalue(graph.weights) == pytest.approx(wanted)
 
 
 def test_components_are_numbered_from_the_largest():
@@ -103,12 +103,14 @@ def test_components_are_numbered_from_the_largest():
 
 def test_large_graphs_that_mix_fast_and_slowly():
     """A hypercube, whose λ₂ is 2 in every dimension, and a ring, both too large for all eigenvalues."""
-    each = np.arange(2**12)
-    ends = np.concatenate([np.stack([each, each ^ (1 << bit)]) for bit in range(12)], 1)
-    cube = coo_array((np.ones(ends.shape[1]), tuple(ends)), shape=(len(each),) * 2)
-    assert find_smallest_positive(fl.Graph.from_matrix(cube).weights) == pytest.approx(2, rel=1e-4)
+    nodes = np.arange(2**12)
+    ends = np.concatenate([np.stack([nodes, nodes ^ (1 << bit)]) for bit in range(12)], 1)
+    cube = coo_array((np.ones(ends.shape[1]), tuple(ends)), shape=(len(nodes),) * 2)
+    assert find_smallest_positive_eigenvalue(fl.Graph.from_matrix(cube).weights) == pytest.approx(2, rel=1e-4)
     ring = fl.Graph.ring(names(2_500)).weights
-    assert find_smallest_positive(ring) == pytest.approx(2 - 2 * math.cos(2 * math.pi / 2_500), rel=1e-4)
+    assert find_smallest_positive_eigenvalue(ring) == pytest.approx(
+        2 - 2 * math.cos(2 * math.pi / 2_500), rel=1e-4
+    )
 
 
 @pytest.mark.parametrize("strength", [0.02, 0.3, 0.9, 1.3])
@@ -116,24 +118,24 @@ def test_speed_is_what_mixing_does(graph, strength):
     """The largest singular value of a round of mixing on models whose mean is zero."""
     facts, length = GraphDescription.of(graph), 0.25
     L, centre = laplacian(graph), np.eye(graph.size) - 1 / graph.size
-    made = MixingSpeed.of(facts, strength, length)
+    speed = MixingSpeed.of(facts, strength, length)
     step = strength * length
     explicit = graph.mix_(torch.eye(graph.size, dtype=torch.float64), step).numpy()
-    assert made.explicit == pytest.approx(np.linalg.norm(centre @ explicit, 2))
-    assert made.implicit == pytest.approx(
+    assert speed.explicit == pytest.approx(np.linalg.norm(centre @ explicit, 2))
+    assert speed.implicit == pytest.approx(
         np.linalg.norm(centre @ np.linalg.inv(np.eye(len(L)) + step * L), 2)
     )
-    assert made.product == pytest.approx(step * np.linalg.eigvalsh(L)[-1])
-    assert (made.explicit > 1) == (made.product > 2)
-    assert made.implicit < 1
+    assert speed.product == pytest.approx(step * np.linalg.eigvalsh(L)[-1])
+    assert (speed.explicit > 1) == (speed.product > 2)
+    assert speed.implicit < 1
 
 
 def test_a_round_at_the_largest_stable_strength_never_halves_what_explicit_mixing_leaves():
     facts = GraphDescription.of(fl.Graph.path(names(7)))
-    made = MixingSpeed.of(facts, 2 / facts.rho / 0.15, 0.15).as_dict()
-    assert made["explicit"] == pytest.approx(1)
-    assert made["explicit_rounds_to_halve"] is None
-    assert made["implicit"] ** made["implicit_rounds_to_halve"] == pytest.approx(0.5)
+    speed = MixingSpeed.of(facts, 2 / facts.rho / 0.15, 0.15).as_dict()
+    assert speed["explicit"] == pytest.approx(1)
+    assert speed["explicit_rounds_to_halve"] is None
+    assert speed["implicit"] ** speed["implicit_rounds_to_halve"] == pytest.approx(0.5)
 
 
 def test_rounds_to_halve():
@@ -148,37 +150,37 @@ def test_rounds_to_halve():
 
 def test_the_fit_of_three_clients_by_hand():
     graph, models = fl.Graph.path("abc"), torch.tensor([[0.0], [1.0], [3.0]])
-    made = GraphFit.of(graph, models)
-    assert made.smoothness == pytest.approx(1 + 4)
-    assert made.by_chance == pytest.approx(2 * (1 + 4 + 9) / 3)  # two edges
-    assert made.neighbours_apart == pytest.approx(math.sqrt(5 / 2))
-    assert made.all_apart == pytest.approx(math.sqrt(14 / 3))
-    assert 15 < made.as_smooth < 60  # two of six orders are
+    fit = GraphFit.of(graph, models)
+    assert fit.smoothness == pytest.approx(1 + 4)
+    assert fit.by_chance == pytest.approx(2 * (1 + 4 + 9) / 3)  # two edges
+    assert fit.neighbours_apart == pytest.approx(math.sqrt(5 / 2))
+    assert fit.all_apart == pytest.approx(math.sqrt(14 / 3))
+    assert 15 < fit.as_smooth < 60  # two of six orders are
 
 
 def test_chance_is_the_mean_over_all_orders(federation, graph):
     models = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     every = [float(graph.smoothness(models[list(order)])) for order in itertools.permutations(range(6))]
-    made = GraphFit.of(graph, models)
-    assert made.by_chance == pytest.approx(np.mean(every))
-    share = np.mean(np.array(every) <= made.smoothness + 1e-12)
-    assert made.as_smooth / RANDOM_ORDERS == pytest.approx(share, abs=0.2)
+    fit = GraphFit.of(graph, models)
+    assert fit.by_chance == pytest.approx(np.mean(every))
+    share = np.mean(np.array(every) <= fit.smoothness + 1e-12)
+    assert fit.as_smooth / RANDOM_ORDERS == pytest.approx(share, abs=0.2)
 
 
 def test_on_a_complete_graph_every_order_is_as_smooth():
     models = torch.randn(9, 5, generator=torch.Generator().manual_seed(1))
     dense = fl.Graph.from_matrix(0.5 * (np.ones((9, 9)) - np.eye(9)))
     for graph in (fl.Graph.complete(names(9), weight=0.5), dense):
-        made = GraphFit.of(graph, models)
-        assert made.smoothness == pytest.approx(made.by_chance)
-        assert made.neighbours_apart == pytest.approx(made.all_apart)
-        assert made.as_smooth == RANDOM_ORDERS
-        assert "100 % of its mean over random orders" in next(made.format_lines())
+        fit = GraphFit.of(graph, models)
+        assert fit.smoothness == pytest.approx(fit.by_chance)
+        assert fit.neighbours_apart == pytest.approx(fit.all_apart)
+        assert fit.as_smooth == RANDOM_ORDERS
+        assert "100 % of its mean over random permutations" in next(fit.format_lines())
 
 
 def test_models_that_are_smooth_on_their_ring_fit_it_better_than_chance():
-    made = fl.data.synthetic(seed=3)
-    fit = GraphFit.of(made.graph, made.models)
+    problem = fl.data.synthetic(seed=3)
+    fit = GraphFit.of(problem.graph, problem.models)
     assert fit.smoothness < 0.2 * fit.by_chance
     assert fit.neighbours_apart < 0.5 * fit.all_apart
     assert fit.as_smooth == 0
@@ -232,5 +234,7 @@ def test_average_precision_of_the_truth_and_of_nothing():
 def test_average_precision_is_that_of_scikit_learn(seed):
     scores, true = random_weights(names(12), seed).round(1), random_weights(names(12), 100 + seed, 0.3) > 0
     upper = np.triu_indices(12, 1)
-    made = compute_average_precision(fl.Graph.from_matrix(scores), fl.Graph.from_matrix(true.astype(float)))
-    assert made == pytest.approx(average_precision_score(true[upper], scores[upper]))
+    precision = compute_average_precision(
+        fl.Graph.from_matrix(scores), fl.Graph.from_matrix(true.astype(float))
+    )
+    assert precision == pytest.approx(average_precision_score(true[upper], scores[upper]))

@@ -33,11 +33,11 @@ flat = st.builds(
 
 def forms(a):
     """The same graph in every form that can hold it."""
-    made = [Graph(None, DenseWeights(torch.from_numpy(a))), Graph(None, SparseWeights(csr_array(a)))]
+    graphs = [Graph(None, DenseWeights(torch.from_numpy(a))), Graph(None, SparseWeights(csr_array(a)))]
     off = a[~np.eye(len(a), dtype=bool)]
     if len(np.unique(off)) < 2:
-        made.append(Graph(None, CompleteWeights(len(a), float(off[0]) if len(off) else 1.0)))
-    return made
+        graphs.append(Graph(None, CompleteWeights(len(a), float(off[0]) if len(off) else 1.0)))
+    return graphs
 
 
 def stack(rows, seed=0, params=4):
@@ -163,8 +163,8 @@ SETTINGS = {
     ],
     "file": [{"path": "graph.npz"}],
 }
-MADE = [(name, given) for name in GRAPHS for given in SETTINGS.get(name, [{}])]
-every_maker = pytest.mark.parametrize(("name", "given"), MADE, ids=[f"{n}-{g}" for n, g in MADE])
+BUILDS = [(name, settings) for name in GRAPHS for settings in SETTINGS.get(name, [{}])]
+every_maker = pytest.mark.parametrize(("name", "settings"), BUILDS, ids=[f"{n}-{g}" for n, g in BUILDS])
 
 
 @pytest.fixture
@@ -179,8 +179,8 @@ def clients(tmp_path, monkeypatch):
 
 
 @every_maker
-def test_every_maker(clients, name, given):
-    graph = build_graph(name, clients, 5, **given)
+def test_every_maker(clients, name, settings):
+    graph = build_graph(name, clients, 5, **settings)
     a = matrix_of(graph)
     assert graph.clients == clients.clients
     assert a.shape == (len(clients.clients) + graph.server,) * 2
@@ -188,23 +188,23 @@ def test_every_maker(clients, name, given):
     assert (a >= 0).all()
     assert np.isfinite(a).all()
     assert not np.diagonal(a).any()
-    assert np.array_equal(a, matrix_of(build_graph(name, clients, 5, **given)))
+    assert np.array_equal(a, matrix_of(build_graph(name, clients, 5, **settings)))
 
 
 ORDERED = {"ring", "path", "star", "grid", "watts-strogatz", "blocks"}  # where the order is the shape
 
 
 @every_maker
-def test_makers_go_by_names_not_places(clients, name, given):
+def test_makers_go_by_names_not_places(clients, name, settings):
     if name in ORDERED:
         return
     turned = clients.reorder(clients.clients[::-1])
-    graph = build_graph(name, turned, 5, **given).align(clients.clients)
-    assert np.allclose(matrix_of(graph), matrix_of(build_graph(name, clients, 5, **given)), rtol=1e-12)
+    graph = build_graph(name, turned, 5, **settings).align(clients.clients)
+    assert np.allclose(matrix_of(graph), matrix_of(build_graph(name, clients, 5, **settings)), rtol=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("name", "given"),
+    ("name", "settings"),
     [
         ("random", {}),
         ("erdos-renyi", {"probability": 0.5}),
@@ -214,8 +214,8 @@ def test_makers_go_by_names_not_places(clients, name, given):
         ("kernel", {"noise": 2.0}),
     ],
 )
-def test_another_seed_is_another_graph(clients, name, given):
-    one, two = (matrix_of(build_graph(name, clients, seed, **given)) for seed in (0, 1))
+def test_another_seed_is_another_graph(clients, name, settings):
+    one, two = (matrix_of(build_graph(name, clients, seed, **settings)) for seed in (0, 1))
     assert not np.array_equal(one, two)
 
 

@@ -153,7 +153,7 @@ def test_mistakes(wrong, call):
 WORK = {"lr": 0.03, "local_epochs": 2}
 
 
-def fitted(method, federation, rounds, **more):
+def train(method, federation, rounds, **more):
     return fl.fit(method, federation, fl.models.linear(l2=0.001), rounds=rounds, evaluate_every=0, **more)
 
 
@@ -162,18 +162,18 @@ def fitted(method, federation, rounds, **more):
 def test_it_is_fedu_on_one_graph_and_then_on_another(mixing, sample):
     """Before the graph is learned on the one given; from then on, on the one that it has come to."""
     federation = fl.data.synthetic(clients=8, clusters=2, seed=1).federation
-    given = fl.Graph.ring(federation.clients)
+    ring = fl.Graph.ring(federation.clients)
     common = {"strength": 0.5, "mixing": mixing, **WORK}
-    method = fl.FedULearned(given, **common, nearest=3, warmup=3, every=0)
+    method = fl.FedULearned(ring, **common, nearest=3, warmup=3, every=0)
     settings = {"dtype": "float64", "sample": sample}
-    begun = fitted(fl.FedU(given, **common), federation, 2, **settings)
+    begun = train(fl.FedU(ring, **common), federation, 2, **settings)
     for rounds in (1, 2):
-        alike = fitted(fl.FedU(given, **common), federation, rounds, **settings)
-        assert (fitted(method, federation, rounds, **settings).models - alike.models).abs().max() < 1e-12
-    whole = fitted(method, federation, 6, **settings)
+        alike = train(fl.FedU(ring, **common), federation, rounds, **settings)
+        assert (train(method, federation, rounds, **settings).models - alike.models).abs().max() < 1e-12
+    whole = train(method, federation, 6, **settings)
     graph = method.learned_graph(whole.server)
-    assert graph.rho == pytest.approx(given.rho)
-    # From round three on, as FedU on the learned graph would have gone on.
+    assert graph.rho == pytest.approx(ring.rho)
+    # From round three on, the run equals FedU resumed on the learned graph.
     onwards = fl.fit(
         fl.FedU(graph, **common), federation, fl.models.linear(l2=0.001), rounds=6, evaluate_every=0,
         resume=begun, allow_changes=True, **settings,
@@ -188,11 +188,11 @@ def test_it_is_learned_when_it_is_time():
     assert [t for t in range(1, 15) if once._is_learning_round(t)] == [4]
 
 
-def sampled(federation, learner="kernel", rounds=5, **more):
-    """A run in which some clients have not worked when the graph is learned."""
+def train_sampled(federation, learner="kernel", rounds=5, **more):
+    """Train a run in which some clients have not worked when the graph is learned."""
     graph = fl.Graph.ring(sorted(federation.clients, key=int))
     method = fl.FedULearned(graph, strength=0.1, learner=learner, nearest=3, warmup=2, every=2, **WORK)
-    return method, fitted(method, federation, rounds, sample=0.2, dtype="float64", **more)
+    return method, train(method, federation, rounds, sample=0.2, dtype="float64", **more)
 
 
 @every_learner
@@ -202,8 +202,8 @@ def test_under_sampling_the_order_of_clients_changes_nothing(method, engine):
     federation = fl.data.synthetic(clients=12, clusters=3, seed=1).federation
     order = torch.randperm(12, generator=torch.Generator().manual_seed(2)).tolist()
     other = federation.reorder([federation.clients[place] for place in order])
-    fedu, expected = sampled(federation, method)
-    _, found = sampled(other, method, engine=engine)
+    fedu, expected = train_sampled(federation, method)
+    _, found = train_sampled(other, method, engine=engine)
     assert (found.models - expected.models[order]).abs().max() < 1e-9
     weights = [matrix(fedu.learned_graph(result.server)) for result in (expected, found)]
     assert weights[1] == pytest.approx(weights[0][order][:, order], abs=1e-6)
@@ -212,14 +212,14 @@ def test_under_sampling_the_order_of_clients_changes_nothing(method, engine):
 def test_clients_take_part_in_learning_once_they_have_worked():
     """Between those that have worked weights are learned; elsewhere they are those of the given graph."""
     federation = fl.data.synthetic(clients=12, clusters=3, seed=1).federation
-    method, result = sampled(federation, rounds=2)
-    worked = result.server[4].numpy()
+    method, result = train_sampled(federation, rounds=2)
+    worked = result.server.trained.numpy()
     assert 2 <= worked.sum() < 12
     found = matrix(method.learned_graph(result.server, federation.clients))
-    given = matrix(method.graph.align(federation.clients))
+    before = matrix(method.graph.align(federation.clients))
     either = ~np.outer(worked, worked)
-    assert (found[either] > 0).tolist() == (given[either] > 0).tolist()
-    ratio = found[either][given[either] > 0] / given[either][given[either] > 0]
+    assert (found[either] > 0).tolist() == (before[either] > 0).tolist()
+    ratio = found[either][before[either] > 0] / before[either][before[either] > 0]
     assert ratio == pytest.approx(ratio[0])
     assert method.learned_graph(result.server).rho == pytest.approx(method.graph.rho)
     names = [name for name, has in zip(federation.clients, worked, strict=True) if has]
@@ -255,8 +255,8 @@ def on_clusters(request):
     """Accuracies on clustered clients, seed by seed, and how well edges are found."""
     scores, precision = {}, {name: [] for name in LEARNERS}
     for seed in range(request.param):
-        made = fl.data.synthetic(clients=30, clusters=5, rows=25, seed=seed)
-        federation, true = made.federation, made.graph
+        problem = fl.data.synthetic(clients=30, clusters=5, rows=25, seed=seed)
+        federation, true = problem.federation, problem.graph
         names = federation.clients
         rng = np.random.default_rng(seed)
         upper = np.triu(rng.random((30, 30)), 1)
@@ -270,16 +270,16 @@ def on_clusters(request):
                 fl.Graph.complete(names), strength=0.1, learner=name, nearest=5, **WORK
             )
         for name, method in methods.items():
-            result = fitted(method, federation, 60, seed=seed)
+            result = train(method, federation, 60, seed=seed)
             scores.setdefault(name, []).append(100 * result.scores[-1].accuracy_mean)
             if name in LEARNERS:
-                precision[name].append(average_precision(matrix(true), result.server[1].numpy()))
-    return {name: np.array(each) for name, each in scores.items()}, precision
+                precision[name].append(average_precision(matrix(true), result.server.weights.numpy()))
+    return {name: np.array(values) for name, values in scores.items()}, precision
 
 
 def best(scores, name):
     """The best of a method's strengths: what is learned has one alone, and has to be above the best."""
-    return max((each for key, each in scores.items() if key.split()[0] == name), key=np.mean)
+    return max((values for key, values in scores.items() if key.split()[0] == name), key=np.mean)
 
 
 @every_learner
@@ -298,15 +298,17 @@ def test_on_clusters_a_learned_graph_is_nearly_as_good_as_the_true_one(on_cluste
 
 def test_clustered_clients():
     """True models of a cluster are alike, those of two are strangers, and all have the size asked for."""
-    made = fl.data.synthetic(clients=200, clusters=4, features=20, labels=5, smoothness=5.0, size=3.0, seed=0)
+    problem = fl.data.synthetic(
+        clients=200, clusters=4, features=20, labels=5, smoothness=5.0, size=3.0, seed=0
+    )
     group = torch.arange(200) // 50
-    assert made.graph.components == 4
-    assert made.graph.edges == 4 * 50 * 49 // 2
-    W = made.models
+    assert problem.graph.components == 4
+    assert problem.graph.edges == 4 * 50 * 49 // 2
+    W = problem.models
     assert W.std().item() == pytest.approx(3 / 20**0.5, rel=0.1)
     within = torch.stack([W[group == k].var(0).mean() for k in range(4)]).mean()
     assert within < 0.02 * W.var()
-    dense = torch.from_numpy(matrix(made.graph))
+    dense = torch.from_numpy(matrix(problem.graph))
     inverse = torch.linalg.inv(torch.eye(200) + 5 * (torch.diag(dense.sum(1)) - dense))
     spread = inverse.square().sum(1, keepdim=True).sqrt()
     z = torch.randn(200, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

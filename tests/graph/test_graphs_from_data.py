@@ -1,4 +1,4 @@
-"""Exact answers for graphs made from data: from rows, labels, features and metadata."""
+"""Exact answers for graphs built from data: from rows, labels, features and metadata."""
 
 import math
 
@@ -23,18 +23,18 @@ def owning(*labels, rows=12, classes=4):
     """A federation whose client k has these labels, equally often."""
     rng = np.random.default_rng(0)
     arrays = {
-        f"client {k}": (rng.normal(size=(rows, 2)), np.resize(np.array(own), rows))
-        for k, own in enumerate(labels)
+        f"client {k}": (rng.normal(size=(rows, 2)), np.resize(np.array(client_labels), rows))
+        for k, client_labels in enumerate(labels)
     }
     return fl.Federation.from_arrays(arrays, test_share=0.0, labels=classes, scale="none")
 
 
-def sized(*rows):
+def make_sized_clients(*rows):
     return fl.Federation.from_arrays(random_arrays(rows), test_share=0.0, labels=3, scale="none")
 
 
-def located(*points):
-    """A federation whose client k has this mean of features."""
+def place_clients(*points):
+    """Return a federation whose client k has the mean `points[k]` of features."""
     arrays = {
         f"client {k}": (np.array([point, point], dtype=float), [0, 1]) for k, point in enumerate(points)
     }
@@ -45,7 +45,7 @@ def located(*points):
 
 
 def test_weighted():
-    federation = sized(100, 10, 90, 20, 110)
+    federation = make_sized_clients(100, 10, 90, 20, 110)
     assert matrix_of(weight_by_rows(federation)).tolist() == [
         [0, 0.5, 1, 0.5, 1],
         [0.5, 0, 0.5, 0, 0.5],
@@ -54,12 +54,12 @@ def test_weighted():
         [1, 0.5, 1, 0.5, 0],
     ]
     assert np.array_equal(matrix_of(weight_by_rows(federation, little=0.0)), 1 - np.eye(5))
-    assert weight_by_rows(sized(8, 9, 10)).rho == 3
+    assert weight_by_rows(make_sized_clients(8, 9, 10)).rho == 3
 
 
 @pytest.mark.parametrize("clients", [9, 10, 30])
 def test_scarce_clients_are_those_with_little(clients):
-    full = sized(*np.random.default_rng(0).integers(70, 130, clients).tolist())
+    full = make_sized_clients(*np.random.default_rng(0).integers(70, 130, clients).tolist())
     scarce = full.scarce(seed=2)
     little = (scarce.train.count < full.train.count).numpy()
     a = matrix_of(weight_by_rows(scarce))
@@ -107,7 +107,7 @@ def test_label_shares():
 
 @pytest.mark.parametrize("scale", ["none", "pooled", "client"])
 def test_feature_means_are_of_what_models_see(scale):
-    federation = sized(30, 7, 50).standardize(scale)
+    federation = make_sized_clients(30, 7, 50).standardize(scale)
     ready = federation.to_device(torch.device("cpu"), torch.float64)
     expected = np.stack([ready.train.client(k)[0].numpy().mean(0) for k in range(3)])
     assert compute_feature_means(federation) == pytest.approx(expected, abs=1e-12)
@@ -123,7 +123,7 @@ def test_feature_means_of_images():
 
 
 def test_nearest_on_a_line():
-    federation = located([0], [1], [3], [10], [12])
+    federation = place_clients([0], [1], [3], [10], [12])
     assert edges_of(nearest(federation, "means", neighbours=1)) == {(0, 1), (1, 2), (3, 4)}
     assert edges_of(nearest(federation, "means", neighbours=2)) == {
         (0, 1),
@@ -145,7 +145,7 @@ def test_nearest_on_a_line():
 def test_nearest_against_plain_distances():
     rng = np.random.default_rng(1)
     points = rng.normal(size=(60, 3))
-    found = matrix_of(nearest(located(*points), "means", neighbours=4))
+    found = matrix_of(nearest(place_clients(*points), "means", neighbours=4))
     apart = np.linalg.norm(points[:, None] - points[None], axis=2) + np.diag(np.full(60, np.inf))
     expected = np.zeros((60, 60))
     np.put_along_axis(expected, apart.argsort(1)[:, :4], 1.0, axis=1)
@@ -162,14 +162,14 @@ def test_the_same_clients_are_a_chain_not_a_star():
 
 
 def test_kernel_on_a_line():
-    federation = located([0], [3], [4])
+    federation = place_clients([0], [3], [4])
     a = matrix_of(kernel(federation, "means", bandwidth=2.0, threshold=0.0))
     assert a[0].tolist() == pytest.approx([0, math.exp(-9 / 8), math.exp(-2)])
     a = matrix_of(kernel(federation, "means", threshold=0.0))  # the median of 1, 3, 4
     assert a[0].tolist() == pytest.approx([0, math.exp(-1 / 2), math.exp(-8 / 9)])
     cut = matrix_of(kernel(federation, "means", bandwidth=2.0, threshold=0.2))
     assert (cut > 0).tolist() == [[False, True, False], [True, False, True], [False, True, False]]
-    same = located([1], [1], [1])
+    same = place_clients([1], [1], [1])
     assert np.array_equal(matrix_of(kernel(same, "means")), 1 - np.eye(3))
 
 

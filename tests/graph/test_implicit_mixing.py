@@ -12,7 +12,7 @@ N, P = 9, 4
 FORMS = ["complete", "dense", "sparse", "star"]
 
 
-def made(form, monkeypatch):
+def build_graph(form, monkeypatch):
     names = [f"k{place}" for place in range(N)]
     if form == "complete":
         return fl.Graph.complete(names, 0.3)
@@ -41,7 +41,7 @@ def disagreement(W):
 @pytest.mark.parametrize("step", [0.0, 0.1, 3.0, 200.0])
 @pytest.mark.parametrize("form", FORMS)
 def test_all_at_once(form, step, monkeypatch):
-    graph, W = made(form, monkeypatch), models()
+    graph, W = build_graph(form, monkeypatch), models()
     L = laplacian(graph)
     expected = torch.linalg.solve(torch.eye(N) + step * L, W)
     assert (mix_implicitly(graph, W, step) - expected).abs().max() < 1e-12
@@ -55,7 +55,7 @@ def test_all_at_once(form, step, monkeypatch):
 @pytest.mark.parametrize("form", FORMS)
 def test_some_at_a_time(form, step, monkeypatch):
     """(I + sL_SS) w⁺ = w_S − sL_SU w_U; or, among the sampled alone, with their own Laplacian."""
-    graph, W, ids = made(form, monkeypatch), models(), torch.tensor([7, 2, 8, 4])
+    graph, W, ids = build_graph(form, monkeypatch), models(), torch.tensor([7, 2, 8, 4])
     L, w = laplacian(graph), models(4, seed=3)
     rest = [k for k in range(N) if k not in ids.tolist()]
     inside = L[ids][:, ids]
@@ -71,7 +71,7 @@ def test_some_at_a_time(form, step, monkeypatch):
 @pytest.mark.parametrize("exchanges", [1, 2, 3, 7, None])
 def test_disagreement_never_grows(form, step, exchanges, monkeypatch):
     """Along no direction: the norm of the map is 1, and means stay."""
-    graph = made(form, monkeypatch)
+    graph = build_graph(form, monkeypatch)
     every = torch.eye(N, dtype=torch.float64)
     if exchanges is None:
         mixed = mix_implicitly(graph, every, step)
@@ -134,13 +134,13 @@ def ring():
     return arrays, federation, fl.Graph.ring(federation.clients)
 
 
-def trained(federation, method, rounds, **more):
+def train_models(federation, method, rounds, **more):
     settings = {"rounds": rounds, "batch": "all", "dtype": "float64", "evaluate_every": 0, **more}
     return fl.fit(method, federation, fl.models.linear(l2=0.01), **settings).models
 
 
 def minimiser(arrays, graph, strength, l2=0.01):
-    """Of J for squared errors: one linear system of all clients together."""
+    """Minimise J for squared errors: one linear system of all clients together."""
     names, blocks, right = list(arrays), [], []
     for x, y in arrays.values():
         z = torch.cat([x, torch.ones(len(x), 1)], 1)
@@ -155,7 +155,7 @@ def minimiser(arrays, graph, strength, l2=0.01):
 def test_its_fixed_point_is_the_minimiser(strength):
     """With one full gradient a round."""
     arrays, federation, graph = ring()
-    found = trained(federation, fl.FedU(graph, strength=strength, **GRADIENT), 400)
+    found = train_models(federation, fl.FedU(graph, strength=strength, **GRADIENT), 400)
     assert (found - minimiser(arrays, graph, strength)).abs().max() < 1e-9
 
 
@@ -163,8 +163,8 @@ def test_its_fixed_point_is_the_minimiser(strength):
 def test_peers_come_to_the_same_where_exchanges_reach():
     arrays, federation, graph = ring()
     reach = count_exchanges(0.2 * 5 * graph.rho, 1e-11)
-    found = trained(federation, fl.DFedU(graph, strength=5.0, exchanges=reach, **GRADIENT), 200)
-    once = trained(federation, fl.DFedU(graph, strength=5.0, exchanges=1, **GRADIENT), 200)
+    found = train_models(federation, fl.DFedU(graph, strength=5.0, exchanges=reach, **GRADIENT), 200)
+    once = train_models(federation, fl.DFedU(graph, strength=5.0, exchanges=1, **GRADIENT), 200)
     expected = minimiser(arrays, graph, 5.0)
     assert (found - expected).abs().max() < 1e-8
     assert (once - expected).abs().max() > 1e-3
@@ -177,7 +177,9 @@ def test_with_more_steps_the_fixed_point_is_near_to_first_order():
     apart = []
     for lr in (0.04, 0.02, 0.01):
         method = fl.FedU(graph, strength=2.0, lr=lr, local_steps=5, mixing="implicit")
-        apart.append((trained(federation, method, int(8 / lr)) - minimiser(arrays, graph, 2.0)).norm().item())
+        apart.append(
+            (train_models(federation, method, int(8 / lr)) - minimiser(arrays, graph, 2.0)).norm().item()
+        )
     assert 1.7 < apart[0] / apart[1] < 2.3
     assert 1.8 < apart[1] / apart[2] < 2.2
 
@@ -185,7 +187,7 @@ def test_with_more_steps_the_fixed_point_is_near_to_first_order():
 @pytest.mark.slow
 def test_sampled_rounds_settle_where_the_minimiser_is():
     arrays, federation, graph = ring()
-    found = trained(federation, fl.FedU(graph, strength=2.0, **GRADIENT), 600, sample=0.6)
+    found = train_models(federation, fl.FedU(graph, strength=2.0, **GRADIENT), 600, sample=0.6)
     assert (found - minimiser(arrays, graph, 2.0)).abs().max() < 1e-6
 
 
@@ -219,7 +221,7 @@ def test_mistakes(wrong, settings):
 
 
 def test_some_parameters_at_a_time_are_all_of_them(monkeypatch):
-    graph, W, ids = made("sparse", monkeypatch), models(), torch.tensor([7, 2, 8, 4])
+    graph, W, ids = build_graph("sparse", monkeypatch), models(), torch.tensor([7, 2, 8, 4])
     expected = (
         mix_implicitly(graph, W, 3.0),
         mix_implicitly(graph, W[ids], 3.0, ids, W),

@@ -13,7 +13,7 @@ NEAR = 5
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    """Let few points take the way of many."""
+    """Make few points take the code path of many points."""
     monkeypatch.setattr(nearest_neighbours, "MANY_POINTS", 100)
     monkeypatch.setattr(nearest_neighbours, "MANY_VALUES", 0)
     monkeypatch.setattr(nearest_neighbours, "POINTS_PER_LEAF", 30)
@@ -32,7 +32,7 @@ def plain(points, near):
 
 
 def by_blocks(points, near):
-    """What products find, and which points they leave to the tree."""
+    """Return the neighbours that products find, and the points that they leave to the tree."""
     found, rest = np.zeros((len(points), near), dtype=np.int64), np.ones(len(points), dtype=bool)
     nearest_neighbours.PointLeaves.of(points).search(near, found, rest)
     return np.sort(found), rest

@@ -15,11 +15,11 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA d
 @pytest.mark.parametrize("batch", [1, 7, 20, 33])
 def test_scores_and_gradient(image, batch):
     exact, _, W, x, slope = problem(image, batch)
-    own, given = W.cuda(), x.cuda()
-    assert isinstance(exact._choose_hidden_layers(own, own), CnnKernels)
+    weights, images = W.cuda(), x.cuda()
+    assert isinstance(exact._choose_hidden_layers(weights, weights), CnnKernels)
     scores = exact.scores(W.double(), x.double())
-    assert (exact.scores(own, given).cpu() - scores).abs().max() < 1e-5 * scores.abs().max()
-    gradient = exact.gradient(own, given, lambda out: slope(out.cpu()).cuda())
+    assert (exact.scores(weights, images).cpu() - scores).abs().max() < 1e-5 * scores.abs().max()
+    gradient = exact.gradient(weights, images, lambda out: slope(out.cpu()).cuda())
     close(exact, gradient.cpu(), exact.gradient(W.double(), x.double(), slope))
 
 
@@ -30,13 +30,13 @@ def test_runs(name, work, monkeypatch):
     assert middle_error(name, work, "cuda") < 1e-6
     one, again = (run(name, work, "cuda", seed=0) for _ in range(2))
     assert torch.equal(one, again)
-    monkeypatch.setattr(convolutional, "compile_cnn_kernels", lambda *given: None)
+    monkeypatch.setattr(convolutional, "compile_cnn_kernels", lambda *args: None)
     assert not torch.equal(one, run(name, work, "cuda", seed=0))  # or the kernels were not used
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_long_runs_are_as_good_as_by_operations(name, monkeypatch):
-    """Where a small change grows, on images with many equal values: neither is exact in float32."""
+    """On images with many equal values a small change grows; neither way is exact in float32."""
     digits = fl.data.load("digits", partition=fl.partition.Labels(8, 3))
     method = METHODS[name](digits.clients, local_epochs=2)
 
@@ -51,7 +51,7 @@ def test_long_runs_are_as_good_as_by_operations(name, monkeypatch):
         return sorted(float((a - b).norm() / b.norm()) for a, b in zip(ours, exact, strict=True))
 
     by_kernels = errors()
-    monkeypatch.setattr(convolutional, "compile_cnn_kernels", lambda *given: None)
+    monkeypatch.setattr(convolutional, "compile_cnn_kernels", lambda *args: None)
     assert by_kernels[2] < 10 * max(errors()[2], 1e-6)
     assert by_kernels[-1] < 2e-2
 
@@ -65,9 +65,9 @@ def test_the_hessian_goes_by_operations_that_autograd_knows():
 
 def test_coarser_products_are_a_choice():
     exact, _, W, _, _ = problem((2, 9, 11), 3)
-    before, own = torch.get_float32_matmul_precision(), W.cuda()
+    before, weights = torch.get_float32_matmul_precision(), W.cuda()
     try:
         torch.set_float32_matmul_precision("high")
-        assert not isinstance(exact._choose_hidden_layers(own, own), CnnKernels)
+        assert not isinstance(exact._choose_hidden_layers(weights, weights), CnnKernels)
     finally:
         torch.set_float32_matmul_precision(before)

@@ -34,40 +34,40 @@ BATCHES = [pytest.param(1, marks=pytest.mark.slow), 7, pytest.param(33, marks=py
 @every_image
 @pytest.mark.parametrize("batch", BATCHES)
 def test_scores_and_gradient(image, batch):
-    exact, own, W, x, slope = problem(image, batch)
+    exact, kernels, W, x, slope = problem(image, batch)
     scores = exact.scores(W.double(), x.double())
-    assert (own.scores(W, x) - scores).abs().max() < 1e-5 * scores.abs().max()
+    assert (kernels.scores(W, x) - scores).abs().max() < 1e-5 * scores.abs().max()
     before = W.clone()
-    close(own, own.gradient(W, x, slope), exact.gradient(W.double(), x.double(), slope))
+    close(kernels, kernels.gradient(W, x, slope), exact.gradient(W.double(), x.double(), slope))
     assert torch.equal(W, before)
 
 
 def test_where_less_is_shared(monkeypatch):
     """As on an A100, whose blocks hold fewer filters at a time."""
-    exact, own, W, x, slope = problem((3, 32, 32), 2)
+    exact, kernels, W, x, slope = problem((3, 32, 32), 2)
     less = emulation.body((3, 32, 32), FILTERS, HIDDEN, 166_848)
     monkeypatch.setattr(ByKernels, "_choose_hidden_layers", lambda network, W, into: less)
-    close(own, own.gradient(W, x, slope), exact.gradient(W.double(), x.double(), slope))
+    close(kernels, kernels.gradient(W, x, slope), exact.gradient(W.double(), x.double(), slope))
 
 
 @pytest.mark.parametrize("keep", [1.0, 0.9, torch.tensor([[0.9], [0.5], [0.0]])], ids=["all", "some", "each"])
 @pytest.mark.parametrize("batch", [6, 33])
 def test_descending(keep, batch):
     """In place, on rows of a larger tensor, of which nothing else is touched."""
-    exact, own, W, x, slope = problem((2, 9, 11), batch)
+    exact, kernels, W, x, slope = problem((2, 9, 11), batch)
     base = W._base
     around = base.clone()
     gradient = exact.gradient(W.double(), x.double(), slope)
-    kept = keep if isinstance(keep, float) else keep.double()
-    expected = kept * W.double() - 0.3 * gradient
-    own.prepare_weights(W).step_for(CLIENTS)(x, slope, 0.3, keep)
-    close(own, W, expected)
+    decay = keep if isinstance(keep, float) else keep.double()
+    expected = decay * W.double() - 0.3 * gradient
+    kernels.prepare_weights(W).step_for(CLIENTS)(x, slope, 0.3, keep)
+    close(kernels, W, expected)
     around[::2, 1:-2] = W
     assert torch.equal(base, around)
 
 
 @pytest.fixture
-def emulated(monkeypatch):
+def emulated_kernels(monkeypatch):
     """Runs in float32 take the kernels, on a CPU; for how many clients is listed."""
     used, ordinary = [], ConvolutionalNetwork._choose_hidden_layers
 
@@ -84,13 +84,13 @@ def emulated(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("work", WORK.values(), ids=WORK)
 @pytest.mark.parametrize("name", METHODS)
-def test_runs(name, work, emulated):
+def test_runs(name, work, emulated_kernels):
     assert middle_error(name, work, "cpu") < 1e-6
-    assert 2 in emulated
+    assert 2 in emulated_kernels
 
 
 @pytest.mark.slow
-def test_rates_may_differ_between_runs_of_a_stack(emulated):
+def test_rates_may_differ_between_runs_of_a_stack(emulated_kernels):
     clients = federation()
     graph, schedule = fl.Graph.complete(clients.clients), {"rounds": 1, "batch": 5}
     trials = [
@@ -100,41 +100,41 @@ def test_rates_may_differ_between_runs_of_a_stack(emulated):
     for one, trial in zip(ours, trials, strict=True):
         alone = fl.fit(trial.algorithm, clients, trial.model, seed=3, dtype="float64", **schedule).models
         assert (one.models - alone).norm() < 1e-6 * alone.norm()
-    assert 8 in emulated
+    assert 8 in emulated_kernels
 
 
 def test_the_same_numbers_every_time():
-    _, own, W, x, slope = problem((2, 9, 11), 6)
-    assert torch.equal(own.gradient(W, x, slope), own.gradient(W, x, slope))
+    _, kernels, W, x, slope = problem((2, 9, 11), 6)
+    assert torch.equal(kernels.gradient(W, x, slope), kernels.gradient(W, x, slope))
 
 
 def test_the_first_of_equal_maxima_counts():
-    exact, own, W, x, slope = problem((2, 9, 11), 3)
+    exact, kernels, W, x, slope = problem((2, 9, 11), 3)
     W, x = W.clone(), torch.ones_like(x)
-    tensors = view_parameters(W, own.shapes)
+    tensors = view_parameters(W, kernels.shapes)
     for weight, bias in (tensors[:2], tensors[2:4]):
         weight.zero_()
         bias.abs_()
     gradient = exact.gradient(W.double(), x.double(), slope)
-    assert (own.gradient(W, x, slope) - gradient).abs().max() < 1e-6 * gradient.abs().max()
+    assert (kernels.gradient(W, x, slope) - gradient).abs().max() < 1e-6 * gradient.abs().max()
 
 
 def test_what_is_no_number_stays_none():
-    _, own, W, x, _ = problem((2, 9, 11), 3)
+    _, kernels, W, x, _ = problem((2, 9, 11), 3)
     x[1, 2, 0, 4, 5] = torch.nan
-    nan = own.scores(W, x).isnan()
+    nan = kernels.scores(W, x).isnan()
     assert nan[1, 2].all()
     assert nan.sum() == LABELS
 
 
 def test_no_samples():
-    _, own, W, x, _ = problem((2, 9, 11), 3)
-    assert own.scores(W, x[:, :0]).shape == (CLIENTS, 0, LABELS)
+    _, kernels, W, x, _ = problem((2, 9, 11), 3)
+    assert kernels.scores(W, x[:, :0]).shape == (CLIENTS, 0, LABELS)
 
 
 @pytest.mark.parametrize("image", [(5, 32, 32), (3, 400, 400)], ids=["five channels", "large"])
 def test_what_they_are_not_made_for_is_not_compiled(image):
-    with pytest.raises(emulation.NotMadeError):
+    with pytest.raises(emulation.UnsupportedKernelError):
         emulation.body(image, FILTERS, HIDDEN)
 
 

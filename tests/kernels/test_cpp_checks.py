@@ -1,4 +1,4 @@
-"""What is handed to the kernel of a CPU is checked, and memory that it lacks is an error."""
+"""The arguments of the CPU kernel are checked, and a lack of memory is an error."""
 
 import subprocess
 import sys
@@ -9,12 +9,14 @@ import torch
 import fedlap as fl
 from fedlap.algorithms.local_work import LocalWork
 from fedlap.kernels import cpp_library
+from fedlap.kernels.dense import ANCHORED, PLAIN
 from fedlap.models import CrossEntropy, Model
 from fedlap.training.placement import PlacedClients
 
 pytestmark = pytest.mark.skipif(cpp_library.load_library(torch.float64) is None, reason="no C++ compiler")
 
 WIDTHS = (6, 3)
+SETTINGS = ("lr", "decay", "pull", "follow", "feature_shift", "feature_factor")
 
 
 def make_clients(model=None, batch=4):
@@ -39,20 +41,20 @@ def call():
     cohort = clients.build_cohort(ids)
     plan = clients.draw_plans(cohort, [1], LocalWork(3, False))[0]
     train, w = clients.train, torch.zeros(3, clients.model.size, dtype=torch.float64)
-    each = [torch.full((3,), 0.1, dtype=torch.float64) for _ in range(6)]
     args = {
-        "w": w, "room": torch.empty(1, 0), "anchor": w, "store": train.store, "row": train.row, "y": train.y,
+        "w": w, "scratch": torch.empty(1, 0), "anchor": torch.full_like(w, 0.1),
+        "shift": torch.full_like(w, 0.1), "store": train.store, "place": train.row, "label": train.y,
         "rows": plan.rows.contiguous(), "weight": plan.weight.contiguous(),
-        **dict(zip(("rate", "keep", "pull", "drag", "shift", "factor"), each, strict=True)),
-        "first": cohort.first, "next": torch.zeros(1, dtype=torch.int32),
-        "clients": 3, "batches": 3, "times": 1, "row step": 12, "row client": 4, "weight step": 12,
-        "weight client": 4, "kind": 0, "alphas": 0,
+        **{name: torch.full((3,), 0.1, dtype=torch.float64) for name in SETTINGS},
+        "first": cohort.first, "next_client": torch.zeros(1, dtype=torch.int32),
+        "clients": 3, "batches": 3, "times": 1, "row_step": 12, "row_client": 4, "weight_step": 12,
+        "weight_client": 4, "kind": ANCHORED, "has_shift": 1, "alphas": 0,
     }  # fmt: skip
     library = cpp_library.load_library(torch.float64)
 
     def run(ascent=0, **change):
-        assert not set(change) - set(args)
-        library.steps(list({**args, **change}.values()), 4, ascent, WIDTHS)
+        arguments = cpp_library.StepArguments(**{**args, **change})
+        library.steps(arguments, 4, ascent, WIDTHS)
 
     return args, run
 
@@ -65,7 +67,7 @@ def test_a_right_call_changes_models(call):
 
 @pytest.mark.parametrize(
     "name",
-    ["w", "store", "row", "y", "rows", "weight", "rate", "keep", "pull", "drag", "shift", "factor", "first"],
+    ["w", "anchor", "shift", "store", "place", "label", "rows", "weight", *SETTINGS, "first"],
 )
 @pytest.mark.parametrize(
     "change",
@@ -86,6 +88,19 @@ def test_a_wrong_tensor_is_refused(name, change, call):
     assert not args["w"].any()
 
 
+@pytest.mark.parametrize("name", ["anchor", "shift"])
+def test_a_tensor_that_is_not_read_is_not_checked(name, call):
+    args, run = call
+    run(
+        **{
+            name: torch.empty(0),
+            "kind": PLAIN if name == "anchor" else ANCHORED,
+            "has_shift": name != "shift",
+        }
+    )
+    assert args["w"].abs().max() > 0
+
+
 @pytest.mark.parametrize("number", ["clients", "batches"])
 @pytest.mark.parametrize("value", [0, 2, 4, -1, 2**40])
 def test_a_wrong_number_is_refused(number, value, call):
@@ -102,29 +117,29 @@ def test_wrong_times_are_refused(value, call):
 def test_strides_are_those_of_the_tensors(call):
     """Numbers that say otherwise lead nowhere."""
     args, run = call
-    run(**{"row step": 2**40, "weight client": -7})
+    run(row_step=2**40, weight_client=-7)
     assert args["w"].isfinite().all()
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("rows", 24, "row number 24, but rows are 0 to 17"),
         ("rows", -1, "row number -1"),
         ("rows", 2**60, "row number 1152921504606846976"),
-        ("row", 24, "a row at place 24 of the store, but places are 0 to 23"),
-        ("row", -1, "a row at place -1"),
-        ("y", 3, "label 3, but labels are 0 to 2"),
-        ("y", -1, "label -1"),
+        ("place", 24, "a row at place 24 of the store, but places are 0 to 23"),
+        ("place", -1, "a row at place -1"),
+        ("label", 3, "label 3, but labels are 0 to 2"),
+        ("label", -1, "label -1"),
     ],
 )
-def test_values_out_of_range_are_refused(name, value, said, threads, call):
+def test_values_out_of_range_are_refused(name, value, message, threads, call):
     args, run = call
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        with pytest.raises(fl.InputError, match=said):
+        with pytest.raises(fl.InputError, match=message):
             run(**{name: torch.full_like(args[name], value)})
     finally:
         torch.set_num_threads(before)
@@ -133,13 +148,13 @@ def test_values_out_of_range_are_refused(name, value, said, threads, call):
 def test_a_row_without_a_dual_variable_is_refused(call):
     alpha = torch.zeros(3, 2, 3, dtype=torch.float64)
     with pytest.raises(fl.InputError, match="its dual variables are 0 to 1"):
-        call[1](ascent=1, anchor=alpha, alphas=2)
+        call[1](ascent=1, anchor=alpha, alphas=2, has_shift=0)
 
 
 @pytest.mark.parametrize("share", [7.0, float("nan"), float("inf"), -1.0])
 def test_a_share_of_rows_stays_within_the_batch(share, call):
-    alpha, drag = torch.zeros(3, 13, 3, dtype=torch.float64), torch.full((3,), share, dtype=torch.float64)
-    call[1](ascent=1, anchor=alpha, alphas=13, drag=drag)
+    alpha, follow = torch.zeros(3, 13, 3, dtype=torch.float64), torch.full((3,), share, dtype=torch.float64)
+    call[1](ascent=1, anchor=alpha, alphas=13, follow=follow, has_shift=0)
     assert bool(alpha.any()) == (share > 0)
 
 

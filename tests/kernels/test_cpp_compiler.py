@@ -46,7 +46,7 @@ def names(folder):
 
 
 def works(path):
-    """Whether a process can load it and call its function; this one may hold it already."""
+    """Return True if a copy of the library loads and runs; this process may hold the library already."""
     copy = path.with_suffix(f".{time.monotonic_ns()}")
     shutil.copy(path, copy)
     try:
@@ -83,7 +83,7 @@ def test_a_damaged_library_is_compiled_again(damage, folder):
 
 def test_an_intact_library_is_loaded_as_it_is(folder, monkeypatch):
     first = cpp_compiler.build_library().path
-    monkeypatch.setattr(subprocess, "run", lambda *given, **more: pytest.fail("compiled again"))
+    monkeypatch.setattr(subprocess, "run", lambda *args, **more: pytest.fail("compiled again"))
     assert cpp_compiler.build_library().path == first
     assert cpp_compiler.hash_file(first) in first.name
 
@@ -143,15 +143,15 @@ def test_another_version_of_the_compiler_compiles_again(folder, monkeypatch, tmp
     )
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
-    made = {}
+    paths = {}
     for version in ("c++ 1.0", "c++ 2.0", "c++ 1.0"):
         monkeypatch.setenv("MADE_UP", version)
         cpp_compiler._read_version.cache_clear()
         built = cpp_compiler.build_library()
         assert built.compiler == version
-        made.setdefault(version, built.path)
-        assert made[version] == built.path
-    assert len(set(made.values())) == 2
+        paths.setdefault(version, built.path)
+        assert paths[version] == built.path
+    assert len(set(paths.values())) == 2
 
 
 def test_other_flags_compile_again(folder, monkeypatch):
@@ -171,8 +171,8 @@ def test_nothing_is_left_of_a_build(folder, monkeypatch):
     """Neither of one that fails; what killed processes have left is removed after an hour."""
     folder.mkdir(parents=True)
     old, new = folder / "build-old", folder / "build-new"
-    for each in (old, new):
-        each.mkdir()
+    for cache_folder in (old, new):
+        cache_folder.mkdir()
     os.utime(old, (1, 1))
     first = cpp_compiler.build_library().path
     assert names(folder) == ["build-new", first.name]
@@ -186,13 +186,13 @@ def test_nothing_is_left_of_a_build(folder, monkeypatch):
 def test_the_place_of_a_build_cannot_be_foreseen(folder, monkeypatch):
     places, run = [], subprocess.run
 
-    def watched(command, **more):
+    def record_place(command, **more):
         if "-o" in command:
             place = Path(command[command.index("-o") + 1]).parent
             places.append((place, stat.S_IMODE(place.stat().st_mode)))
         return run(command, **more)
 
-    monkeypatch.setattr(subprocess, "run", watched)
+    monkeypatch.setattr(subprocess, "run", record_place)
     for _ in range(2):
         cpp_compiler.build_library().path.unlink()
     (one, mode), (other, _) = places

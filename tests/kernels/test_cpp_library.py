@@ -2,10 +2,12 @@
 
 import platform
 import subprocess
+from dataclasses import replace
 
 import pytest
 import torch
 
+import affine_steps
 import fedlap as fl
 from fedlap.kernels import cpp_compiler, cpp_library
 from fedlap.kernels.dense import DenseKernel
@@ -19,12 +21,13 @@ METHODS = {
     "perfedavg": lambda f, **work: fl.PerFedAvg(adapt_lr=0.1, lr=0.05, **work),
     "pfedme": lambda f, **work: fl.PFedMe(regularisation=5.0, inner_lr=0.03, inner_steps=3, lr=0.05, **work),
     "mocha": lambda f, **work: fl.Mocha(fl.Graph.complete(f.clients), 0.1, **work),
+    "scaffold": lambda f, **work: fl.Scaffold(lr=0.05, **work),
 }
 every_method = pytest.mark.parametrize("name", METHODS)
 
 
-def made(features, outputs=3, kind="numbers", sizes=(9, 2, 13, 5, 21)):
-    """Clients of unequal size, some with less than a batch."""
+def make_federation(features, outputs=3, kind="numbers", sizes=(9, 2, 13, 5, 21)):
+    """Return clients of unequal size, some with less than a batch."""
     draw = torch.Generator().manual_seed(7)
     arrays = {
         str(k): (
@@ -45,7 +48,7 @@ def both(method, federation, model, monkeypatch, **schedule):
     schedule = {"rounds": 2, "batch": 4, "dtype": "float64", **schedule}
     with monkeypatch.context() as patch:
         patch.setattr(
-            DenseKernel, "__call__", lambda *given, **more: used.append(step(*given, **more)) or used[-1]
+            DenseKernel, "__call__", lambda *args, **more: used.append(step(*args, **more)) or used[-1]
         )
         ours = fl.fit(method, federation, model, **schedule)
     with monkeypatch.context() as patch:
@@ -59,7 +62,7 @@ def both(method, federation, model, monkeypatch, **schedule):
 @pytest.mark.parametrize("features", [1, 7, 8, 9, 23, 40])
 @every_method
 def test_any_number_of_features(name, features, kind, monkeypatch):
-    federation = made(features, kind=kind)
+    federation = make_federation(features, kind=kind)
     work = {"local_epochs": 1} if features % 2 else {"local_steps": 3}
     method = METHODS[name](federation, **work)
     ours, plain, used = both(method, federation, fl.models.linear(0.01), monkeypatch)
@@ -76,7 +79,7 @@ def test_any_number_of_features(name, features, kind, monkeypatch):
 @pytest.mark.parametrize("outputs", [2, 7, 13])
 @pytest.mark.parametrize("batch", [1, 6, 50])
 def test_any_layers(hidden, outputs, batch, monkeypatch):
-    federation = made(19, outputs)
+    federation = make_federation(19, outputs)
     method = METHODS["pfedme"](federation, local_epochs=1)
     ours, plain, used = both(method, federation, fl.models.mlp(hidden, l2=0.01), monkeypatch, batch=batch)
     assert used
@@ -87,7 +90,7 @@ def test_any_layers(hidden, outputs, batch, monkeypatch):
 @compiled
 @every_method
 def test_in_single_precision(name, monkeypatch):
-    federation = made(30)
+    federation = make_federation(30)
     method = METHODS[name](federation, local_epochs=2)
     ours, plain, used = both(method, federation, fl.models.linear(), monkeypatch, dtype="float32")
     assert used
@@ -95,31 +98,66 @@ def test_in_single_precision(name, monkeypatch):
 
 
 @compiled
+@pytest.mark.parametrize("epochs", [True, False], ids=["epochs", "steps"])
+@pytest.mark.parametrize("kind", ["numbers", "bytes"])
+@pytest.mark.parametrize("hidden", [(), (11,), (24, 6, 5)], ids=str)
+@pytest.mark.parametrize("terms", affine_steps.TERMS)
+def test_affine_steps_are_those_of_a_plain_loop(terms, hidden, kind, epochs):
+    problem = affine_steps.make_problem(terms, kind, hidden, epochs=epochs)
+    ours = problem.run(DenseKernel.of(problem.clients))
+    for tensor, exact in zip(ours, problem.run_plainly(), strict=True):
+        assert (tensor - exact).abs().max() < 1e-12
+
+
+@compiled
+@pytest.mark.parametrize("features", [1, 5, 8, 9, 16, 17, 40])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_shift_of_any_number_of_features(dtype, features):
+    """Vectors of weights that are whole, that overlap the previous one, and none at all."""
+    for terms in affine_steps.TERMS:
+        problem = affine_steps.make_problem(terms, hidden=(7,), features=features, dtype=dtype)
+        ours = problem.run(DenseKernel.of(problem.clients))
+        for tensor, exact in zip(ours, problem.run_plainly(), strict=True):
+            assert (tensor - exact).abs().max() < (1e-12 if dtype == torch.float64 else 2e-6)
+
+
+@compiled
+@pytest.mark.parametrize("name", ["anchor", "shift"])
+def test_rows_that_are_not_contiguous_are_left_to_the_caller(name):
+    problem = affine_steps.make_problem("anchor and shift")
+    rows = getattr(problem.step, name)
+    step = replace(problem.step, **{name: torch.stack([rows, rows], -1)[..., 0]})
+    kernel, w = DenseKernel.of(problem.clients), problem.w.clone()
+    assert not kernel(w, problem.cohort, problem.plan, problem.lr, 1, step)
+    assert torch.equal(w, problem.w)
+
+
+@compiled
 def test_threads_change_no_bit(monkeypatch):
     """Neither how many, nor whose they are."""
-    federation, before = made(19, sizes=(40, 9, 31, 2, 25, 17)), torch.get_num_threads()
+    federation, before = make_federation(19, sizes=(40, 9, 31, 2, 25, 17)), torch.get_num_threads()
     method, model = METHODS["fedu"](federation, local_epochs=2), fl.models.mlp(9)
 
-    def trained():
+    def train():
         return fl.fit(method, federation, model, rounds=2, batch=4)
 
     try:
         torch.set_num_threads(1)
-        one = trained()
+        one = train()
         torch.set_num_threads(3)
-        three = trained()
+        three = train()
         monkeypatch.setattr(cpp_library, "_find_openmp", lambda: None)
-        own = trained()
+        default = train()
     finally:
         torch.set_num_threads(before)
     assert torch.equal(one.models, three.models)
-    assert torch.equal(one.models, own.models)
-    assert one.scores[-1].loss == three.scores[-1].loss == own.scores[-1].loss
+    assert torch.equal(one.models, default.models)
+    assert one.scores[-1].loss == three.scores[-1].loss == default.scores[-1].loss
 
 
 @compiled
 def test_one_model_for_all_is_scored_where_it_is(monkeypatch):
-    federation = made(19)
+    federation = make_federation(19)
     ours, plain, used = both(fl.FedAvg(lr=0.05), federation, fl.models.mlp(5), monkeypatch, rounds=3)
     assert used
     assert ours.scores[-1].train_loss == pytest.approx(plain.scores[-1].train_loss, rel=1e-10)
@@ -135,11 +173,13 @@ def test_older_processors(processor, flag, alone, monkeypatch):
     """With narrower vectors, where this machine knows them."""
     if flag not in cpp_compiler._identify_processor().split():
         pytest.skip("this machine is older")
-    flags = [f"-march={processor}" if each == "-march=native" else each for each in cpp_compiler.CPP_FLAGS]
+    flags = [
+        f"-march={processor}" if option == "-march=native" else option for option in cpp_compiler.CPP_FLAGS
+    ]
     monkeypatch.setattr(cpp_compiler, "CPP_FLAGS", flags)
     cpp_library.load_library.cache_clear()
     try:
-        federation = made(23, 7)
+        federation = make_federation(23, 7)
         method = METHODS["pfedme"](federation, local_epochs=1)
         ours, plain, used = both(method, federation, fl.models.mlp((11, 6)), monkeypatch)
         assert used
@@ -160,7 +200,7 @@ def test_without_it_everything_goes_step_by_step(trouble, alone, monkeypatch, tm
     cpp_library.load_library.cache_clear()
     try:
         assert cpp_library.load_library(torch.float32) is None
-        federation = made(19)
+        federation = make_federation(19)
         result = fl.fit(METHODS["fedu"](federation), federation, fl.models.linear(), rounds=2, batch=4)
         assert result.models.isfinite().all()
     finally:
@@ -174,7 +214,7 @@ def test_it_is_compiled_once(alone, monkeypatch, tmp_path):
         assert cpp_library.load_library(torch.float32) is not None
         (library,) = (tmp_path / "cache" / "fedlap" / "kernels").iterdir()
         cpp_library.load_library.cache_clear()
-        monkeypatch.setattr(subprocess, "run", lambda *given, **more: pytest.fail("compiled again"))
+        monkeypatch.setattr(subprocess, "run", lambda *args, **more: pytest.fail("compiled again"))
         assert cpp_library.load_library(torch.float32) is not None
         assert library.exists()
     finally:

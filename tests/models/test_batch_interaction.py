@@ -10,7 +10,7 @@ from torch.nn import functional
 
 import fedlap as fl
 import reference
-from networks import LABELS, Conv, seeded, sequential
+from networks import LABELS, Conv, build_seeded, sequential
 from random_inputs import random_arrays
 
 COUNTS, SEED, LR, BATCH = [7, 23, 8, 12, 42, 10], 11, 0.1, 5
@@ -51,7 +51,7 @@ class ZeroHead(nn.Module):
         return self.layer(self.norm(x))
 
 
-def normed():
+def build_batch_norm():
     norm = nn.BatchNorm1d(6, track_running_stats=False)
     return nn.Sequential(nn.Linear(4, 6), norm, nn.ReLU(), nn.Linear(6, LABELS))
 
@@ -64,7 +64,7 @@ def normed_images():
 
 
 MIXING = {
-    "batch norm": normed,
+    "batch norm": build_batch_norm,
     "batch norm of images": normed_images,
     "centred": Centred,
     "softmax": Attending,
@@ -83,19 +83,19 @@ def problem():
 
 def plainly(net, arrays, rounds, work, batch=BATCH):
     """Each client's own copy of the module, trained by a loop."""
-    made = {}
+    nets = {}
     for name, (x, y) in arrays.items():
-        own = copy.deepcopy(net).double()
+        local = copy.deepcopy(net).double()
         x, y = torch.from_numpy(x), torch.from_numpy(y)
         for round in range(1, rounds + 1):
             for rows in reference.batches(name, len(x), SEED, round, batch, **work):
-                loss = functional.cross_entropy(own(x[rows]), y[rows])
+                loss = functional.cross_entropy(local(x[rows]), y[rows])
                 for parameter, step in zip(
-                    own.parameters(), torch.autograd.grad(loss, [*own.parameters()]), strict=True
+                    local.parameters(), torch.autograd.grad(loss, [*local.parameters()]), strict=True
                 ):
                     parameter.data -= LR * step
-        made[name] = own
-    return made
+        nets[name] = local
+    return nets
 
 
 def losses(nets, arrays):
@@ -112,18 +112,20 @@ def losses(nets, arrays):
 
 @EITHER_ENGINE
 @pytest.mark.parametrize(
-    "batch", [BATCH, *(pytest.param(each, marks=pytest.mark.slow) for each in (64, "all"))]
+    "batch", [BATCH, *(pytest.param(size, marks=pytest.mark.slow) for size in (64, "all"))]
 )
 @pytest.mark.parametrize("work", [{"steps": 3}, {"epochs": 2}], ids=["steps", "epochs"])
 @every_mixing
 def test_training_and_scores_equal_a_plain_loop(name, work, batch, engine, problem):
     arrays, test, federation = problem
-    net = seeded(MIXING[name])
+    net = build_seeded(MIXING[name])
     method = fl.Local(lr=LR, **{f"local_{kind}": number for kind, number in work.items()})
     how = {"rounds": 3, "batch": batch, "seed": SEED, "dtype": "float64", "engine": engine}
     result = fl.fit(method, federation, fl.models.module(net), **how)
     nets = plainly(net, arrays, 3, work, batch)
-    plain = torch.stack([nn.utils.parameters_to_vector(nets[each].parameters()).detach() for each in arrays])
+    plain = torch.stack(
+        [nn.utils.parameters_to_vector(nets[client].parameters()).detach() for client in arrays]
+    )
     assert (result.models - plain).abs().max() < 1e-9
     last, (train_loss, _), (loss, accuracy) = result.scores[-1], losses(nets, arrays), losses(nets, test)
     assert last.train_loss == pytest.approx(train_loss, abs=1e-9)
@@ -136,17 +138,17 @@ def test_training_and_scores_equal_a_plain_loop(name, work, batch, engine, probl
 
 def test_scores_do_not_depend_on_blocks(problem, monkeypatch):
     """A client's rows are scored at once, whatever memory blocks others are scored in."""
-    method, net, federation = fl.Local(lr=LR), seeded(normed), problem[2]
+    method, net, federation = fl.Local(lr=LR), build_seeded(build_batch_norm), problem[2]
 
-    def scored():
+    def compute_last_score():
         return fl.fit(method, federation, fl.models.module(net), rounds=2, batch=4, dtype="float64").scores[
             -1
         ]
 
-    whole = scored()
+    whole = compute_last_score()
     monkeypatch.setattr("fedlap.training.placement.EVALUATION_BLOCK_VALUES", 1)
-    assert scored().loss == pytest.approx(whole.loss, abs=1e-12)
-    assert scored().train_loss == pytest.approx(whole.train_loss, abs=1e-12)
+    assert compute_last_score().loss == pytest.approx(whole.loss, abs=1e-12)
+    assert compute_last_score().train_loss == pytest.approx(whole.train_loss, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,7 @@ def test_both_engines_agree_for_methods_of_every_kind(make, problem):
     method = make(fl.Graph.complete(federation.clients))
     how = {"rounds": 2, "batch": BATCH, "seed": SEED, "dtype": "float64"}
     one, other = (
-        fl.fit(method, federation, fl.models.module(seeded(normed)), engine=engine, **how)
+        fl.fit(method, federation, fl.models.module(build_seeded(build_batch_norm)), engine=engine, **how)
         for engine in ("stacked", "one_by_one")
     )
     assert (one.models - other.models).abs().max() < 1e-9
@@ -176,7 +178,7 @@ def test_both_engines_agree_for_methods_of_every_kind(make, problem):
 @every_mixing
 def test_mixing_is_found_when_the_module_is_bound(name):
     before = torch.random.get_rng_state()
-    assert fl.models.module(seeded(MIXING[name])).build((4,), LABELS).is_batch_dependent
+    assert fl.models.module(build_seeded(MIXING[name])).build((4,), LABELS).is_batch_dependent
     assert torch.equal(before, torch.random.get_rng_state())
 
 
@@ -184,7 +186,7 @@ def test_mixing_is_found_when_the_module_is_bound(name):
     ("make", "inputs"),
     [
         (sequential, (4,)),
-        (lambda: seeded(Conv), (2, 5, 5)),
+        (lambda: build_seeded(Conv), (2, 5, 5)),
         (lambda: nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.GELU(), nn.Linear(6, LABELS)), (4,)),
         (lambda: nn.Sequential(nn.Linear(4, 512), nn.Tanh(), nn.Linear(512, LABELS)), (4,)),
     ],
@@ -201,7 +203,7 @@ def test_a_client_of_one_row_is_refused(problem):
     arrays = {"many": problem[0]["a"], "lone": tuple(values[:1] for values in problem[0]["b"])}
     federation = fl.Federation.from_arrays(arrays, test_share=0, labels=LABELS)
     with pytest.raises(fl.InputError, match="client 'lone' has a batch of one training row") as error:
-        fl.fit(fl.Local(), federation, fl.models.module(normed()), rounds=1)
+        fl.fit(fl.Local(), federation, fl.models.module(build_batch_norm()), rounds=1)
     assert "\n" not in str(error.value)
 
 
@@ -210,14 +212,14 @@ def test_a_single_test_row_is_refused(problem):
     test = {"b": tuple(values[:1] for values in arrays["b"])}
     federation = fl.Federation.from_arrays(arrays, test=test, labels=LABELS)
     with pytest.raises(fl.InputError, match="client 'b' has a single test row for scoring"):
-        fl.fit(fl.Local(), federation, fl.models.module(normed()), rounds=1)
+        fl.fit(fl.Local(), federation, fl.models.module(build_batch_norm()), rounds=1)
 
 
 def test_a_last_batch_of_one_row_is_refused(problem):
     """Client b has 23 rows, which is 1 more than two batches of 11."""
     with pytest.raises(fl.InputError, match=r"client 'b' has a batch of one training row.*batch = 11"):
-        fl.fit(fl.Local(local_epochs=1), problem[2], fl.models.module(normed()), rounds=1, batch=11)
-    fl.fit(fl.Local(local_steps=1), problem[2], fl.models.module(normed()), rounds=1, batch=11)
+        fl.fit(fl.Local(local_epochs=1), problem[2], fl.models.module(build_batch_norm()), rounds=1, batch=11)
+    fl.fit(fl.Local(local_steps=1), problem[2], fl.models.module(build_batch_norm()), rounds=1, batch=11)
 
 
 def test_one_row_is_no_trouble_for_modules_that_can_do_it(problem):
@@ -228,7 +230,7 @@ def test_one_row_is_no_trouble_for_modules_that_can_do_it(problem):
 
 
 def test_predictions_and_newcomers_of_one_row_are_refused(problem):
-    result = fl.fit(fl.Local(), problem[2], fl.models.module(normed()), rounds=1)
+    result = fl.fit(fl.Local(), problem[2], fl.models.module(build_batch_norm()), rounds=1)
     with pytest.raises(fl.InputError, match="cannot take a batch of one row") as error:
         result.predict("a", np.zeros((1, 4)))
     assert "\n" not in str(error.value)

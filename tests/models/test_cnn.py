@@ -26,7 +26,7 @@ SLOW = [pytest.param(way, marks=pytest.mark.slow) for way in (UnfoldedConvolutio
 
 @pytest.fixture(params=[DirectConvolution, BatchedConvolution, *SLOW], autouse=True)
 def way(request, monkeypatch):
-    """What CPUs and GPUs do, both on this CPU."""
+    """The code paths of CPUs and GPUs, both on this CPU."""
     monkeypatch.setattr(convolutional, "choose_convolution", lambda device: request.param())
     return request.param
 
@@ -126,10 +126,10 @@ def test_rows_do_not_meet(values_at_once, way, monkeypatch):
         alone = slice(k, k + 1)
         close(network.scores(W[alone], x[alone])[0], scores[k], 1e-12)
 
-        def own(out, k=k):
+        def compute_slope(out, k=k):
             return slope(out.expand(3, -1, -1))[k : k + 1]
 
-        close(network.gradient(W[alone], x[alone], own)[0], gradient[k], 1e-12)
+        close(network.gradient(W[alone], x[alone], compute_slope)[0], gradient[k], 1e-12)
 
 
 def test_no_samples():
@@ -163,8 +163,10 @@ def test_float32_is_as_good_as_of_torch():
     network, W, x, slope = problem((3, 32, 32), dtype=torch.float32)
     exact, _ = by_modules(network, W.double(), x.double(), lambda scores: scores)
     scores, _ = by_modules(network, W, x, slope)
-    own, ordinary = (float((each - exact).norm() / exact.norm()) for each in (network.scores(W, x), scores))
-    assert own < max(4 * ordinary, 1e-6)
+    ours, ordinary = (
+        float((values - exact).norm() / exact.norm()) for values in (network.scores(W, x), scores)
+    )
+    assert ours < max(4 * ordinary, 1e-6)
 
 
 @every_image

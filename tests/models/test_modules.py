@@ -9,7 +9,7 @@ from torch.nn import functional
 
 import fedlap as fl
 from fedlap.models import Batch, CrossEntropy, Model
-from networks import CLIENTS, LABELS, Conv, batch_for, close, every_network, problem, seeded, sequential
+from networks import CLIENTS, LABELS, Conv, batch_for, build_seeded, close, every_network, problem, sequential
 
 
 @every_network
@@ -37,13 +37,13 @@ def test_a_module_starts_where_it_is():
 
 def test_the_mlp_and_the_same_layers_as_a_module():
     model, W, batch = problem("sequential", False)
-    own = Model(fl.models.mlp((6,)).build((4,), LABELS), CrossEntropy(), 0.1)
-    close(model.scores(W, batch.x), own.scores(W, batch.x), 1e-12)
-    close(model.gradient(W, batch), own.gradient(W, batch), 1e-12)
+    plain = Model(fl.models.mlp((6,)).build((4,), LABELS), CrossEntropy(), 0.1)
+    close(model.scores(W, batch.x), plain.scores(W, batch.x), 1e-12)
+    close(model.gradient(W, batch), plain.gradient(W, batch), 1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("make", [sequential, lambda: seeded(Conv)], ids=["sequential", "conv"])
+@pytest.mark.parametrize("make", [sequential, lambda: build_seeded(Conv)], ids=["sequential", "conv"])
 def test_a_users_module_called_directly(make, dtype):
     """One copy of the module a client, torch's own loss, and backward()."""
     bound = 1e-5 if dtype == torch.float32 else 1e-12
@@ -56,14 +56,14 @@ def test_a_users_module_called_directly(make, dtype):
     scores, gradient = model.scores(W, batch.x), model.gradient(W, batch)
     assert scores.dtype == gradient.dtype == dtype
     for k in range(CLIENTS):
-        own = copy.deepcopy(net).to(dtype)
+        copied = copy.deepcopy(net).to(dtype)
         with torch.no_grad():
-            for parameter in own.parameters():
+            for parameter in copied.parameters():
                 parameter.mul_(1 + k)
-        out = own(batch.x[k])
+        out = copied(batch.x[k])
         (functional.cross_entropy(out, batch.y[k], reduction="none") * batch.weight[k]).sum().backward()
         close(out.detach(), scores[k], bound)
-        close(torch.cat([p.grad.flatten() for p in own.parameters()]), gradient[k], bound)
+        close(torch.cat([p.grad.flatten() for p in copied.parameters()]), gradient[k], bound)
 
 
 def test_training_leaves_a_users_module_alone(federation):
@@ -98,7 +98,7 @@ class Functional(nn.Module):
         (lambda: [nn.Linear(4, LABELS), nn.Dropout(0.5)], "layer '1' is a dropout"),
         (lambda: [nn.Sequential(nn.Dropout2d(0.1)), nn.Linear(4, LABELS)], r"layer '0.0' is a dropout"),
         (lambda: [nn.BatchNorm1d(4), nn.Linear(4, LABELS)], "layer '0' is a batch norm with running stat"),
-        (lambda: [nn.Linear(4, 2)], r"into shape \(2, 2\); this data needs \(2, 3\)"),
+        (lambda: [nn.Linear(4, 2)], r"into shape \(2, 2\); expected \(2, 3\): change its last layer"),
         (lambda: [nn.Linear(5, LABELS)], r"Sequential fails on features of shape \(4,\)"),
         (lambda: [nn.Conv2d(1, 2, 3)], r"Sequential fails on features of shape \(4,\)"),
         (lambda: [nn.Flatten()], "Sequential has no parameters to train"),
@@ -107,7 +107,7 @@ class Functional(nn.Module):
     ids=["dropout", "inner dropout", "batch norm", "outputs", "inputs", "image", "nothing", "functional"],
 )
 def test_modules_that_cannot_be_trained(make, message):
-    net = seeded(lambda: nn.Sequential(*make()))
+    net = build_seeded(lambda: nn.Sequential(*make()))
     with pytest.raises(fl.InputError, match=message) as error:
         fl.models.module(net).build((4,), LABELS)
     assert "\n" not in str(error.value)
@@ -115,5 +115,5 @@ def test_modules_that_cannot_be_trained(make, message):
 
 @pytest.mark.parametrize("layer", [nn.Dropout(0.0), nn.BatchNorm1d(4, track_running_stats=False)])
 def test_harmless_relatives_are_taken(layer):
-    net = seeded(lambda: nn.Sequential(layer, nn.Linear(4, LABELS)))
+    net = build_seeded(lambda: nn.Sequential(layer, nn.Linear(4, LABELS)))
     assert fl.models.module(net).build((4,), LABELS).size > 0

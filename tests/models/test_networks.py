@@ -13,11 +13,11 @@ from networks import (
     LABELS,
     NETWORKS,
     Conv,
+    build_seeded,
     close,
     every_network,
     generator,
     problem,
-    seeded,
     sequential,
 )
 
@@ -68,19 +68,19 @@ def test_descending_is_a_step_against_the_gradient(name, real, l2):
 @every_network
 @either_loss
 def test_rows_do_not_mix(name, real):
-    """A client's numbers are the same alone, and beside clients whose models are not numbers."""
+    """A client's numbers do not change in a stack with clients whose models are NaN."""
     model, W, batch = problem(name, real)
     together = model.scores(W, batch.x), model.gradient(W, batch), model.loss(W, batch)
     poisoned = W.clone()
     poisoned[[0, 2]] = math.nan
     for stack, places in ((W[[1]], [1]), (W[[2, 1]], [2, 1]), (poisoned, [0, 1, 2])):
-        some = rows_of(batch, places)
+        subset = rows_of(batch, places)
         at = places.index(1)
-        apart = model.scores(stack, some.x), model.gradient(stack, some), model.loss(stack, some)
+        apart = model.scores(stack, subset.x), model.gradient(stack, subset), model.loss(stack, subset)
         for one, other in zip(together, apart, strict=True):
             close(one[1], other[at], 1e-12)
         stack = stack.clone()
-        model.descend(stack, some, 0.3)
+        model.descend(stack, subset, 0.3)
         close(stack[at], W[1] - 0.3 * together[1][1], 1e-12)
 
 
@@ -123,7 +123,9 @@ def test_sizes():
     assert fl.models.cnn().build((28, 28), 10).size == 1_663_370
     assert fl.models.linear().build((561,), 6).size == 561 * 6 + 6
     assert fl.models.mlp((100, 100)).build((1, 28, 28), 10).size == 784 * 100 + 100 + 100 * 101 + 10 * 101
-    assert fl.models.module(seeded(Conv)).build((2, 5, 5), LABELS).size == 2 * 4 * 9 + 4 + 8 + 36 * 3 + 3
+    assert (
+        fl.models.module(build_seeded(Conv)).build((2, 5, 5), LABELS).size == 2 * 4 * 9 + 4 + 8 + 36 * 3 + 3
+    )
 
 
 def test_cross_entropy():

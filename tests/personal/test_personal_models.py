@@ -1,4 +1,4 @@
-"""Models in use: what is kept is what was trained, raw values in, damage noticed."""
+"""Models in use: saved models equal trained models, take raw values, and damage is noticed."""
 
 import json
 
@@ -16,13 +16,13 @@ from random_inputs import random_arrays
 SCALES = ("none", "pooled", "client")
 
 
-def trained(federation, model=None, method=None, **how):
+def train(federation, model=None, method=None, **how):
     method = method or fl.FedU(fl.Graph.complete(federation.clients), strength=0.01, lr=0.1)
     return fl.fit(method, federation, model or fl.models.linear(), **{"rounds": 3, "seed": 1, **how})
 
 
-def named(scale="pooled", real=False, seed=0):
-    """Clients with columns of very different size, whose labels have names."""
+def make_federation(scale="pooled", real=False, seed=0):
+    """Return clients with columns of very different size, whose labels have names."""
     rng = np.random.default_rng(seed)
     frame = pd.DataFrame(
         {
@@ -59,7 +59,7 @@ def same(one, other):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("model", [fl.models.linear(l2=0.1), fl.models.mlp((7, 5))], ids=["linear", "mlp"])
 def test_what_was_saved_is_what_was_trained(model, dtype, scale, tmp_path):
-    result = trained(named(scale), model, dtype=dtype)
+    result = train(make_federation(scale), model, dtype=dtype)
     result.personals.save(tmp_path / "models")
     stack = Personals.load(tmp_path / "models")
     assert torch.equal(stack.models, result.models)
@@ -78,7 +78,7 @@ def test_what_was_saved_is_what_was_trained(model, dtype, scale, tmp_path):
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_pictures_give_the_accuracy_of_the_run(scale, tmp_path):
-    result = trained(fl.data.load("digits", scale=scale), rounds=5)
+    result = train(fl.data.load("digits", scale=scale), rounds=5)
     result.personals.save(tmp_path)
     stack = Personals.load(tmp_path)
     assert 0.5 < result.scores[-1].accuracy < 1
@@ -89,7 +89,7 @@ def test_pictures_give_the_accuracy_of_the_run(scale, tmp_path):
 
 
 def test_a_cnn_is_made_again(tmp_path):
-    result = trained(fl.data.load("digits"), fl.models.cnn(l2=0.01), rounds=1)
+    result = train(fl.data.load("digits"), fl.models.cnn(l2=0.01), rounds=1)
     result.personal("3").save(tmp_path / "m.safetensors")
     again = Personal.load(tmp_path / "m.safetensors")
     assert again.metadata.architecture == {"name": "cnn", "l2": 0.01}
@@ -98,7 +98,7 @@ def test_a_cnn_is_made_again(tmp_path):
 
 
 def test_the_module_is_the_model_in_scaled_units(tmp_path):
-    result = trained(named("client"), fl.models.mlp(6), dtype="float64")
+    result = train(make_federation("client"), fl.models.mlp(6), dtype="float64")
     personal = result.personal("south")
     personal.save(tmp_path / "m.safetensors")
     x = result.federation.test.client(1)[0]
@@ -113,10 +113,10 @@ def test_the_module_is_the_model_in_scaled_units(tmp_path):
 
 
 def test_answers_are_names_or_values():
-    result = trained(named())
+    result = train(make_federation())
     personal, x = result.personal("north"), result.federation.test.x
     assert personal.predict_labels(x) == [("ill", "well")[k] for k in personal.predict(x)]
-    result = trained(named(real=True))
+    result = train(make_federation(real=True))
     personal = result.personal("north")
     assert personal.labels is None
     assert torch.equal(personal.predict_labels(x), personal.scores(x))
@@ -124,7 +124,7 @@ def test_answers_are_names_or_values():
 
 
 def test_a_frame_is_read_by_the_names_of_its_columns():
-    result = trained(named())
+    result = train(make_federation())
     personal, x = result.personal("north"), result.federation.test.x
     assert personal.features == ("age", "dose", "salt")
     frame = pd.DataFrame(x.numpy(), columns=["age", "dose", "salt"])
@@ -144,14 +144,14 @@ def test_a_frame_is_read_by_the_names_of_its_columns():
     ids=["scaled", "scarce", "reordered", "pooled", "pooled from scaled", "resident"],
 )  # fmt: skip
 def test_names_of_columns_stay(change):
-    made = change(named())
-    assert made.features == ("age", "dose", "salt")
-    assert made.target == "outcome"
+    federation = change(make_federation())
+    assert federation.features == ("age", "dose", "salt")
+    assert federation.target == "outcome"
 
 
 def test_arrays_have_no_names(federation, tmp_path):
     assert federation.features is federation.target is None
-    trained(federation).personals.save(tmp_path)
+    train(federation).personals.save(tmp_path)
     assert Personals.load(tmp_path).metadata.features is None
 
 
@@ -161,18 +161,18 @@ def test_arrays_have_no_names(federation, tmp_path):
         (np.zeros((2, 4)), r"x has shape \(2, 4\); pass rows of features of shape \(3,\)"),
         (3.0, r"x has shape \(\)"),
         ([[1.0, np.nan, 2.0]], "NaN or infinity"),
-        ([["a", "b", "c"]], "not an array of numbers"),
+        ([["a", "b", "c"]], r"x cannot be read \(.+\); pass an array of numbers"),
         (np.zeros((1, 3), complex), "complex numbers"),
     ],
 )
 def test_mistakes_in_what_is_asked(x, message):
     with pytest.raises(fl.InputError, match=message):
-        trained(named(), rounds=1).personal("north").predict(x)
+        train(make_federation(), rounds=1).personal("north").predict(x)
 
 
 def test_lists_lose_no_digits():
-    """What is shifted by a large constant needs all the digits that it was given with."""
-    result = trained(named(), dtype="float64")
+    """Features that are shifted by a large constant need all the digits of their input."""
+    result = train(make_federation(), dtype="float64")
     x = result.federation.test.x[:5]
     assert torch.equal(result.predict("north", x.tolist()), result.predict("north", x))
     assert torch.equal(result.personal("north").scores(x.tolist()), result.personal("north").scores(x))
@@ -184,7 +184,7 @@ def own_module():
 
 
 def test_a_module_of_one_s_own_is_used_here_and_its_parameters_are_kept(federation, tmp_path):
-    result = trained(federation, own_module())
+    result = train(federation, own_module())
     x = federation.test.x
     assert torch.equal(result.personal("a").predict(x), result.predict("a", x))
     result.personals.save(tmp_path)
@@ -196,8 +196,8 @@ def test_a_module_of_one_s_own_is_used_here_and_its_parameters_are_kept(federati
         result.personal("a").save(tmp_path / "m.safetensors")
 
 
-def damaged(path, rng):
-    """A file with one bit flipped, or cut short."""
+def damage_content(path, rng):
+    """Return a file's content with one bit flipped, or cut short."""
     content = bytearray(path.read_bytes())
     if rng.uniform() < 0.3:
         return bytes(content[: rng.integers(len(content))])
@@ -205,16 +205,16 @@ def damaged(path, rng):
     return bytes(content)
 
 
-def outcome(load, *given):
-    """What was loaded, or the one line that says why not."""
+def outcome(load, *args):
+    """Return the loaded object, or the one line that says why loading failed."""
     try:
-        return load(*given)
+        return load(*args)
     except fl.InputError as error:
         return str(error)
 
 
 def test_damage_is_always_noticed(tmp_path):
-    result = trained(named(), rounds=1)
+    result = train(make_federation(), rounds=1)
     result.personal("north").save(tmp_path / "m.safetensors")
     result.personals.save(tmp_path)
     one, every = (Personal.load, tmp_path / "m.safetensors"), (Personals.load, tmp_path)
@@ -224,19 +224,19 @@ def test_damage_is_always_noticed(tmp_path):
         path = tmp_path / name
         whole = path.read_bytes()
         for _ in range(60):
-            path.write_bytes(bad := damaged(path, rng))
-            made = outcome(*load)
-            if isinstance(made, str):
-                assert "damaged" in made
-                assert name in made
-                assert "\n" not in made
+            path.write_bytes(bad := damage_content(path, rng))
+            answer = outcome(*load)
+            if isinstance(answer, str):
+                assert "damaged" in answer
+                assert name in answer
+                assert "\n" not in answer
             else:  # a blank of another kind: the same to JSON
                 assert json.loads(bad) == json.loads(whole)
             path.write_bytes(whole)
 
 
 def test_files_of_different_models_do_not_go_together(tmp_path):
-    result = trained(named(), rounds=1)
+    result = train(make_federation(), rounds=1)
     for name in ("north", "south"):
         result.personal(name).save(tmp_path / f"{name}.safetensors")
     (tmp_path / "north.safetensors").replace(tmp_path / "south.safetensors")
@@ -248,14 +248,14 @@ def test_files_of_different_models_do_not_go_together(tmp_path):
 
 def test_a_newer_format_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("fedlap.personal.model_files.MODEL_FILE_FORMAT", MODEL_FILE_FORMAT + 1)
-    trained(named(), rounds=1).personals.save(tmp_path)
+    train(make_federation(), rounds=1).personals.save(tmp_path)
     monkeypatch.undo()
     with pytest.raises(fl.InputError, match="written by a newer version of fedlap"):
         Personals.load(tmp_path)
 
 
 def test_an_older_format_is_refused_in_one_line(tmp_path, monkeypatch):
-    result = trained(named(), rounds=1)
+    result = train(make_federation(), rounds=1)
     monkeypatch.setattr("fedlap.personal.model_files.MODEL_FILE_FORMAT", MODEL_FILE_FORMAT - 1)
     result.personals.save(tmp_path)
     result.personal("north").save(tmp_path / "m.safetensors")
@@ -268,7 +268,7 @@ def test_an_older_format_is_refused_in_one_line(tmp_path, monkeypatch):
 
 
 def test_what_cannot_be_written_leaves_what_was_there(tmp_path, monkeypatch):
-    result = trained(named(), rounds=1)
+    result = train(make_federation(), rounds=1)
     path = tmp_path / "m.safetensors"
     result.personal("north").save(path)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
@@ -288,7 +288,7 @@ def test_what_cannot_be_written_leaves_what_was_there(tmp_path, monkeypatch):
 
 
 def test_an_unknown_client(tmp_path):
-    result = trained(named(), rounds=1)
+    result = train(make_federation(), rounds=1)
     result.personals.save(tmp_path)
     for ask in (Personals.load(tmp_path).of_client, result.personal, result.model):
         with pytest.raises(fl.InputError, match="unknown client 'nort'; did you mean 'north'"):
@@ -297,7 +297,7 @@ def test_an_unknown_client(tmp_path):
 
 def test_clients_by_names_of_any_kind(tmp_path):
     arrays = random_arrays([6, 6])
-    made = fl.Federation.from_arrays({"ß \udcff/": arrays["a"], 7: arrays["b"]}, labels=3, scale="none")
-    trained(made, rounds=1).personals.save(tmp_path)
+    federation = fl.Federation.from_arrays({"ß \udcff/": arrays["a"], 7: arrays["b"]}, labels=3, scale="none")
+    train(federation, rounds=1).personals.save(tmp_path)
     assert Personals.load(tmp_path).of_client("7").client == "7"
     assert Personals.load(tmp_path).clients[0] == "ß \udcff/"

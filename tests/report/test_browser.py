@@ -32,9 +32,9 @@ def driver():
     if os.geteuid() == 0:
         options.add_argument("--no-sandbox")  # which Chromium asks of root
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    made = webdriver.Chrome(options=options, service=Service(DRIVER))
-    yield made
-    made.quit()
+    browser = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield browser
+    browser.quit()
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def address(tmp_path_factory):
 
 
 @pytest.fixture
-def opened(driver, address):
+def open_page(driver, address):
     def at(width=DESK, scheme="light"):
         size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
@@ -71,8 +71,8 @@ def hover(driver, element, across=0.5):
     webdriver.ActionChains(driver, duration=0).move_to_element_with_offset(element, shift, 0).perform()
 
 
-def test_everything_is_shown_and_nothing_fetched(opened, address):
-    driver = opened()
+def test_everything_is_shown_and_nothing_fetched(open_page, address):
+    driver = open_page()
     assert driver.find_element("css selector", "h1").text == f"A page & {NASTY}"
     assert texts(driver, "#s-scores tbody td")[0] == "97.92 ± 1.06 ★\npaper 95.76 ± 0.46"
     assert len(all_(driver, "main section")) == len(PAGE.sections)
@@ -83,27 +83,27 @@ def test_everything_is_shown_and_nothing_fetched(opened, address):
     assert failed == []
 
 
-def test_methods_are_hidden_and_shown_in_all_panels(opened):
-    driver = opened()
+def test_methods_are_hidden_and_shown_in_all_panels(open_page):
+    driver = open_page()
     button = next(b for b in all_(driver, ".curves .keys button") if b.text == "fedu_1")
 
-    def shown():
+    def list_visible():
         return [
             g.is_displayed() for g in all_(driver, "g.series") if g.get_attribute("data-name") == "fedu_1"
         ]
 
-    assert shown() == [True, True]
+    assert list_visible() == [True, True]
     button.click()
-    assert shown() == [False, False]
+    assert list_visible() == [False, False]
     assert button.get_attribute("aria-pressed") == "false"
     others = [g for g in all_(driver, "g.series") if g.get_attribute("data-name") != "fedu_1"]
     assert all(g.is_displayed() for g in others)
     button.click()
-    assert shown() == [True, True]
+    assert list_visible() == [True, True]
 
 
-def test_hovering_shows_all_values_there(opened):
-    driver = opened()
+def test_hovering_shows_all_values_there(open_page):
+    driver = open_page()
     picture = all_(driver, ".curves .panel svg")[0]
     hover(driver, picture, 0.97)
     tip = driver.find_element("id", "tip")
@@ -119,8 +119,8 @@ def test_hovering_shows_all_values_there(opened):
     assert not tip.is_displayed()
 
 
-def test_arrow_keys_move_along_a_curve(opened):
-    driver = opened()
+def test_arrow_keys_move_along_a_curve(open_page):
+    driver = open_page()
     picture = all_(driver, ".curves .panel svg")[0]
     driver.execute_script("arguments[0].focus()", picture)
     keys = webdriver.Keys
@@ -128,8 +128,8 @@ def test_arrow_keys_move_along_a_curve(opened):
     assert driver.find_element("id", "tip").text.splitlines()[0] == "round 2"
 
 
-def test_bars_cells_and_nodes_say_what_they_are(opened):
-    driver = opened()
+def test_bars_cells_and_nodes_say_what_they_are(open_page):
+    driver = open_page()
     tip = driver.find_element("id", "tip")
     for what, wanted in (
         (".bars .one:not(.off) .bar", "north: 1.25 points"),
@@ -141,8 +141,8 @@ def test_bars_cells_and_nodes_say_what_they_are(opened):
     assert len(all_(driver, ".edge.lit")) == 2  # those of the node under the pointer
 
 
-def test_bars_switch_between_methods(opened):
-    driver = opened()
+def test_bars_switch_between_methods(open_page):
+    driver = open_page()
     buttons, charts = all_(driver, ".bars .keys button"), all_(driver, ".bars .one")
     assert [chart.is_displayed() for chart in charts] == [True, False]
     buttons[1].click()
@@ -150,8 +150,8 @@ def test_bars_switch_between_methods(opened):
     assert [b.get_attribute("aria-pressed") for b in buttons] == ["false", "true"]
 
 
-def test_columns_sort_and_go_back(opened):
-    driver = opened()
+def test_columns_sort_and_go_back(open_page):
+    driver = open_page()
     head = all_(driver, "#s-scores thead button")[2]
 
     def column():
@@ -168,8 +168,8 @@ def test_columns_sort_and_go_back(opened):
 
 
 @pytest.mark.parametrize("width", [PHONE, DESK])
-def test_the_page_is_never_wider_than_the_screen(opened, width):
-    driver = opened(width)
+def test_the_page_is_never_wider_than_the_screen(open_page, width):
+    driver = open_page(width)
     # Texts are in boxes of their own, which scroll.
     assert driver.execute_script("return document.documentElement.scrollWidth") <= width
     wide = driver.execute_script(
@@ -180,8 +180,8 @@ def test_the_page_is_never_wider_than_the_screen(opened, width):
 
 
 @pytest.mark.parametrize(("scheme", "wanted"), [("light", (255, 255, 255)), ("dark", (20, 23, 26))])
-def test_light_and_dark(opened, scheme, wanted):
-    driver = opened(PHONE, scheme)
+def test_light_and_dark(open_page, scheme, wanted):
+    driver = open_page(PHONE, scheme)
     corner = picture(driver.get_screenshot_as_png()).getpixel((2, 2))
     assert corner[:3] == wanted
 
@@ -192,8 +192,8 @@ def picture(content):
     return Image.open(io.BytesIO(content))
 
 
-def test_it_prints_black_on_white_without_toggles(opened):
-    driver = opened(DESK, "dark")
+def test_it_prints_black_on_white_without_toggles(open_page):
+    driver = open_page(DESK, "dark")
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": []})
     ground = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
     assert ground == "rgb(255, 255, 255)"
@@ -206,8 +206,8 @@ def test_it_prints_black_on_white_without_toggles(opened):
     assert len(printed) > 10_000
 
 
-def test_it_is_readable_without_its_script(opened):
-    driver = opened()
+def test_it_is_readable_without_its_script(open_page):
+    driver = open_page()
     driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         driver.refresh()

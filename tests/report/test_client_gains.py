@@ -1,4 +1,4 @@
-"""What clients gain against local on a page: exact answers, of the same clients and of others."""
+"""Clients' gains against local on a page: exact answers, for the same clients and for others."""
 
 import math
 
@@ -11,14 +11,14 @@ from fedlap.report.page.client_gains import PersonalScores, build_gain_sections,
 from fedlap.report.page.sections import EVEN, UNKNOWN
 
 
-def served(same):
+def make_scores(same):
     alone = [np.array([50.0, 60.0, np.nan]), np.array([40.0, 80.0, np.nan])]
     mine = [np.array([60.0, 60.0, np.nan]), np.array([40.0, 70.0, np.nan])]
     return PersonalScores([("a", "b", "c")] * 2, {"fedu": mine, "local": alone}, [3, 5], same, True)
 
 
 def test_gains_are_means_over_seeds_of_the_same_clients():
-    table, bars = build_gain_sections(served(True), "local")
+    table, bars = build_gain_sections(make_scores(True), "local")
     assert [cell.text for cell in table.rows[0]] == [
         "fedu", "1", "0", "1", "1", "+0.00", "−5.00", "−5.00", "+5.00",
     ]  # fmt: skip
@@ -32,7 +32,7 @@ def test_gains_are_means_over_seeds_of_the_same_clients():
 
 
 def test_gains_of_clients_that_are_dealt_anew_stand_apart():
-    table, bars = build_gain_sections(served(False), "local")
+    table, bars = build_gain_sections(make_scores(False), "local")
     assert [cell.text for cell in table.rows[0]] == [
         "fedu", "1", "2", "1", "2", "+0.00", "−10.00", "−10.00", "+10.00",
     ]  # fmt: skip
@@ -44,11 +44,11 @@ def test_gains_of_clients_that_are_dealt_anew_stand_apart():
 
 @pytest.mark.parametrize("same", [True, False])
 def test_the_graph_is_coloured_by_the_gains_of_the_bars(same):
-    made = served(same)
-    _, bars = build_gain_sections(made, "local")
+    scores = make_scores(same)
+    _, bars = build_gain_sections(scores, "local")
     shown = dict(zip(bars.labels, bars.series[0][1], strict=True))
-    gains = dict(zip("abc", compute_gains(made, "fedu", "local")[0].tolist(), strict=True))
-    sides = ClientGains("local", gains, describe_seeds(made, [0]))
+    gains = dict(zip("abc", compute_gains(scores, "fedu", "local")[0].tolist(), strict=True))
+    sides = ClientGains("local", gains, describe_seeds(scores, [0]))
     (drawn,) = build_graph_sections("fedu", fl.Graph.ring("abc"), sides, "seed 3")
     group = {name: colour for name, _, _, colour in drawn.nodes}
     for name in "abc":

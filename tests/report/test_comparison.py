@@ -1,4 +1,4 @@
-"""The numbers in the table of a comparison and what it claims, from scores made by hand."""
+"""The numbers in the table of a comparison and what it claims, from scores written by hand."""
 
 import io
 import json
@@ -43,12 +43,12 @@ def test_headers_name_what_is_shown(comparison):
         (REAL, {"pooled loss": "0.500", "client mean": "0.600", "worst tenth": "0.700",
                 "client std": "0.800"}),
     ]:  # fmt: skip
-        made = Comparison("made up", [0], {"one": [[replace(BLANK, **{**marked, **changed})]]})
-        shown = dict(zip(made.headers(), made.table_rows()[0], strict=True))
+        table = Comparison("made up", [0], {"one": [[replace(BLANK, **{**marked, **changed})]]})
+        shown = dict(zip(table.headers(), table.table_rows()[0], strict=True))
         assert shown == {"algorithm": "one", **wanted, **costs}
-        assert "test rows after round 2, seed 0" in made.describe_table()
+        assert "test rows after round 2, seed 0" in table.describe_table()
         assert all(
-            word in made.render_markdown()
+            word in table.render_markdown()
             for word in ("Pooled: over", "worst tenth: mean", "upload, download: bytes sent")
         )
 
@@ -58,7 +58,7 @@ def test_the_verdict_is_paired(comparison):
     p, reach = 1 - 2 / math.pi * math.atan(9), math.tan(0.475 * math.pi)
     assert comparison.describe_verdict() == [
         "one has the highest pooled test accuracy; the difference is not significant.",
-        "Two seeds have little power: significance takes 12.7 standard errors or more.",
+        "With two seeds, only differences of 12.7 standard errors or more can be significant.",
         "Paired over 2 seeds: mean difference [95 % interval], two-sided t-test p-value:",
         f"  one − two = +9.00 [{9 - reach:+.2f}, {9 + reach:+.2f}] points, p = {p:.2g} — not significant",
     ]
@@ -95,7 +95,7 @@ def test_each_other_row_has_its_own_word():
     assert lines[0].endswith("points, p < 0.0001 — better")
     assert lines[1].endswith(" — not significant")
     assert lines[2] == "  a − d = +0.00 points — identical"
-    assert lines[3] == "  a − e = +5.00 points — at every seed; no test without variation"
+    assert lines[3] == "  a − e = +5.00 points — equal at every seed, so no test"
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,10 @@ def test_each_other_row_has_its_own_word():
 )  # fmt: skip
 def test_against_how_many_a_lead_is_shown(shift, support):
     noise = np.random.default_rng(0).normal(size=(3, 6)) / 100
-    made = three(*(0.5 + noise + np.array([[shift], [0.0], [-shift]])))
-    assert f"has the highest pooled test accuracy; the difference is {support}." in made.describe_verdict()[0]
+    table = three(*(0.5 + noise + np.array([[shift], [0.0], [-shift]])))
+    assert (
+        f"has the highest pooled test accuracy; the difference is {support}." in table.describe_verdict()[0]
+    )
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
@@ -125,19 +127,19 @@ def test_nothing_is_claimed_of_one_seed():
 
 def test_comparisons_are_there_for_machines():
     rows = [0.80, 0.84, 0.83], [0.70, 0.73, 0.735], [0.81, 0.79, 0.85]
-    made = three(*rows)
-    about = json.loads(json.dumps(made.as_dict()))["comparisons"]
+    table = three(*rows)
+    about = json.loads(json.dumps(table.as_dict()))["comparisons"]
     assert (about["score"], about["leader"], about["pairs"]) == ("accuracy", "a", 3)
     assert (about["confidence"], about["level"]) == (0.95, 0.05)
     assert "two-sided" in about["test"]
     assert about["adjusted"] == "Holm, over all pairs"
-    for row, each in zip(rows[1:], about["against"], strict=True):
+    for row, entry in zip(rows[1:], about["against"], strict=True):
         wanted = stats.ttest_rel(rows[0], row)
-        assert each["difference"] == pytest.approx(np.mean(rows[0]) - np.mean(row))
-        assert each["interval"] == pytest.approx(list(wanted.confidence_interval(0.95)))
-        assert each["p_value"] == pytest.approx(wanted.pvalue)
-        assert each["shown"] is (each["p_adjusted"] < 0.05)
-    assert [each["other"] for each in about["against"]] == ["b", "c"]
+        assert entry["difference"] == pytest.approx(np.mean(rows[0]) - np.mean(row))
+        assert entry["interval"] == pytest.approx(list(wanted.confidence_interval(0.95)))
+        assert entry["p_value"] == pytest.approx(wanted.pvalue)
+        assert entry["shown"] is (entry["p_adjusted"] < 0.05)
+    assert [entry["other"] for entry in about["against"]] == ["b", "c"]
     assert Comparison("made up", [0], {"one": [run(0.5)]}).as_dict()["comparisons"] is None
 
 

@@ -12,37 +12,37 @@ from fedlap.report.graph_figure import CATEGORY_COLOURS, ClientColours, draw_gra
 from fedlap.report.graph_layout import compute_layout
 
 
-def numbered(size):
+def name_clients(size):
     return [str(k) for k in range(size)]
 
 
 @pytest.mark.parametrize(
-    "made",
+    "graph",
     [
         fl.Graph.complete("a"),
         fl.Graph.complete("ab"),
         fl.Graph.empty("abc"),
         fl.Graph.star("abcd", server=True),
         fl.Graph.ring([f"hospital of $ome long name {k}" for k in range(40)]),
-        fl.Graph.complete(numbered(120)),
-        fl.Graph.ring(numbered(700)),
-        fl.Graph.path(numbered(2_100)),
+        fl.Graph.complete(name_clients(120)),
+        fl.Graph.ring(name_clients(700)),
+        fl.Graph.path(name_clients(2_100)),
     ],
     ids=lambda graph: f"{graph.size} vertices, {graph.edges} edges",
 )
-def test_every_kind_of_graph_is_drawn(made):
-    drawn = draw_graph("any", made, None)
+def test_every_kind_of_graph_is_drawn(graph):
+    drawn = draw_graph("any", graph, None)
     assert image.imread(io.BytesIO(drawn)).std() > 0
-    at = compute_layout(made.weights.matrix())
+    at = compute_layout(graph.weights.matrix())
     assert np.isfinite(at).all()
-    assert len(np.unique(at.round(6), axis=0)) == made.size  # nobody is hidden behind another
+    assert len(np.unique(at.round(6), axis=0)) == graph.size  # nobody is hidden behind another
 
 
 def test_neighbours_are_drawn_near_each_other_and_components_apart():
     inside = [(f"{c}{k}", f"{c}{n}") for c in "abc" for k in range(6) for n in range(k)]
-    made = fl.Graph.from_edges([*inside, ("a0", "b0")])
-    at = compute_layout(made.weights.matrix())
-    place = {name: at[k] for k, name in enumerate(made.clients)}
+    graph = fl.Graph.from_edges([*inside, ("a0", "b0")])
+    at = compute_layout(graph.weights.matrix())
+    place = {name: at[k] for k, name in enumerate(graph.clients)}
 
     def apart(one, other):
         return [np.linalg.norm(place[f"{one}{k}"] - place[f"{other}{n}"]) for k in range(6) for n in range(6)]
@@ -55,12 +55,12 @@ def test_neighbours_are_drawn_near_each_other_and_components_apart():
 
 def test_many_kinds_keep_the_most_common_ones():
     kinds = np.array([k for k in range(14) for _ in range(1 + (k in (2, 13)))])
-    made = ClientColours.by_category("label", kinds, [f"label {k}" for k in range(15)])
-    assert len(made.categories) == len(CATEGORY_COLOURS) + 1
-    assert {"label 2", "label 13"} < set(made.categories)
-    assert made.categories[-1] == "4 more"
-    for kind, value in zip(kinds, made.values, strict=True):
-        assert made.categories[int(value)] in (f"label {kind}", "4 more")
+    colours = ClientColours.by_category("label", kinds, [f"label {k}" for k in range(15)])
+    assert len(colours.categories) == len(CATEGORY_COLOURS) + 1
+    assert {"label 2", "label 13"} < set(colours.categories)
+    assert colours.categories[-1] == "4 more"
+    for kind, value in zip(kinds, colours.values, strict=True):
+        assert colours.categories[int(value)] in (f"label {kind}", "4 more")
     few = ClientColours.by_category("label", np.array([4, 0, 4]), list("uvwxyz"))
     assert (few.categories, few.values.tolist()) == (("u", "y"), [1, 0, 1])
 

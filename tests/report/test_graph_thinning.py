@@ -11,7 +11,7 @@ from scipy.sparse.csgraph import connected_components
 import fedlap as fl
 from fedlap.report import graph_figure
 from fedlap.report.graph_figure import draw_graph
-from fedlap.report.graph_thinning import thin
+from fedlap.report.graph_thinning import thin_graph
 from fedlap.report.page.client_figures import ClientGains, build_graph_sections
 from fedlap.report.page.sections import EVEN
 
@@ -37,7 +37,7 @@ def test_all_edges_of_48_clients_are_drawn_on_a_page():
 @pytest.mark.parametrize("most", [48, 100, 1_000, 1_127])
 def test_edges_of_equal_weight_leave_nobody_alone(most):
     graph = fl.Graph.complete([f"c{k}" for k in range(48)])
-    drawn = thin(graph, 48, most)
+    drawn = thin_graph(graph, 48, most)
     assert drawn.ends.shape == (2, most)
     assert components(drawn) == 1
     assert drawn.about == (
@@ -52,7 +52,7 @@ def test_every_client_keeps_its_heaviest_edge_in_any_order_of_clients():
     weights += weights.T
     names = [f"c{k:02}" for k in range(40)]
     graph = fl.Graph.from_matrix(weights, names)
-    drawn = thin(graph, 40, 100)
+    drawn = thin_graph(graph, 40, 100)
     assert (np.diff(drawn.weight) >= 0).all()
     joined = np.zeros((40, 40))
     joined[tuple(drawn.ends)] = drawn.weight
@@ -60,12 +60,12 @@ def test_every_client_keeps_its_heaviest_edge_in_any_order_of_clients():
     np.testing.assert_array_equal(joined.max(0), weights.max(0))
     order = rng.permutation(40)
     moved = fl.Graph.from_matrix(weights[order][:, order], [names[k] for k in order])
-    assert names_of(moved, thin(moved, 40, 100)) == names_of(graph, drawn)
+    assert names_of(moved, thin_graph(moved, 40, 100)) == names_of(graph, drawn)
 
 
 def test_of_many_clients_those_near_one_are_drawn():
     graph = fl.Graph.ring([f"c{k:04}" for k in range(3_000)])
-    drawn = thin(graph, 101, 200)
+    drawn = thin_graph(graph, 101, 200)
     assert [graph.clients[place] for place in drawn.vertices] == [
         *(f"c{k:04}" for k in range(51)), *(f"c{k:04}" for k in range(2_950, 3_000)),
     ]  # fmt: skip
@@ -79,16 +79,16 @@ def test_of_many_components_the_largest_come_first():
         (f"{c}{k}", f"{c}{k + 1}") for c, size in zip("abcde", sizes, strict=True) for k in range(size - 1)
     ]
     graph = fl.Graph.from_edges(edges)
-    drawn = thin(graph, 16, 20)
+    drawn = thin_graph(graph, 16, 20)
     assert sorted({graph.clients[place][0] for place in drawn.vertices}) == ["b", "c", "d"]
     assert components(drawn) == 3
     assert "(2 components, the largest first)" in drawn.about
-    assert len(thin(fl.Graph.empty([str(k) for k in range(50)]), 10, 10).vertices) == 10
+    assert len(thin_graph(fl.Graph.empty([str(k) for k in range(50)]), 10, 10).vertices) == 10
 
 
 def test_the_server_is_among_those_drawn():
     graph = fl.Graph.star([str(k) for k in range(30)], server=True)
-    drawn = thin(graph, 10, 10)
+    drawn = thin_graph(graph, 10, 10)
     assert drawn.vertices[-1] == graph.size - 1
     assert drawn.about.startswith(
         "9 of 30 clients drawn (the nearest to server) and the server; 9 of 30 edges"

@@ -41,11 +41,11 @@ class Read(HTMLParser):
 
 
 def read(text):
-    made = Read()
-    made.feed(text)
-    made.close()
-    assert made.open == []
-    return made
+    parser = Read()
+    parser.feed(text)
+    parser.close()
+    assert parser.open == []
+    return parser
 
 
 @pytest.fixture(scope="module")
@@ -89,11 +89,11 @@ def test_numbers_for_the_script_are_json(page):
     found = [json.loads(text) for text in page.text["script"] if text.startswith("{")]
     assert len(found) == len(_panels())
     for data, panel in zip(found, _panels(), strict=True):
-        for given, series in zip(data["series"], panel.series, strict=True):
-            assert given["name"] == series.name
-            assert given["x"] == series.x
-            assert given["mean"] == [value if math.isfinite(value) else None for value in series.mean]
-            assert (given["low"], given["high"]) == (series.low, series.high)
+        for entry, series in zip(data["series"], panel.series, strict=True):
+            assert entry["name"] == series.name
+            assert entry["x"] == series.x
+            assert entry["mean"] == [value if math.isfinite(value) else None for value in series.mean]
+            assert (entry["low"], entry["high"]) == (series.low, series.high)
 
 
 def _panels():

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from example_scores import run, told
+from example_scores import make_tuning, run
 from fedlap.cli.graph_source import load_experiment_data
 from fedlap.cli.trained_models import load_trained_models
 from fedlap.errors import DivergedError
@@ -28,15 +28,15 @@ NAMES = {"algorithm", "method", "client", "data_and_model", "reading", "against"
 
 def read(text):
     """A CSV file whose columns are numbers, but for names."""
-    made = pd.read_csv(StringIO(text))
-    for column in made.columns:
+    frame = pd.read_csv(StringIO(text))
+    for column in frame.columns:
         assert re.fullmatch(r"[a-z0-9_.]+", column), column
-        assert column in NAMES or pd.api.types.is_numeric_dtype(made[column]), column
-    return made
+        assert column in NAMES or pd.api.types.is_numeric_dtype(frame[column]), column
+    return frame
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory):
+def comparison_folder(tmp_path_factory):
     """Clients of a file, the same ones at every seed, of which one has no test rows."""
     from fedlap import cli
 
@@ -57,13 +57,13 @@ def compared(tmp_path_factory):
     return next((folder / "runs").glob("*-compare-*"))
 
 
-@pytest.mark.usefixtures("unpictured")
-def test_csv_files_hold_the_values_that_the_page_is_made_from(call, compared):
-    code, out, err = call("report", str(compared), out=False)
+@pytest.mark.usefixtures("no_figures")
+def test_csv_files_hold_the_values_that_the_page_is_made_from(call, comparison_folder):
+    code, out, err = call("report", str(comparison_folder), out=False)
     assert (code, err) == (0, "")
     files = {file.stem: read(file.read_text("utf-8")) for file in (page(out).parent / "tables").glob("*.csv")}
     assert set(files) == {"scores", "clients", "gains"}
-    found, scores = load_results([compared]), files["scores"].set_index("algorithm")
+    found, scores = load_results([comparison_folder]), files["scores"].set_index("algorithm")
     for row, runs in found.comparison.runs.items():
         last = [scores[-1] for scores in runs]
         for column, field in {
@@ -82,7 +82,7 @@ def test_csv_files_hold_the_values_that_the_page_is_made_from(call, compared):
         assert (scores.loc[row, "seeds"], scores.loc[row, "diverged"]) == (3, 0)
     assert pd.api.types.is_integer_dtype(scores["download_bytes_per_round"])
     gains = files["gains"].pivot(index="client", columns="method", values="gain_points")
-    each = {
+    accuracies = {
         row: np.mean(
             [
                 score_clients(load_experiment_data(run.experiment)[0], load_trained_models(run.folder))
@@ -93,7 +93,7 @@ def test_csv_files_hold_the_values_that_the_page_is_made_from(call, compared):
         for row, runs in found.runs.items()
     }
     for row in ("fedu", "fedavg"):
-        np.testing.assert_allclose(gains[row], each[row] - each["local"], atol=1e-12)
+        np.testing.assert_allclose(gains[row], accuracies[row] - accuracies["local"], atol=1e-12)
         counts = files["clients"].set_index("method").loc[row]
         assert counts["clients_gain"] == (gains[row] > 0).sum()
         assert counts["clients_same"] == (gains[row] == 0).sum()
@@ -102,9 +102,9 @@ def test_csv_files_hold_the_values_that_the_page_is_made_from(call, compared):
         assert counts["mean_points"] == pytest.approx(gains[row].mean(), rel=1e-12)
 
 
-@pytest.mark.usefixtures("unpictured")
-def test_the_graph_is_coloured_by_the_gains_of_the_bars(call, compared):
-    _, out, _ = call("report", str(compared), out=False)
+@pytest.mark.usefixtures("no_figures")
+def test_the_graph_is_coloured_by_the_gains_of_the_bars(call, comparison_folder):
+    _, out, _ = call("report", str(comparison_folder), out=False)
     text = page(out).read_text("utf-8")
     table = read((page(out).parent / "tables" / "gains.csv").read_text("utf-8"))
     gains = table[table["method"] == "fedu"].set_index("client")["gain_points"]
@@ -118,8 +118,8 @@ def test_the_graph_is_coloured_by_the_gains_of_the_bars(call, compared):
     assert "Edges of seed 0." in text
 
 
-def test_scores_of_all_clients_are_made_at_once(compared, monkeypatch):
-    run = load_results([compared]).runs["fedu"][0]
+def test_scores_of_all_clients_are_made_at_once(comparison_folder, monkeypatch):
+    run = load_results([comparison_folder]).runs["fedu"][0]
     federation, trained = load_experiment_data(run.experiment)[0], load_trained_models(run.folder)
     one_by_one = []
     for place, name in enumerate(federation.clients):
@@ -133,19 +133,19 @@ def test_scores_of_all_clients_are_made_at_once(compared, monkeypatch):
 
 
 def test_settings_missing_scores_and_diverged_runs_are_plain_too():
-    tuned = told({(0.1,): [0.5, 0.6], (0.2,): [0.25, 0.75]}, names=("lr",))
-    made = read(render_csv(build_score_records(tuned)))
-    assert made["lr"].tolist() == [0.1, 0.2]
-    assert made["chosen"].tolist() == [1, 0]
-    assert made["folds"].tolist() == [2, 2]
-    assert made["pooled_accuracy_percent_mean"].tolist() == pytest.approx([55, 50])
+    tuned = make_tuning({(0.1,): [0.5, 0.6], (0.2,): [0.25, 0.75]}, names=("lr",))
+    frame = read(render_csv(build_score_records(tuned)))
+    assert frame["lr"].tolist() == [0.1, 0.2]
+    assert frame["chosen"].tolist() == [1, 0]
+    assert frame["folds"].tolist() == [2, 2]
+    assert frame["pooled_accuracy_percent_mean"].tolist() == pytest.approx([55, 50])
     runs = {"a": [DivergedError("too large")], "b": [run(0.5)]}
     swept = Sweep("d", [0], runs, "", ("strength",), {"a": (9,), "b": (1e-7,)}, ("fedu",))
-    made = read(render_csv(build_score_records(swept)))
-    assert made["strength"].tolist() == [9, 1e-7]
-    assert made["diverged"].tolist() == [1, 0]
-    assert np.isnan(made["pooled_accuracy_percent_mean"]).tolist() == [True, False]
-    assert made["pooled_accuracy_percent_std"].isna().all()  # of one seed there is none
+    frame = read(render_csv(build_score_records(swept)))
+    assert frame["strength"].tolist() == [9, 1e-7]
+    assert frame["diverged"].tolist() == [1, 0]
+    assert np.isnan(frame["pooled_accuracy_percent_mean"]).tolist() == [True, False]
+    assert frame["pooled_accuracy_percent_std"].isna().all()  # of one seed there is none
 
 
 @pytest.mark.parametrize("name", ["table-full-sampled", "figure-strengths"])
@@ -158,7 +158,7 @@ def test_the_tables_of_recipes_are_plain_too(name):
     assert len(frames) >= 3
     for reading in recipe.readings:
         scores = frames[f"{recipe.name}-{reading}"].set_index(["method", "data_and_model"])
-        for cell, rows in findings.cells(recipe, reading).items():
+        for cell, rows in findings.read_cells(recipe, reading).items():
             for row, found in rows.items():
                 line = scores.loc[(recipe.rows[row].title, recipe.cells[cell].title)]
                 mean = found.accuracy.mean() if found.finished else np.nan

@@ -33,10 +33,10 @@ def test_every_number_of_a_table_is_there(form):
 
 
 def test_csv_is_plain_values():
-    made = list(csv.reader(io.StringIO(as_csv(TABLE.records))))
-    assert made[0] == ["method", "mean_percent", "std_percent", "paper_percent", "worst_percent"]
-    assert made[1] == ["fedu_1", "97.92", "1.06", "95.76", "88.02"]
-    assert made[2] == [NASTY, "97.35", "1.44", "94.0", "-85.4"]
+    rows = list(csv.reader(io.StringIO(as_csv(TABLE.records))))
+    assert rows[0] == ["method", "mean_percent", "std_percent", "paper_percent", "worst_percent"]
+    assert rows[1] == ["fedu_1", "97.92", "1.06", "95.76", "88.02"]
+    assert rows[2] == [NASTY, "97.35", "1.44", "94.0", "-85.4"]
     third = 1 / 3
     kinds = Records(["n", "x", "none", "nan", "text"], [[680, third, None, math.nan, "a, b"]])
     assert as_csv(kinds) == f'n,x,none,nan,text\n680,{third!r},,,"a, b"\n'

@@ -79,8 +79,8 @@ def test_bars_are_sorted_and_counted():
 
 
 def test_drawings_keep_proportions_and_up_is_up():
-    made = fit_points([(0, 0), (2, 0), (0, 1)], 300, 200, 10)
-    assert made == [(10, 170), (290, 170), (10, 30)]
+    points = fit_points([(0, 0), (2, 0), (0, 1)], 300, 200, 10)
+    assert points == [(10, 170), (290, 170), (10, 30)]
     assert fit_points([(5, 5)], 300, 200, 10) == [(150, 100)]
 
 

@@ -149,16 +149,16 @@ def test_two_rows_need_no_correction():
 
 def test_the_correction_is_for_all_pairs():
     scores = rows_of(0.0, 0.9, 0.1, 0.5)
-    made = {lead.other: lead for lead in compare_leader(scores, "row 1")}
-    assert list(made) == ["row 0", "row 2", "row 3"]
+    leads = {lead.other: lead for lead in compare_leader(scores, "row 1")}
+    assert list(leads) == ["row 0", "row 2", "row 3"]
     pairs = list(itertools.combinations(scores, 2))
     adjusted = dict(
         zip(pairs, adjust_holm([compare_paired(scores[a], scores[b]).p_value for a, b in pairs]), strict=True)
     )
     for (a, b), p in adjusted.items():
         if "row 1" in (a, b):
-            assert made[b if a == "row 1" else a].p_adjusted == pytest.approx(p, rel=1e-9)
-    assert all(lead.significant for lead in made.values())
+            assert leads[b if a == "row 1" else a].p_adjusted == pytest.approx(p, rel=1e-9)
+    assert all(lead.significant for lead in leads.values())
 
 
 def test_what_cannot_be_tested_is_not_shown_and_counts_as_a_pair():

@@ -10,7 +10,7 @@ import pytest
 import fedlap as fl
 from fedlap.data.user_files import get_exact_options
 from fedlap.report.score_export import write_scores
-from trackers import NAMES, SCORES, made
+from trackers import NAMES, SCORES, make_score
 
 read_exactly = partial(pandas.read_csv, **get_exact_options(pandas.__version__))
 
@@ -18,7 +18,7 @@ read_exactly = partial(pandas.read_csv, **get_exact_options(pandas.__version__))
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".CSV"])
 def test_scores_are_written_to_the_last_digit(suffix, tmp_path):
     file = tmp_path / f"scores{suffix}"
-    scores = [*SCORES, made(7, gap=1e-300, accuracy=0.1 + 0.2)]
+    scores = [*SCORES, make_score(7, gap=1e-300, accuracy=0.1 + 0.2)]
     write_scores(scores, file)
     frame = pandas.read_parquet(file) if suffix == ".parquet" else read_exactly(file)
     assert list(frame.columns) == ["round", *NAMES]
@@ -41,7 +41,7 @@ def test_a_run_without_scores_is_a_table_without_rows(suffix, tmp_path):
 
 
 def test_what_was_never_measured_is_empty(tmp_path):
-    scores = [made(1, accuracy=None, loss=None)]
+    scores = [make_score(1, accuracy=None, loss=None)]
     write_scores(scores, tmp_path / "scores.parquet")
     frame = pandas.read_parquet(tmp_path / "scores.parquet")
     assert str(frame["accuracy"].dtype) == "float64"

@@ -1,4 +1,4 @@
-"""What is said of a sweep: its table, a best value at the edge, its pictures; values are written short."""
+"""The report of a sweep: its table, a best value at the edge, its figures; values are written short."""
 
 import itertools
 from dataclasses import replace
@@ -13,8 +13,10 @@ from fedlap.report import Sweep, draw_sweep, format_value
 def swept(fields, accuracies):
     """A sweep of fields, one run a combination; None diverged."""
     values = {
-        ", ".join(f"{name} = {format_value(value)}" for name, value in zip(fields, each, strict=True)): each
-        for each in itertools.product(*fields.values())
+        ", ".join(
+            f"{name} = {format_value(value)}" for name, value in zip(fields, combination, strict=True)
+        ): combination
+        for combination in itertools.product(*fields.values())
     }
     outcomes = [[WRONG if accuracy is None else run(accuracy)] for accuracy in accuracies]
     runs = dict(zip(values, outcomes, strict=True))

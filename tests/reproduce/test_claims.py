@@ -23,51 +23,51 @@ def row(accuracy, seeds=None, **more):
     return {"seeds": seeds, "last": [{"accuracy": value / 100} for value in accuracy], "diverged": {}, **more}
 
 
-def found(tmp_path, made, **rows):
-    """Findings with these rows in the small recipe's only cell."""
+def build_findings(tmp_path, small_recipe, **rows):
+    """Return findings with these rows in the small recipe's only cell."""
 
-    class Made(ResultFolder):
+    class FixedResults(ResultFolder):
         def read(self, recipe, cell, reading):
             signed = {
-                name: {"signature": Unit(made, cell, reading, name).signature, "grid": {}, **values}
+                name: {"signature": Unit(small_recipe, cell, reading, name).signature, "grid": {}, **values}
                 for name, values in rows.items()
             }
             return {"rows": signed}
 
-    return Made(tmp_path)
+    return FixedResults(tmp_path)
 
 
-def checked(tmp_path, fedu, local):
-    made = small(tmp_path)
-    (one,) = claims.check_claims(made, found(tmp_path, made, fedu=row(fedu), local=row(local)))
+def check_claim(tmp_path, fedu, local):
+    recipe = small(tmp_path)
+    (one,) = claims.check_claims(recipe, build_findings(tmp_path, recipe, fedu=row(fedu), local=row(local)))
     return one
 
 
 def test_a_claim_holds_where_it_is_better(tmp_path):
-    one = checked(tmp_path, [91.0, 92.1, 93.0], [90.0, 91.0, 92.0])
+    one = check_claim(tmp_path, [91.0, 92.1, 93.0], [90.0, 91.0, 92.0])
     assert one.verdict == "holds"
     (against,) = one.against
     assert against.verdict == "better"
     assert against.difference == pytest.approx(3.1 / 3)
-    own = compare_paired([91.0, 92.1, 93.0], [90.0, 91.0, 92.0])
-    assert (against.error, against.p_value) == pytest.approx((own.error, own.p_value))
+    paired = compare_paired([91.0, 92.1, 93.0], [90.0, 91.0, 92.0])
+    assert (against.error, against.p_value) == pytest.approx((paired.error, paired.p_value))
 
 
 def test_a_claim_does_not_hold_where_it_is_worse(tmp_path):
-    assert checked(tmp_path, [90.0, 91.0, 92.0], [91.0, 92.1, 93.0]).verdict == "DOES NOT HOLD"
+    assert check_claim(tmp_path, [90.0, 91.0, 92.0], [91.0, 92.1, 93.0]).verdict == "DOES NOT HOLD"
 
 
 def test_as_good_is_less_than_half_a_point_below(tmp_path):
     level, near = [90.0, 91.0, 92.0, 93.0], [90.1, 90.9, 92.1, 92.9]
-    assert checked(tmp_path, near, level).against[0].verdict == "as good"
-    assert checked(tmp_path, near, level).verdict == "holds"
-    assert checked(tmp_path, level, level).verdict == "holds"
+    assert check_claim(tmp_path, near, level).against[0].verdict == "as good"
+    assert check_claim(tmp_path, near, level).verdict == "holds"
+    assert check_claim(tmp_path, level, level).verdict == "holds"
 
 
 def test_what_was_not_run_is_not_said_to_hold(tmp_path):
-    made = small(tmp_path, ('against = ["local"]', 'against = ["local", "other"]'), ("[[claims]]", OTHER))
+    recipe = small(tmp_path, ('against = ["local"]', 'against = ["local", "other"]'), ("[[claims]]", OTHER))
     better = {"fedu": row([91.0, 92.1, 93.0]), "local": row([90.0, 91.0, 92.0])}
-    (one,) = claims.check_claims(made, found(tmp_path, made, **better))
+    (one,) = claims.check_claims(recipe, build_findings(tmp_path, recipe, **better))
     assert one.verdict == "holds so far"
 
 
@@ -79,45 +79,50 @@ algorithm = { name = "fedavg" }
 
 
 def test_against_one_that_diverged_the_seeds_count_at_which_it_did_not(tmp_path):
-    made = small(tmp_path)
+    recipe = small(tmp_path)
     broken = row([90.0, 91.0, 92.0, 93.0], diverged={"3": "training diverged"})
     broken["last"][3] = None
     (one,) = claims.check_claims(
-        made, found(tmp_path, made, fedu=row([91.0, 92.1, 93.0, 10.0]), local=broken)
+        recipe, build_findings(tmp_path, recipe, fedu=row([91.0, 92.1, 93.0, 10.0]), local=broken)
     )
     (against,) = one.against
     assert one.verdict == "holds"
     assert against.seeds == 3
     assert against.difference == pytest.approx(3.1 / 3)
-    (table,) = claims.claim_tables(
-        made, found(tmp_path, made, fedu=row([91.0, 92.1, 93.0, 10.0]), local=broken)
+    (table,) = claims.build_claim_tables(
+        recipe, build_findings(tmp_path, recipe, fedu=row([91.0, 92.1, 93.0, 10.0]), local=broken)
     )
     assert table.rows[0][-1].note == "better, 3 seeds"
 
 
 def test_a_row_that_diverged_claims_nothing(tmp_path):
-    made = small(tmp_path)
+    recipe = small(tmp_path)
     broken = row([91.0, 92.1, 93.0], diverged={"2": "training diverged"})
     broken["last"][2] = None
-    assert claims.check_claims(made, found(tmp_path, made, fedu=broken, local=row([90.0, 91.0, 92.0]))) == []
+    assert (
+        claims.check_claims(
+            recipe, build_findings(tmp_path, recipe, fedu=broken, local=row([90.0, 91.0, 92.0]))
+        )
+        == []
+    )
 
 
-def test_what_two_seeds_cannot_tell_is_open(tmp_path):
-    one = checked(tmp_path, [60.0, 70.0], [90.0, 91.0])
-    assert one.against[0].verdict == "open"
-    assert one.verdict == "not shown"
+def test_what_two_seeds_cannot_tell_is_undecided(tmp_path):
+    one = check_claim(tmp_path, [60.0, 70.0], [90.0, 91.0])
+    assert one.against[0].verdict == "undecided"
+    assert one.verdict == "undecided"
 
 
 def test_only_seeds_that_both_have_count(tmp_path):
-    made = small(tmp_path)
+    recipe = small(tmp_path)
     rows = {"fedu": row([91.0, 92.1, 93.0, 10.0], [0, 1, 2, 9]), "local": row([90.0, 91.0, 92.0], [0, 1, 2])}
-    (one,) = claims.check_claims(made, found(tmp_path, made, **rows))
+    (one,) = claims.check_claims(recipe, build_findings(tmp_path, recipe, **rows))
     assert one.against[0].difference == pytest.approx(3.1 / 3)
 
 
 def test_the_best_is_marked_only_where_a_test_supports_it(tmp_path):
-    def rows(**given):
-        return {name: RowResult(row(values)) for name, values in given.items()}
+    def rows(**columns):
+        return {name: RowResult(row(values)) for name, values in columns.items()}
 
     assert score_table.find_best(rows(a=[91.0, 92.1, 93.0], b=[90.0, 91.0, 92.0])) == "a"
     assert score_table.find_best(rows(a=[91.0, 90.0, 93.0], b=[90.0, 91.0, 92.0])) is None
@@ -128,57 +133,57 @@ def test_the_best_is_marked_only_where_a_test_supports_it(tmp_path):
 
 
 def test_nothing_is_marked_in_a_column_that_is_not_whole(tmp_path):
-    def marked(**rows):
-        table = score_table.build_score_table(made, found(tmp_path, made, **rows), "steps")
+    def list_marked(**rows):
+        table = score_table.build_score_table(recipe, build_findings(tmp_path, recipe, **rows), "steps")
         return [line[1].best for line in table.rows]
 
-    made = small(tmp_path, ("[[claims]]", OTHER))
+    recipe = small(tmp_path, ("[[claims]]", OTHER))
     two = {"fedu": row([91.0, 92.1, 93.0]), "local": row([90.0, 91.0, 92.0])}
     broken = row([10.0, 11.0, 12.0], diverged={"2": "training diverged"})
     broken["last"][2] = None
     refused = {"seeds": [0, 1, 2], "refused": "…", "refused_seeds": [0, 1, 2], "product": 4.5}
-    assert marked(**two) == [False, False]
-    assert marked(**two, other=row([10.0, 11.0, 12.0])) == [False, True, False]
-    assert marked(**two, other=broken) == [False, False, False]
-    assert marked(**two, other=refused) == [False, True, False]
+    assert list_marked(**two) == [False, False]
+    assert list_marked(**two, other=row([10.0, 11.0, 12.0])) == [False, True, False]
+    assert list_marked(**two, other=broken) == [False, False, False]
+    assert list_marked(**two, other=refused) == [False, True, False]
 
 
 def test_the_table_has_ours_beside_the_papers(tmp_path):
-    made = small(tmp_path)
-    findings = found(tmp_path, made, fedu=row([90.0, 92.0]), local=row([70.0, 91.0]))
-    table = score_table.build_score_table(made, findings, "steps")
+    recipe = small(tmp_path)
+    findings = build_findings(tmp_path, recipe, fedu=row([90.0, 92.0]), local=row([70.0, 91.0]))
+    table = score_table.build_score_table(recipe, findings, "steps")
     assert table.columns == ["method", "digits, convex"]
     assert table.about == "2 seeds."
     assert table.rows[1] == [TableCell("FedU"), TableCell(f"91.00 ± {np.sqrt(2):.2f}", "paper 90.00 ± 1.00")]
     assert table.rows[0][1].text == f"80.50 ± {21 * np.sqrt(0.5):.2f}"
-    assert score_table.build_score_table(made, found(tmp_path, made), "steps") is None
+    assert score_table.build_score_table(recipe, build_findings(tmp_path, recipe), "steps") is None
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "text"),
     [
         ({"refused": "…", "refused_seeds": [0, 1], "product": 4.5}, "unstable, μRηρ = 4.5"),
         ({"refused": "…", "refused_seeds": [1], "product": 4.5}, "unstable at 1 of 2 seeds, μRηρ = 4.5"),
-        ({"refused": "…", "refused_seeds": [1]}, "refused"),
+        ({"refused": "…", "refused_seeds": [1]}, "invalid settings"),
         ({"diverged": {"1": "…"}}, "1 of 2 diverged"),
     ],
 )
-def test_a_cell_without_a_score_says_why(tmp_path, values, said):
-    made = small(tmp_path)
-    findings = found(tmp_path, made, fedu=row([90.0, 92.0]) | values, local=row([80.0, 81.0]))
-    cell = score_table.build_score_table(made, findings, "steps").rows[1][1]
-    assert (cell.text, cell.muted, cell.best) == (said, True, False)
+def test_a_cell_without_a_score_says_why(tmp_path, values, text):
+    recipe = small(tmp_path)
+    findings = build_findings(tmp_path, recipe, fedu=row([90.0, 92.0]) | values, local=row([80.0, 81.0]))
+    cell = score_table.build_score_table(recipe, findings, "steps").rows[1][1]
+    assert (cell.text, cell.muted, cell.best) == (text, True, False)
 
 
 def test_what_is_far_from_the_paper_needs_a_reason(tmp_path):
-    made = small(tmp_path)
-    near = found(tmp_path, made, fedu=row([90.2, 90.6]))
-    assert find_deviations(made, near) == []
-    far = found(tmp_path, made, fedu=row([90.4, 90.8]))
-    (one,) = find_deviations(made, far)
+    recipe = small(tmp_path)
+    near = build_findings(tmp_path, recipe, fedu=row([90.2, 90.6]))
+    assert find_deviations(recipe, near) == []
+    far = build_findings(tmp_path, recipe, fedu=row([90.4, 90.8]))
+    (one,) = find_deviations(recipe, far)
     assert (one.cell, one.row, one.reason) == ("digits-convex", "fedu", None)
     assert one.difference == pytest.approx(0.6)
-    assert "NOT EXPLAINED" in results([made], far)
+    assert "NOT EXPLAINED" in results([recipe], far)
 
 
 @pytest.mark.parametrize(
@@ -193,15 +198,15 @@ def test_what_is_far_from_the_paper_needs_a_reason(tmp_path):
     ],
 )
 def test_a_reason_is_for_what_it_names(tmp_path, reason, fits):
-    made = small(tmp_path, ("[quick]", f"[[reasons]]\n{reason}\n\n[quick]"))
-    (one,) = find_deviations(made, found(tmp_path, made, fedu=row([91.0, 92.0])))
+    recipe = small(tmp_path, ("[quick]", f"[[reasons]]\n{reason}\n\n[quick]"))
+    (one,) = find_deviations(recipe, build_findings(tmp_path, recipe, fedu=row([91.0, 92.0])))
     assert one.reason == ("so" if fits else None)
 
 
 def steady(tmp_path, **rows):
     """The claim that FedU is steady over two cells, of rows with accuracies for each cell."""
     second = '\n[cells.other]\ntitle = "other"\ndata = { name = "digits" }\nmodel = { name = "linear" }\n'
-    made = small(
+    small_recipe = small(
         tmp_path, ("[rows.local]", f"{second}\n[rows.local]"), ('against = ["local"]', "against = []")
     )
 
@@ -210,42 +215,45 @@ def steady(tmp_path, **rows):
             here = {name: row(both[cell == "other"]) for name, both in rows.items()}
             return {
                 "rows": {
-                    n: {"signature": Unit(made, cell, reading, n).signature, **v} for n, v in here.items()
+                    n: {"signature": Unit(small_recipe, cell, reading, n).signature, **v}
+                    for n, v in here.items()
                 }
             }
 
-    return made, Two(tmp_path)
+    return small_recipe, Two(tmp_path)
 
 
 def test_a_row_is_steady_where_it_changes_less_than_others(tmp_path):
-    made, findings = steady(
+    recipe, findings = steady(
         tmp_path,
         fedu=([90.0, 91.0, 92.0], [91.0, 92.1, 93.0]),
         local=([80.0, 81.0, 82.0], [90.0, 91.1, 91.9]),
     )
-    (each,) = claims.check_claims(made, findings)
-    assert each.verdict == "holds"
-    assert each.spreads == pytest.approx({"fedu": 31 / 30, "local": 10.0})
-    assert each.against[0].difference == pytest.approx(10.0 - 31 / 30)
-    (table,) = claims.claim_tables(made, findings)
+    (claim,) = claims.check_claims(recipe, findings)
+    assert claim.verdict == "holds"
+    assert claim.spreads == pytest.approx({"fedu": 31 / 30, "local": 10.0})
+    assert claim.against[0].difference == pytest.approx(10.0 - 31 / 30)
+    (table,) = claims.build_claim_tables(recipe, findings)
     assert [cell.note for cell in table.rows[0][2:]] == ["1.03 points", "better, 10.00 points"]
 
 
 def test_a_row_that_changes_more_than_another_is_not_steady(tmp_path):
-    made, findings = steady(
+    recipe, findings = steady(
         tmp_path,
         fedu=([80.0, 81.0, 82.0], [90.0, 91.1, 91.9]),
         local=([90.0, 91.0, 92.0], [91.0, 92.1, 93.0]),
     )
-    (each,) = claims.check_claims(made, findings)
-    assert each.verdict == "DOES NOT HOLD"
-    said = "".join(results([made], findings))
-    assert "points from lowest to highest: FedU 10.00, Local 1.03" in said
+    (claim,) = claims.check_claims(recipe, findings)
+    assert claim.verdict == "DOES NOT HOLD"
+    page = "".join(results([recipe], findings))
+    assert "points from lowest to highest: FedU 10.00, Local 1.03" in page
 
 
 def test_results_have_every_number(tmp_path):
-    made = small(tmp_path)
-    text = results([made], found(tmp_path, made, fedu=row([90.0, 92.0]), local=row([80.0, 81.0])))
+    recipe = small(tmp_path)
+    text = results(
+        [recipe], build_findings(tmp_path, recipe, fedu=row([90.0, 92.0]), local=row([80.0, 81.0]))
+    )
     for word in (
         "91.00 ± 1.41",
         "80.50 ± 0.71",
@@ -254,9 +262,11 @@ def test_results_have_every_number(tmp_path):
         "fedlap reproduce digits-table",
     ):
         assert word in text
-    assert list(build_results_pages([made], found(tmp_path, made))) == ["README.md"]  # nothing was run
+    assert list(build_results_pages([recipe], build_findings(tmp_path, recipe))) == [
+        "README.md"
+    ]  # nothing was run
     assert "Not run yet" not in text
-    half = found(tmp_path, made, fedu=row([90.0, 92.0]))
-    assert list_missing(made, half) == ["steps, of digits-convex local"]
-    assert "Not run yet: steps, of digits-convex local." in results([made], half)
-    assert list_missing(made, found(tmp_path, made)) == ["steps, all of digits-convex"]
+    half = build_findings(tmp_path, recipe, fedu=row([90.0, 92.0]))
+    assert list_missing(recipe, half) == ["steps, of digits-convex local"]
+    assert "Not run yet: steps, of digits-convex local." in results([recipe], half)
+    assert list_missing(recipe, build_findings(tmp_path, recipe)) == ["steps, all of digits-convex"]

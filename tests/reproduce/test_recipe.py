@@ -1,4 +1,4 @@
-"""Recipes: what they say, how they are narrowed, and mistakes in one's own."""
+"""Recipes: what they say, how they are narrowed, and mistakes in a user's recipe."""
 
 import tomllib
 from pathlib import Path
@@ -7,22 +7,22 @@ import pytest
 
 from fedlap.errors import InputError
 from fedlap.experiments.experiment import Experiment
-from fedlap.reproduce.recipe import RECIPE_FOLDER, Unit, find_recipe, known_recipes
+from fedlap.reproduce.recipe import RECIPE_FOLDER, Unit, find_recipe, list_recipes
 from small_recipes import small
 
-every_recipe = pytest.mark.parametrize("name", known_recipes())
+every_recipe = pytest.mark.parametrize("name", list_recipes())
 
 
 @every_recipe
 def test_every_row_of_every_recipe_is_an_experiment(name):
     for unit in find_recipe(name).units():
-        values = {setting: some[-1] for setting, some in unit.grid().items()}
+        values = {setting: candidates[-1] for setting, candidates in unit.grid().items()}
         values |= dict.fromkeys(find_recipe(name).rows[unit.row].follows, 0.001)
-        made = unit.experiment(values)
+        experiment = unit.build_experiment(values)
         for setting, value in values.items():
-            assert made.algorithm[setting] == value
-        assert made.rounds == 200
-        assert made.batch == 20
+            assert experiment.algorithm[setting] == value
+        assert experiment.rounds == 200
+        assert experiment.batch == 20
 
 
 @every_recipe
@@ -37,11 +37,11 @@ def test_quick_forms_have_every_row_and_are_small(name):
 
 
 def test_the_six_experiments_of_the_paper_are_there():
-    assert set(known_recipes()) >= {
+    assert set(list_recipes()) >= {
         "figure-strengths", "figure-graphs", "figure-dirichlet",
         "table-down-sampled", "table-full-multi-task", "table-full-sampled",
     }  # fmt: skip
-    for name in known_recipes():
+    for name in list_recipes():
         assert set(find_recipe(name).readings) == {"steps", "epochs"}
         scales = {cell.data["scale"] for cell in find_recipe(name).cells.values()}
         assert scales  # stated, not left to a default
@@ -60,10 +60,10 @@ def test_cells_have_the_papers_numbers():
 
 
 def test_a_quick_form_changes_the_signature_and_the_seeds_do_not(tmp_path):
-    made = small(tmp_path)
-    one, quick = next(made.units()), next(made.quick_form().units())
+    recipe = small(tmp_path)
+    one, quick = next(recipe.units()), next(recipe.quick_form().units())
     assert one.signature != quick.signature
-    assert one.signature == next(made.model_copy(update={"seeds": "0"}).units()).signature
+    assert one.signature == next(recipe.model_copy(update={"seeds": "0"}).units()).signature
 
 
 def test_a_row_depends_on_the_row_it_follows(tmp_path):
@@ -73,7 +73,7 @@ def test_a_row_depends_on_the_row_it_follows(tmp_path):
 
 
 def test_rows_come_after_those_they_follow():
-    for name in known_recipes():
+    for name in list_recipes():
         seen: set[tuple[str, str]] = set()
         for unit in find_recipe(name).units():
             for other in unit.recipe.rows[unit.row].follows.values():
@@ -82,21 +82,24 @@ def test_rows_come_after_those_they_follow():
 
 
 def test_narrowing_keeps_what_rows_follow():
-    made = find_recipe("table-down-sampled").narrow(["har"], ["har-convex"], ["steps"], ["fedu-learned"])
-    assert set(made.rows) == {"fedu", "fedu-learned"}
-    assert set(made.readings) == {"steps"}
-    assert set(made.cells) == {"har-convex"}
+    recipe = find_recipe("table-down-sampled").narrow(["har"], ["har-convex"], ["steps"], ["fedu-learned"])
+    assert set(recipe.rows) == {"fedu", "fedu-learned"}
+    assert set(recipe.readings) == {"steps"}
+    assert set(recipe.cells) == {"har-convex"}
     assert find_recipe("table-down-sampled").narrow(["mnist"], ["har-convex"], [], []).cells == {}
 
 
 def test_all_combinations_of_a_grid(tmp_path):
     unit = Unit(small(tmp_path), "digits-convex", "steps", "fedu")
-    assert unit.candidates({"lr": 0.3}) == [{"strength": 0.001, "lr": 0.3}, {"strength": 0.01, "lr": 0.3}]
-    assert isinstance(unit.experiment(unit.candidates({"lr": 0.3})[0]), Experiment)
+    assert unit.list_candidates({"lr": 0.3}) == [
+        {"strength": 0.001, "lr": 0.3},
+        {"strength": 0.01, "lr": 0.3},
+    ]
+    assert isinstance(unit.build_experiment(unit.list_candidates({"lr": 0.3})[0]), Experiment)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ('against = ["local"]', 'against = ["nobody"]', "nobody"),
         ('lr = "local"', 'lr = "nobody"', "rows.fedu.follows"),
@@ -110,10 +113,10 @@ def test_all_combinations_of_a_grid(tmp_path):
         ("[cells.digits-convex]", "[cells.digits-convex]\ntuning_rounds = { epoch = 5 }", "tuning_rounds"),
     ],
 )
-def test_a_mistake_in_ones_own_recipe_is_one_line(tmp_path, old, new, said):
+def test_a_mistake_in_ones_own_recipe_is_one_line(tmp_path, old, new, message):
     with pytest.raises(InputError, match="digits-table") as error:
         small(tmp_path, (old, new))
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 

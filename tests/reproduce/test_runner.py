@@ -1,4 +1,4 @@
-"""Reproducing: what is chosen, what is trained, what is kept, and going on after a stop."""
+"""Reproducing: what is chosen, what is trained, what is stored, and resuming after a stop."""
 
 import json
 from dataclasses import replace
@@ -21,19 +21,19 @@ from small_recipes import small
 SEEDS = [0, 3]
 
 
-def unit_of(made, row):
-    return Unit(made, "digits-convex", "steps", row)
+def unit_of(recipe, row):
+    return Unit(recipe, "digits-convex", "steps", row)
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    """Both rows of the small recipe, and the runs that were made for them."""
+    """Both rows of the small recipe, and the runs that were trained for them."""
     folder = tmp_path_factory.mktemp("reproduced")
-    made, stacks = small(folder), []
-    told = ReproductionCallbacks(lambda unit, stage, runs: stacks.append((unit.row, stage, runs)))
-    maker = Reproducer(Ledger(folder / "ledger.jsonl"), SEEDS, callbacks=told)
-    rows = {row: maker.run_row(unit_of(made, row)) for row in ("local", "fedu")}
-    return folder, made, stacks, rows
+    recipe, stacks = small(folder), []
+    callbacks = ReproductionCallbacks(lambda unit, stage, runs: stacks.append((unit.row, stage, runs)))
+    maker = Reproducer(Ledger(folder / "ledger.jsonl"), SEEDS, callbacks=callbacks)
+    rows = {row: maker.run_row(unit_of(recipe, row)) for row in ("local", "fedu")}
+    return folder, recipe, stacks, rows
 
 
 def test_values_are_those_that_tune_chooses(done):
@@ -58,9 +58,9 @@ def test_scores_are_those_of_fit_with_the_chosen_values(done):
         method = fl.FedU(fl.Graph.complete(federation.clients), local_steps=5, **values)
         result = fl.fit(method, federation, fl.models.linear(l2=0.001), rounds=4, seed=seed, evaluate_every=2)
         assert rows["fedu"]["last"][place]["accuracy"] == pytest.approx(result.scores[-1].accuracy, abs=1e-6)
-        own = compute_client_accuracies(result)
-        assert list(own) == list(federation.clients)
-        assert np.mean(list(own.values())) == pytest.approx(result.scores[-1].accuracy_mean, abs=1e-12)
+        accuracies = compute_client_accuracies(result)
+        assert list(accuracies) == list(federation.clients)
+        assert np.mean(list(accuracies.values())) == pytest.approx(result.scores[-1].accuracy_mean, abs=1e-12)
 
 
 def test_a_row_that_follows_has_the_values_of_the_other(done):
@@ -73,7 +73,7 @@ def test_curves_and_clients_are_means_over_seeds(done):
     _, _, _, rows = done
     row = rows["local"]
     assert row["curves"]["round"] == [2, 4]
-    last = [each["accuracy"] for each in row["last"]]
+    last = [score["accuracy"] for score in row["last"]]
     assert row["curves"]["accuracy"][-1] == pytest.approx(np.mean(last), abs=1e-6)
     assert row["curves"]["accuracy_std"][-1] == pytest.approx(np.std(last), abs=1e-6)
     assert len(row["clients"]) == len(fl.data.load("digits").clients)
@@ -88,18 +88,20 @@ def test_candidates_and_folds_and_seeds_are_one_stack(done):
 
 
 def test_rows_that_differ_in_settings_alone_are_one_stack(done, tmp_path):
-    _, made, _, _ = done
-    fedu = made.rows["fedu"].model_copy(update={"grid": {}})
+    _, recipe, _, _ = done
+    fedu = recipe.rows["fedu"].model_copy(update={"grid": {}})
     weak, strong = (
         fedu.model_copy(update={"algorithm": {"name": "fedu", "strength": strength}})
         for strength in (0.001, 0.01)
     )
-    made = made.model_copy(update={"rows": {"local": made.rows["local"], "weak": weak, "strong": strong}})
+    recipe = recipe.model_copy(
+        update={"rows": {"local": recipe.rows["local"], "weak": weak, "strong": strong}}
+    )
     stacks: list[tuple[str, str, int]] = []
-    told = ReproductionCallbacks(lambda unit, stage, runs: stacks.append((unit.row, stage, runs)))
-    units = list(made.units())
-    steps = [unit for unit in units if unit.place == unit_of(made, "weak").place]
-    maker = Reproducer(Ledger(tmp_path / "ledger.jsonl"), SEEDS, callbacks=told)
+    callbacks = ReproductionCallbacks(lambda unit, stage, runs: stacks.append((unit.row, stage, runs)))
+    units = list(recipe.units())
+    steps = [unit for unit in units if unit.place == unit_of(recipe, "weak").place]
+    maker = Reproducer(Ledger(tmp_path / "ledger.jsonl"), SEEDS, callbacks=callbacks)
     together = {unit.row: maker.run_row(unit, units) for unit in steps}
     assert stacks == [("local", "tuning", 2 * 5 * 2), ("local", "training", 2), ("weak", "training", 2 * 2)]
     apart = Reproducer(Ledger(tmp_path / "apart.jsonl"), SEEDS)
@@ -110,18 +112,18 @@ def test_rows_that_differ_in_settings_alone_are_one_stack(done, tmp_path):
 
 
 def test_nothing_is_made_twice(done):
-    folder, made, _, rows = done
+    folder, recipe, _, rows = done
     again: list[str] = []
-    told = ReproductionCallbacks(lambda unit, stage, runs: again.append(stage))
-    maker = Reproducer(Ledger(folder / "ledger.jsonl"), SEEDS, callbacks=told)
-    row = maker.run_row(unit_of(made, "fedu"))
+    callbacks = ReproductionCallbacks(lambda unit, stage, runs: again.append(stage))
+    maker = Reproducer(Ledger(folder / "ledger.jsonl"), SEEDS, callbacks=callbacks)
+    row = maker.run_row(unit_of(recipe, "fedu"))
     assert again == []
     for key in ("choices", "last", "curves", "clients"):
         assert row[key] == rows["fedu"][key]
 
 
 def test_one_more_seed_makes_its_own_runs_alone(done, tmp_path):
-    folder, made, _, _ = done
+    folder, recipe, _, _ = done
     (tmp_path / "ledger.jsonl").write_bytes((folder / "ledger.jsonl").read_bytes())
     more: list[int] = []
     maker = Reproducer(
@@ -129,12 +131,12 @@ def test_one_more_seed_makes_its_own_runs_alone(done, tmp_path):
         [*SEEDS, 5],
         callbacks=ReproductionCallbacks(lambda unit, stage, runs: more.append(runs)),
     )
-    maker.run_row(unit_of(made, "local"))
+    maker.run_row(unit_of(recipe, "local"))
     assert more == [10, 1]
 
 
 def test_test_rows_have_no_say_in_what_is_chosen(done):
-    folder, made, _, rows = done
+    folder, recipe, _, rows = done
 
     class Spoiled(Loader):
         def load(self, experiment):
@@ -145,31 +147,31 @@ def test_test_rows_have_no_say_in_what_is_chosen(done):
             return replace(federation, test=replace(federation.test, y=y)), graph
 
     maker = Reproducer(Ledger(folder / "spoiled.jsonl"), SEEDS, loader=Spoiled())
-    row = maker.run_row(unit_of(made, "local"))
+    row = maker.run_row(unit_of(recipe, "local"))
     assert row["choices"] == rows["local"]["choices"]
     assert row["last"] != rows["local"]["last"]
 
 
 def test_a_stop_loses_no_stack_that_was_done(done, tmp_path):
-    _, made, _, rows = done
+    _, recipe, _, rows = done
     stages: list[str] = []
 
     def stopping():
         return stages == ["tuning", "training"]
 
     path = tmp_path / "ledger.jsonl"
-    told = ReproductionCallbacks(lambda unit, stage, runs: stages.append(stage), stopping=stopping)
+    callbacks = ReproductionCallbacks(lambda unit, stage, runs: stages.append(stage), should_stop=stopping)
     with pytest.raises(StoppedError):
-        Reproducer(Ledger(path), SEEDS, callbacks=told).run_row(unit_of(made, "local"))
+        Reproducer(Ledger(path), SEEDS, callbacks=callbacks).run_row(unit_of(recipe, "local"))
     stages.clear()
-    told = ReproductionCallbacks(lambda unit, stage, runs: stages.append(stage))
-    row = Reproducer(Ledger(path), SEEDS, callbacks=told).run_row(unit_of(made, "local"))
+    callbacks = ReproductionCallbacks(lambda unit, stage, runs: stages.append(stage))
+    row = Reproducer(Ledger(path), SEEDS, callbacks=callbacks).run_row(unit_of(recipe, "local"))
     assert stages == ["training"]
     assert row["last"] == rows["local"]["last"]
 
 
 def test_a_line_that_was_not_written_to_its_end_is_made_again(done, tmp_path):
-    folder, made, _, rows = done
+    folder, recipe, _, rows = done
     path = tmp_path / "ledger.jsonl"
     path.write_bytes((folder / "ledger.jsonl").read_bytes()[:-40])
     made_again: list[int] = []
@@ -178,7 +180,7 @@ def test_a_line_that_was_not_written_to_its_end_is_made_again(done, tmp_path):
         SEEDS,
         callbacks=ReproductionCallbacks(lambda unit, stage, runs: made_again.append(runs)),
     )
-    row = maker.run_row(unit_of(made, "fedu"))
+    row = maker.run_row(unit_of(recipe, "fedu"))
     assert made_again == [1]
     assert row["last"][0] == rows["fedu"]["last"][0]
     assert path.read_bytes().endswith(b"}\n")
@@ -189,13 +191,13 @@ def test_a_line_that_was_not_written_to_its_end_is_made_again(done, tmp_path):
 
 
 def test_stored_values_are_used_unless_the_recipe_has_changed(done, tmp_path):
-    _, made, _, _ = done
-    unit = unit_of(made, "local")
+    _, recipe, _, _ = done
+    unit = unit_of(recipe, "local")
     values = {str(seed): {"lr": 0.03} for seed in SEEDS}
     stored = {f"{unit.place}/local": {"signature": unit.signature, "values": values}}
     stages: list[str] = []
-    told = ReproductionCallbacks(lambda unit, stage, runs: stages.append(stage))
-    row = Reproducer(Ledger(tmp_path / "a"), SEEDS, stored=stored, callbacks=told).run_row(unit)
+    callbacks = ReproductionCallbacks(lambda unit, stage, runs: stages.append(stage))
+    row = Reproducer(Ledger(tmp_path / "a"), SEEDS, stored=stored, callbacks=callbacks).run_row(unit)
     assert stages == ["training"]
     assert {choice["by"] for choice in row["choices"].values()} == {"stored"}
     changed = small(tmp_path, ("rounds = 4", "rounds = 2"))
@@ -205,10 +207,10 @@ def test_stored_values_are_used_unless_the_recipe_has_changed(done, tmp_path):
 
 def test_values_go_on_along_ladders_where_the_best_is_at_an_end(tmp_path):
     ladder = [0.0001, 0.001, 0.01, 0.1]
-    made = small(
+    recipe = small(
         tmp_path, ("[quick]", f"[ladders]\nlr = {ladder}\n\n[quick]"), ("[0.03, 0.3]", "[0.001, 0.01]")
     )
-    row = Reproducer(Ledger(tmp_path / "a"), SEEDS).run_row(unit_of(made, "local"))
+    row = Reproducer(Ledger(tmp_path / "a"), SEEDS).run_row(unit_of(recipe, "local"))
     whole = small(tmp_path, ("[0.03, 0.3]", str(ladder)))
     other = Reproducer(Ledger(tmp_path / "b"), SEEDS).run_row(unit_of(whole, "local"))
     assert {choice["values"]["lr"] for choice in row["choices"].values()} == {
@@ -217,18 +219,21 @@ def test_values_go_on_along_ladders_where_the_best_is_at_an_end(tmp_path):
     assert row["choices"] == other["choices"]
     assert row["last"] == other["last"]
     assert row["signature"] != other["signature"]
-    kept = small(
+    unchanged = small(
         tmp_path,
         ("[quick]", f"[ladders]\nlr = {ladder}\n\n[quick]"),
         ("[cells.digits-convex]", "[cells.digits-convex]\nwithin = ['steps']"),
     )
-    assert unit_of(kept, "local").signature == unit_of(small(tmp_path), "local").signature
+    assert unit_of(unchanged, "local").signature == unit_of(small(tmp_path), "local").signature
 
 
 def test_what_is_unstable_is_told_with_its_number(tmp_path):
-    made = small(tmp_path, ("strength = [0.001, 0.01]", "strength = [10.0, 20.0]"))
+    recipe = small(tmp_path, ("strength = [0.001, 0.01]", "strength = [10.0, 20.0]"))
     maker = Reproducer(Ledger(tmp_path / "ledger"), [0])
-    row, rate = maker.run_row(unit_of(made, "fedu")), maker.choices(unit_of(made, "local"))[0].values["lr"]
+    row, rate = (
+        maker.run_row(unit_of(recipe, "fedu")),
+        maker.choose_values(unit_of(recipe, "local"))[0].values["lr"],
+    )
     assert row["product"] == pytest.approx(rate * 5 * 10.0 * 20)
     assert RowResult(row).unstable
     assert not RowResult(row).finished
@@ -236,39 +241,40 @@ def test_what_is_unstable_is_told_with_its_number(tmp_path):
 
 
 def test_findings_are_kept_and_found(done, tmp_path):
-    _, made, _, rows = done
+    _, recipe, _, rows = done
     findings = ResultFolder(tmp_path)
     federation = fl.data.load("digits")
     for name in ("fedu", "local"):
-        assert not findings.has(unit_of(made, name), SEEDS)
-        findings.write(unit_of(made, name), rows[name], federation)
-        assert findings.has(unit_of(made, name), SEEDS)
-    assert not findings.has(unit_of(made, "fedu"), [0, 1])
-    alone = made.narrow([], [], [], ["local"])
+        assert not findings.has(unit_of(recipe, name), SEEDS)
+        findings.write(unit_of(recipe, name), rows[name], federation)
+        assert findings.has(unit_of(recipe, name), SEEDS)
+    assert not findings.has(unit_of(recipe, "fedu"), [0, 1])
+    alone = recipe.narrow([], [], [], ["local"])
     findings.write(unit_of(alone, "local"), rows["local"], federation)
-    assert list(findings.rows(made, "digits-convex", "steps")) == ["local", "fedu"]
+    assert list(findings.read_rows(recipe, "digits-convex", "steps")) == ["local", "fedu"]
     changed = small(tmp_path, ("rounds = 4", "rounds = 2"))
-    assert findings.rows(changed, "digits-convex", "steps") == {}
-    counts = findings.read(made.name, "digits-convex", "steps")["clients"]
+    assert findings.read_rows(changed, "digits-convex", "steps") == {}
+    counts = findings.read(recipe.name, "digits-convex", "steps")["clients"]
     assert torch.tensor(counts["train"]).sum(1).tolist() == federation.train.count.tolist()
-    kept = findings.tuned_values(made)
+    tuned = findings.list_tuned_values(recipe)
     assert (
-        kept[f"{made.name}/digits-convex-steps/fedu"]["values"]["3"] == rows["fedu"]["choices"]["3"]["values"]
+        tuned[f"{recipe.name}/digits-convex-steps/fedu"]["values"]["3"]
+        == rows["fedu"]["choices"]["3"]["values"]
     )
-    findings.path(made.name, "digits-convex", "steps").write_text("{")
+    findings.path(recipe.name, "digits-convex", "steps").write_text("{")
     with pytest.raises(InputError, match="damaged"):
-        findings.rows(made, "digits-convex", "steps")
+        findings.read_rows(recipe, "digits-convex", "steps")
 
 
 def test_more_work_weighs_more(done):
-    _, made, _, _ = done
-    loader, unit = Loader(), unit_of(made, "fedu")
+    _, recipe, _, _ = done
+    loader, unit = Loader(), unit_of(recipe, "fedu")
     assert estimate_work(unit, [0, 1], loader).total == pytest.approx(
         2 * estimate_work(unit, [0], loader).total
     )
-    assert estimate_work(unit_of(made, "fedu"), [0], loader) == estimate_work(
-        unit_of(made, "local"), [0], loader
+    assert estimate_work(unit_of(recipe, "fedu"), [0], loader) == estimate_work(
+        unit_of(recipe, "local"), [0], loader
     )
     assert estimate_work(unit, [0], loader).rounds == 4 * (
         5 * 2 + 1
-    )  # as many as are made, see the stacks above
+    )  # as many as are trained, see the stacks above

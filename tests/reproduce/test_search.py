@@ -13,7 +13,9 @@ LADDERS = {"lr": [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0], "strength": [1, 2, 5
 
 
 def grid(**values):
-    return [dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())]
+    return [
+        dict(zip(values, combination, strict=True)) for combination in itertools.product(*values.values())
+    ]
 
 
 def over(**values):
@@ -57,7 +59,7 @@ def test_the_peak_is_found_from_any_grid(rates, strengths, lr, strength):
     passes = run(search, peak(lr=lr, strength=strength))
     assert search.choice.values == {"lr": lr, "strength": strength}
     assert search.choice.by == "tuned"
-    tried = [tuple(values.values()) for each in passes for values in each]
+    tried = [tuple(values.values()) for combination in passes for values in combination]
     assert len(tried) == len(set(tried))
 
 

@@ -86,9 +86,9 @@ def test_permissions_are_those_of_the_umask(mask, tmp_path, federation, graph):
         fl.fit(fl.FedU(graph), federation, fl.models.linear(), rounds=1).personals.save(tmp_path / "models")
     finally:
         os.umask(before)
-    made = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(made) == 5
-    assert {stat.S_IMODE(path.stat().st_mode) for path in made} == {0o666 & ~mask}
+    paths = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(paths) == 5
+    assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o666 & ~mask}
     folders = [path for path in tmp_path.rglob("*") if path.is_dir()]
     assert {stat.S_IMODE(path.stat().st_mode) for path in folders} == {0o777 & ~mask}
 
@@ -107,7 +107,7 @@ def test_names_are_new_each_time_and_fit_a_long_one(tmp_path):
     path = tmp_path / ("ä" * 120)
     assert len({files.choose_temporary_path(path).name for _ in range(100)}) == 100
     files.write_file(path, b"x")
-    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -123,8 +123,8 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"out": b"old"}
 
 
-def started(folder, until):
-    """A process that is in the middle of writing a file and a folder when `until` is called."""
+def start_writer(folder, until):
+    """Start a process that calls `until` in the middle of writing a file and a folder."""
     child = os.fork()
     if child == 0:
         with files.replace_folder(folder / "round"), files.replace_file(folder / "out") as file:
@@ -149,28 +149,28 @@ def names(folder):
 
 def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
     folder = tmp_path
-    assert exit_code(started(folder, die)) == -signal.SIGKILL
+    assert exit_code(start_writer(folder, die)) == -signal.SIGKILL
     left = names(folder)
     assert len(left) == 2
-    go, going, (ready, told) = *os.pipe(), os.pipe()
-    living = started(folder, lambda: (os.write(told, b"."), os.close(going), os.read(go, 1)))
+    go, going, (ready, notify) = *os.pipe(), os.pipe()
+    living = start_writer(folder, lambda: (os.write(notify, b"."), os.close(going), os.read(go, 1)))
     assert os.read(ready, 1) == b"."
-    own = names(folder)
-    assert len(own) == 2  # the living process has swept the folder before it wrote
-    assert not own & left
-    elsewhere = min(own).replace(files._identify_host(), "0" * 8)
+    temporary = names(folder)
+    assert len(temporary) == 2  # the living process has swept the folder before it wrote
+    assert not temporary & left
+    elsewhere = min(temporary).replace(files._identify_host(), "0" * 8)
     users = {".fedlap-notes", ".fedlap-00000000-1-x", "notes"}
     for name in (elsewhere, *users):
         (folder / name).write_bytes(b"")
     files.remove_stale_files(folder)
-    assert names(folder) == {*own, elsewhere, *users}
+    assert names(folder) == {*temporary, elsewhere, *users}
     os.close(going)
     assert exit_code(living) == 0
     assert names(folder) == {"out", "round", elsewhere, *users}
 
 
 def test_the_next_write_into_a_folder_removes_them(tmp_path):
-    assert exit_code(started(tmp_path, die)) == -signal.SIGKILL
+    assert exit_code(start_writer(tmp_path, die)) == -signal.SIGKILL
     assert len(names(tmp_path)) == 2
     files.write_file(tmp_path / "other", b"")
     assert names(tmp_path) == {"other"}
@@ -192,9 +192,9 @@ def test_only_regular_files_are_replaced(tmp_path, kind):
 
 def every_type():
     draw = torch.Generator().manual_seed(0)
-    made = {str(kind): torch.randint(0, 2, (3, 5), generator=draw).to(kind) for kind in SAFETENSORS_NAMES}
+    tensors = {str(kind): torch.randint(0, 2, (3, 5), generator=draw).to(kind) for kind in SAFETENSORS_NAMES}
     empty = {"none": torch.zeros(0, 4), "one": torch.tensor(7), 'a "name" of umlauts äöü': torch.ones(1)}
-    return made | empty | {"turned": torch.rand(3, 4, generator=draw).T}
+    return tensors | empty | {"turned": torch.rand(3, 4, generator=draw).T}
 
 
 def test_tensors_are_in_the_bytes_of_safetensors(tmp_path):
@@ -202,12 +202,13 @@ def test_tensors_are_in_the_bytes_of_safetensors(tmp_path):
     with files.replace_file(tmp_path / "t") as file:
         size, digest = write_tensors(file, tensors)
     content = (tmp_path / "t").read_bytes()
-    assert content == safetensors.torch.save({name: each.contiguous() for name, each in tensors.items()})
+    assert content == safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()})
     assert (size, digest) == (len(content), files.hash_file(tmp_path / "t"))
     back = parse_tensors(content)
     assert set(back) == set(tensors)
     assert all(
-        torch.equal(back[name], each) and back[name].dtype == each.dtype for name, each in tensors.items()
+        torch.equal(back[name], tensor) and back[name].dtype == tensor.dtype
+        for name, tensor in tensors.items()
     )
 
 

@@ -14,7 +14,7 @@ import torch
 from scipy.sparse import coo_array, save_npz
 
 import fedlap as fl
-from disk import refused
+from disk import expect_error
 from fedlap.data.prediction_rows import read_prediction_rows
 from fedlap.experiments import checkpoints
 from fedlap.experiments.checkpoints import Owner, UnusableCheckpointError
@@ -47,8 +47,8 @@ def within(seconds):
         signal.signal(signal.SIGALRM, before)
 
 
-def resigned(path, field, value):
-    """Replace a field, under a checksum that is right."""
+def rewrite_field(path, field, value):
+    """Replace a field and write a valid checksum."""
     facts = json.loads(path.read_bytes())
     facts.pop("signature", None)
     facts[field] = value
@@ -85,8 +85,8 @@ def test_models_under_a_good_checksum(field, models):
             continue
         fine = [*FINE.get(field, []), *FINE.get(f"{field} in {path.name}", [])]
         for value in WRONG:
-            resigned(path, field, value)
-            with nullcontext() if json.dumps(value) in fine else refused(str(models)):
+            rewrite_field(path, field, value)
+            with nullcontext() if json.dumps(value) in fine else expect_error(str(models)):
                 load()
         path.write_bytes(whole)
         load()
@@ -99,8 +99,8 @@ def test_models_under_a_good_checksum(field, models):
     ids=str,
 )  # fmt: skip
 def test_architectures_that_are_not_those_of_the_tensors(architecture, models):
-    resigned(models / "models" / "about.json", "architecture", architecture)
-    with refused(str(models)):
+    rewrite_field(models / "models" / "about.json", "architecture", architecture)
+    with expect_error(str(models)):
         Personals.load(models / "models").of_client("a").predict(np.zeros((1, 4)))
 
 
@@ -115,8 +115,8 @@ def test_damaged_tensors_under_a_good_checksum(models):
         (10**15).to_bytes(8, "little"),
     ):
         path.write_bytes(content)
-        resigned(models / "models" / "about.json", "sha256", files.hash_file(path))
-        with refused("models.safetensors"):
+        rewrite_field(models / "models" / "about.json", "sha256", files.hash_file(path))
+        with expect_error("models.safetensors"):
             Personals.load(models / "models")
 
 
@@ -126,7 +126,7 @@ def test_damaged_tensors_under_a_good_checksum(models):
 def test_checkpoints_under_a_good_checksum(field, tmp_path):
     checkpoints.write_checkpoint(tmp_path, progress(), Owner("e", ("e",)))
     for value in WRONG:
-        resigned(tmp_path / "round-00000001" / "manifest.json", field, value)
+        rewrite_field(tmp_path / "round-00000001" / "manifest.json", field, value)
         if (field, value) in [("seconds", 7), ("seconds", 1.5), ("seconds", 10**30)]:
             checkpoints.read_checkpoint(tmp_path, 1, "e").load_progress([])
         else:
@@ -137,24 +137,24 @@ def test_checkpoints_under_a_good_checksum(field, tmp_path):
 @pytest.mark.parametrize("state", [7, "none", {}, ["server", 7], [["private.1"], ["x"]]], ids=str)
 def test_a_state_that_names_what_is_not_there(state, tmp_path):
     checkpoints.write_checkpoint(tmp_path, progress(), Owner("e", ("e",)))
-    resigned(tmp_path / "round-00000001" / "manifest.json", "state", {"server": state, "private": None})
-    with refused("is damaged", "--again"):
+    rewrite_field(tmp_path / "round-00000001" / "manifest.json", "state", {"server": state, "private": None})
+    with expect_error("is damaged", "--again"):
         checkpoints.read_checkpoint(tmp_path, 1, "e").load_progress([])
 
 
 def test_deep_nesting(tmp_path, models):
     assert files.decode_with_checksum(DEEP.encode()) is None
     (tmp_path / "cell-reading.json").write_text(DEEP)
-    with refused("nested too deeply"):
+    with expect_error("nested too deeply"):
         ResultFolder(tmp_path).read("", "cell", "reading")
     (tmp_path / "ledger").write_text(DEEP + "\n")
-    with refused("line 1 is damaged"):
+    with expect_error("line 1 is damaged"):
         Ledger(tmp_path / "ledger")
     (tmp_path / "recipe.toml").write_text(f"x = {DEEP}")
-    with refused("is not a TOML file"):
+    with expect_error("is not a TOML file"):
         Recipe.read(tmp_path / "recipe.toml")
     (models / "models" / "about.json").write_text(DEEP)
-    with refused("about.json"):
+    with expect_error("about.json"):
         Personals.load(models / "models")
 
 
@@ -162,23 +162,23 @@ def test_deep_nesting(tmp_path, models):
 
 
 def header(shape, kind="<f8"):
-    made = io.BytesIO()
-    np.lib.format.write_array_header_1_0(made, {"descr": kind, "fortran_order": False, "shape": shape})
-    return made.getvalue()
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": kind, "fortran_order": False, "shape": shape})
+    return buffer.getvalue()
 
 
 def archive(**members):
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as packed:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as packed:
         for name, content in members.items():
             packed.writestr(f"{name}.npy", content)
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 def sparse(shape):
-    made = io.BytesIO()
-    save_npz(made, coo_array(([1.0], ([0], [1])), shape=shape))
-    return made.getvalue()
+    buffer = io.BytesIO()
+    save_npz(buffer, coo_array(([1.0], ([0], [1])), shape=shape))
+    return buffer.getvalue()
 
 
 MARKET = "%%MatrixMarket matrix {} real {}\n% a comment\n{}\n1 2 1.0\n"
@@ -198,16 +198,16 @@ HUGE_GRAPHS = {
 @pytest.mark.parametrize("name", HUGE_GRAPHS)
 def test_graphs_that_claim_huge_sizes(name, tmp_path):
     (tmp_path / name).write_bytes(HUGE_GRAPHS[name])
-    with within(20), refused(name):
+    with within(20), expect_error(name):
         fl.graph.from_file(None, str(tmp_path / name))
 
 
 def test_arrays_that_claim_huge_sizes(tmp_path):
     for content in (archive(x=header((10**9, 10**3)), y=header((1,)) + bytes(8)), header((10**12,))):
         (tmp_path / "my.npz").write_bytes(content)
-        with refused("my.npz"):
+        with expect_error("my.npz"):
             fl.data.load("file", path=str(tmp_path / "my.npz"))
-        with refused("my.npz"):
+        with expect_error("my.npz"):
             read_prediction_rows(str(tmp_path / "my.npz"), (2,), None)
 
 
@@ -217,20 +217,20 @@ def test_an_archive_that_needs_far_more_memory_than_its_file(tmp_path, monkeypat
     rows = 1 << 19
     np.savez_compressed(tmp_path / "my.npz", x=np.zeros((rows, 4)), y=np.zeros(rows, int))
     assert (tmp_path / "my.npz").stat().st_size < 100_000
-    with refused("my.npz", "claims", "save it uncompressed"):
+    with expect_error("my.npz", "claims", "save it uncompressed"):
         fl.data.load("file", path=str(tmp_path / "my.npz"))
     np.savez(tmp_path / "my.npz", x=np.zeros((rows, 4)), y=np.zeros(rows, int), client=np.arange(rows) % 2)
     assert len(fl.data.load("file", path=str(tmp_path / "my.npz")).clients) == 2
     pd.DataFrame({"x": np.zeros(rows), "y": np.zeros(rows, int)}).to_parquet(tmp_path / "my.parquet")
     assert (tmp_path / "my.parquet").stat().st_size < 40_000
-    with refused("my.parquet", "claims"):
+    with expect_error("my.parquet", "claims"):
         fl.data.load("file", path=str(tmp_path / "my.parquet"), label="y")
 
 
 def test_more_than_the_free_memory(tmp_path, monkeypatch):
     np.savez(tmp_path / "my.npz", x=np.zeros((8, 2)), y=np.arange(8) % 2)
     monkeypatch.setattr(files, "measure_free_memory", lambda: 100)
-    with refused("more than the free memory"):
+    with expect_error("more than the free memory"):
         fl.data.load("file", path=str(tmp_path / "my.npz"))
 
 
@@ -272,15 +272,15 @@ def test_fifos_and_devices_and_folders_are_refused(name, tmp_path):
     path = tmp_path / name
     (tmp_path / "models.safetensors").write_bytes(b"")
     os.mkfifo(path)
-    with within(5), refused(name):
+    with within(5), expect_error(name):
         READERS[name](str(path))
     path.unlink()
     path.mkdir()
-    with refused(name):
+    with expect_error(name):
         READERS[name](str(path))
     path.rmdir()
     path.symlink_to("/dev/zero")
-    with within(5), refused(name):
+    with within(5), expect_error(name):
         READERS[name](str(path))
 
 
@@ -306,7 +306,7 @@ def test_weights_beyond_reason(weight, tmp_path):
         lambda: fl.Graph.ring("abc", weight),
         lambda: fl.Graph.star("abc", weight, server=True),
     ):
-        with refused("weight"):
+        with expect_error("weight"):
             make()
 
 

@@ -22,10 +22,10 @@ def run_inside(folder, *words, env=None):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    made = tmp_path_factory.mktemp("surrounded")
-    if shutil.which("unshare") is None or run_inside(made, "true").returncode:
+    path = tmp_path_factory.mktemp("surrounded")
+    if shutil.which("unshare") is None or run_inside(path, "true").returncode:
         pytest.skip("mounting needs root and unshare")
-    return made
+    return path
 
 
 @pytest.mark.slow
@@ -41,8 +41,13 @@ def test_the_surrounding_is_read_only(folder):
 @pytest.mark.parametrize("subject", ["test_mutated_files.py", "test_command_lines.py"])
 def test_nothing_is_written_outside(folder, subject):
     """The same tests, all of them, pass."""
-    own = {"TMPDIR": str(folder), "HOME": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    places = {
+        "TMPDIR": str(folder),
+        "HOME": str(folder),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--basetemp={folder}/{subject}.d")
     words = (sys.executable, "-m", "pytest", *options, str(TESTS / subject))
-    done = run_inside(folder, *words, env=os.environ | own)
+    done = run_inside(folder, *words, env=os.environ | places)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]

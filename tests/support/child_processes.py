@@ -6,13 +6,13 @@ import time
 import traceback
 
 
-def started(job, *given):
-    """A process of its own that does this."""
+def start_child(job, *args):
+    """Start a child process that calls `job` and return its id."""
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            job(*given)
+            job(*args)
             code = 0
         except BaseException:
             traceback.print_exc()  # the test fails by the exit code
@@ -21,8 +21,8 @@ def started(job, *given):
     return child
 
 
-def ended(child, after=None):
-    """Its exit code; it is killed when so many seconds have passed."""
+def wait_for_child(child, after=None):
+    """Return the exit code of a child process; kill it first if `after`, in seconds, is set."""
     if after is not None:
         time.sleep(after)
         os.kill(child, signal.SIGKILL)

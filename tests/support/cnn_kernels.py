@@ -32,12 +32,12 @@ class ByKernels(ConvolutionalNetwork):
 def problem(image, batch):
     """Networks, rows that are views of a larger tensor, a batch, and the slope ½ Σ (scores − y)² has."""
     g = torch.Generator().manual_seed(sum(image) + batch)
-    exact, own = ConvolutionalNetwork(image, LABELS), ByKernels(image, LABELS)
-    rows = torch.randn(2 * CLIENTS, own.size + 3, generator=g)[::2, 1:-2]
+    exact, kernels = ConvolutionalNetwork(image, LABELS), ByKernels(image, LABELS)
+    rows = torch.randn(2 * CLIENTS, kernels.size + 3, generator=g)[::2, 1:-2]
     rows.mul_(0.05)
     x = torch.randn(CLIENTS, batch, *image, generator=g)
     y = torch.randn(CLIENTS, LABELS, batch, generator=g)
-    return exact, own, rows, x, lambda scores: scores - y.to(scores.dtype)
+    return exact, kernels, rows, x, lambda scores: scores - y.to(scores.dtype)
 
 
 def close(network, one, other):
@@ -77,7 +77,7 @@ def run(name, work, device, seed, dtype="float32"):
 
 
 def middle_error(name, work, device):
-    """How far a round is from one in float64, at the middle of five seeds.
+    """The median over five seeds of the distance between a round and the same round in float64.
 
     Where two values of a window are equal to the last digit, either may be the maximum, in PyTorch's float32,
     too, and what follows differs.

@@ -21,7 +21,7 @@ import typer
 
 from fedlap.experiments.experiment import Experiment
 
-LIMIT = 60  # seconds for a line: all are made to need less than a few
+LIMIT = 60  # seconds per line; every line is written to need only a few
 CODES = {0, 1, 2}  # done; a run diverged, or a part could not be done; a mistake
 HUGE = 2**62
 TEXTS = (
@@ -81,13 +81,13 @@ POOLS = {
     "--method": ("kernel", "smooth", *TEXTS),
     "--workers": ("1", "0", "-1", "x"),
 }  # fmt: skip
-OWN = ("--data", "in/own.csv", "--client", "who", "--label", "y")
+DATA_WORDS = ("--data", "in/own.csv", "--client", "who", "--label", "y")
 # Valid lines of every command that needs more than its name; a new command is tried with its name alone.
 BASES = {
-    ("run",): [[*OWN], ["in/experiment.toml"], [*OWN, "--algorithm", "local", "--json"]],
-    ("compare",): [[*OWN, "--algorithms", "fedu,local", "--seeds", "0"]],
-    ("sweep",): [[*OWN, "--vary", "lr=0.01,0.1", "--seeds", "0"]],
-    ("tune",): [[*OWN, "--vary", "lr=0.01,0.1", "--folds", "2"]],
+    ("run",): [[*DATA_WORDS], ["in/experiment.toml"], [*DATA_WORDS, "--algorithm", "local", "--json"]],
+    ("compare",): [[*DATA_WORDS, "--algorithms", "fedu,local", "--seeds", "0"]],
+    ("sweep",): [[*DATA_WORDS, "--vary", "lr=0.01,0.1", "--seeds", "0"]],
+    ("tune",): [[*DATA_WORDS, "--vary", "lr=0.01,0.1", "--folds", "2"]],
     ("reproduce",): [["in/recipe.toml", "--quick", "--no-page"]],
     ("results",): [["out", "--to", "out/pages"]],
     ("runs",): [[], ["--json"]],
@@ -105,7 +105,7 @@ BASES = {
     ("cite",): [["out/run"], ["--algorithms", "all"]],
     ("data", "get"): [["nothing"]],
     ("data", "describe"): [["in/own.csv", "--client", "who", "--label", "y"]],
-    ("graph", "make"): [["out/new.csv", *OWN]],
+    ("graph", "make"): [["out/new.csv", *DATA_WORDS]],
     ("graph", "describe"): [["in/edges.csv"], ["out/run"], ["in/edges.csv", "--models", "out/run"]],
     ("graph", "learn"): [["out/run", "out/new.csv"]],
     ("graph", "draw"): [["in/edges.csv", "out/new.png"]],
@@ -122,7 +122,7 @@ WEIGHTS = {
     ("theory",): 0.3,
     ("tune",): 0.5,
 }
-# More of these is a valid wish that takes for ever, and no mistake.
+# Larger values of the options below are valid, but take for ever.
 LASTING = ("rounds", "local_steps", "local_epochs", "inner_steps", "inner_epochs", "steps", "epochs")
 RECIPE = """
 title = "Tiny"
@@ -166,8 +166,8 @@ def commands(command, path=()):
         flags = {name: bool(getattr(p, "is_flag", False)) for p in options for name in p.opts}
         yield path, {name: flag for name, flag in flags.items() if name != "--help"}
         return
-    for name, each in inner.items():
-        yield from commands(each, (*path, name))
+    for name, subcommand in inner.items():
+        yield from commands(subcommand, (*path, name))
 
 
 def line(number, known):
@@ -185,12 +185,12 @@ def line(number, known):
     for _, name in tried:
         words += an_option(rng, name, options)
     for _ in range(rng.choice((0, 1, 1, 1, 2, 2, 3))):
-        words = mutated(rng, words, options)
+        words = mutate_words(rng, words, options)
     return tame(path, options, [*path, *words] if rng.random() < 0.98 else [*words, *path])
 
 
-def mutated(rng, words, options):
-    """The words with one thing dropped, doubled, swapped, replaced, inserted or added."""
+def mutate_words(rng, words, options):
+    """Return the words with one word dropped, doubled, swapped, replaced, inserted or added."""
     words = list(words)
     at, other = (rng.randrange(len(words)) if words else 0 for _ in range(2))
     match rng.choice(KINDS):
@@ -251,8 +251,8 @@ def _few(text):
     return text
 
 
-def named(words, run):
-    """The words with a run's own name in the place of `run`, which is no name to resume it by."""
+def insert_run_name(words, run):
+    """Replace `run` by a run's folder name, because `run` is no name to resume it by."""
     return [word.replace("out/run", f"out/{run}") for word in words]
 
 
@@ -287,10 +287,12 @@ def furnish(folder):
     for name in ("fifo", "fifo.csv", "fifo.toml"):
         os.mkfifo(inner / name)
     os.chdir(folder / "place")
-    made = json.loads(call(["run", *OWN, "--rounds", "2", "--json", "--save-rounds", "1", "--out", "out"])[1])
-    words = ["compare", *OWN, "--rounds", "2", "--algorithms", "fedu,local", "--seeds", "0", "--json"]
+    answer = json.loads(
+        call(["run", *DATA_WORDS, "--rounds", "2", "--json", "--save-rounds", "1", "--out", "out"])[1]
+    )
+    words = ["compare", *DATA_WORDS, "--rounds", "2", "--algorithms", "fedu,local", "--seeds", "0", "--json"]
     Path(json.loads(call([*words, "--out", "out"])[1])["folder"]).rename("out/compared")
-    call(["export", made["folder"], "--client", "a", "--to", "out/model.safetensors"])
+    call(["export", answer["folder"], "--client", "a", "--to", "out/model.safetensors"])
     shutil.copytree(
         folder / "place", folder / "pristine", symlinks=True, ignore=shutil.ignore_patterns("fifo*")
     )
@@ -312,7 +314,7 @@ def call(words):
 
 
 def snapshot(folder, words):
-    """What must stay: everything around the folders that a command writes by default or that a word names."""
+    """Return the files that must stay: all but the folders that a command writes by default or by a word."""
     place = folder / "place"
     named = [os.path.normpath(place / word.partition("=")[2]) for word in words if "=" in word]
     named += [os.path.normpath(place / word) for word in words if word]
@@ -333,9 +335,9 @@ def snapshot(folder, words):
     return seen
 
 
-def complaints(folder, words, before, told):
+def complaints(folder, words, before, answer):
     """Everything that is wrong with what a line did."""
-    code, out, err = told
+    code, out, err = answer
     lines = err.splitlines()
     if code not in CODES:
         yield f"exit code {code}"
@@ -343,9 +345,9 @@ def complaints(folder, words, before, told):
         yield "a traceback"
     if code == 2 and not (lines and lines[-1].startswith("error: ")):
         yield "no error is told"
-    if code == 2 and sum(each.startswith("error: ") for each in lines) > 1:
+    if code == 2 and sum(text.startswith("error: ") for text in lines) > 1:
         yield "several errors are told"
-    if any(len(each) > 800 for each in lines):
+    if any(len(text) > 800 for text in lines):
         yield f"a line of {max(map(len, lines))} characters"
     if any(
         (sign < " " and sign not in "\n\t") or "\x7f" <= sign < "\xa0" or "\ud800" <= sign < "\ue000"
@@ -361,7 +363,7 @@ def complaints(folder, words, before, told):
 
 
 def restore(folder):
-    """Bring files back that a line was told to write over."""
+    """Restore the files that a line was asked to overwrite."""
     place, pristine = folder / "place", folder / "pristine"
     for path in place.iterdir():
         if path.name not in ("in", "out"):
@@ -396,14 +398,14 @@ def main(folder, first, count):
     known = known_commands()
     (run,) = (path.name for path in Path("out").glob("own-fedu-*"))
     for number in range(first, first + count):
-        words = named(line(number, known), run)
+        words = insert_run_name(line(number, known), run)
         print(json.dumps({"number": number, "words": words}), end="\t", flush=True)
         before = snapshot(folder, words)
         faulthandler.dump_traceback_later(LIMIT, exit=True)
-        told = call(words)
+        answer = call(words)
         faulthandler.cancel_dump_traceback_later()
-        wrong = list(complaints(folder, words, before, told))
-        print(json.dumps({"code": told[0], "wrong": wrong, "err": told[2][-1000:]}), flush=True)
+        wrong = list(complaints(folder, words, before, answer))
+        print(json.dumps({"code": answer[0], "wrong": wrong, "err": answer[2][-1000:]}), flush=True)
         restore(folder)
 
 

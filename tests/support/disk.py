@@ -1,4 +1,4 @@
-"""Files and folders, how they are made and looked at, and errors about them."""
+"""Helpers that create and inspect files and folders, and expect errors about them."""
 
 import io
 import tarfile
@@ -14,8 +14,8 @@ TOO_LONG = "n" * 300  # no system has folders of such names: asking for one is a
 
 
 @contextmanager
-def refused(*words):
-    """One line with these words in it."""
+def expect_error(*words):
+    """Expect an InputError of one line with these words in it."""
     with pytest.raises(fl.InputError) as error:
         yield
     text = str(error.value)
@@ -33,7 +33,7 @@ def folder_of(name="set"):
     return folder
 
 
-def zipped(members):
+def make_zip(members):
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
@@ -41,8 +41,8 @@ def zipped(members):
     return packed.getvalue()
 
 
-def tarred(members):
-    """Content as bytes, or the name of what a link leads to."""
+def make_tar(members):
+    """Pack members whose content is bytes, or for a link the name of its target."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         for name, content in members.items():

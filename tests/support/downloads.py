@@ -1,4 +1,4 @@
-"""A server of files that fails as it is told to, and folders that files are put into."""
+"""A file server that fails as a test asks, and the folders that files are written to."""
 
 import os
 import socket
@@ -62,8 +62,8 @@ class Server(ThreadingHTTPServer):
 def serving():
     running = []
 
-    def start(*given, **settings):
-        server = Server(*given, **settings)
+    def start(*args, **settings):
+        server = Server(*args, **settings)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         running.append((server, thread))

@@ -22,10 +22,11 @@ extern "C" void launch_%s(int blocks, int threads, int shared, void **p, int *n,
 }
 """
 STEPS = (
-    *("float", "float", "float", "void", "long long", "long long", "long long", "double"),
+    *(["float"] * 4),
+    *("void", "long long", "long long", "long long", "double"),
     *(["float"] * 6),
     *("long long", "int"),
-    *(["number"] * 9),
+    *(["number"] * 10),
 )
 FLOAT, BYTE, INT, REAL = "float", "unsigned char", "number", "real"
 LAYER = (FLOAT, FLOAT, FLOAT, FLOAT, BYTE, INT, INT)
@@ -47,8 +48,8 @@ FULLS = {
 KINDS = {INT: "n", REAL: "r"}
 
 
-class NotMadeError(Exception):
-    """A kernel is not made for these constants."""
+class UnsupportedKernelError(Exception):
+    """A kernel does not support these constants."""
 
 
 def _launcher(name, kinds):
@@ -61,8 +62,8 @@ def _launcher(name, kinds):
     return LAUNCH % (name, name, ", ".join(arguments))
 
 
-def _compiled(text, signatures):
-    """For each kernel a function of blocks, threads, bytes that are shared, and arguments."""
+def _compile(text, signatures):
+    """Return for each kernel a function of blocks, threads, bytes that are shared, and arguments."""
     source = f'#include "{HEADER}"\n' + text
     source = source.replace("extern __shared__ float s[];", "float *s = emulated::memory;")
     source += "".join(_launcher(name, kinds) for name, kinds in signatures.items())
@@ -71,13 +72,15 @@ def _compiled(text, signatures):
     name = hashlib.sha256((source + HEADER.read_text()).encode()).hexdigest()[:16]
     library = folder / f"{name}.so"
     if not library.exists():
-        code, made = folder / f"{name}-{os.getpid()}.cpp", folder / f"{name}-{os.getpid()}.so"
+        code, unfinished = folder / f"{name}-{os.getpid()}.cpp", folder / f"{name}-{os.getpid()}.so"
         code.write_text(source)
         flags = ["-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off"]
-        done = subprocess.run([COMPILER, *flags, "-o", str(made), str(code)], capture_output=True, text=True)
+        done = subprocess.run(
+            [COMPILER, *flags, "-o", str(unfinished), str(code)], capture_output=True, text=True
+        )
         if done.returncode:
-            raise NotMadeError(done.stderr)
-        made.replace(library)  # whole, or not there
+            raise UnsupportedKernelError(done.stderr)
+        unfinished.replace(library)  # whole, or not there
         code.unlink()
     loaded = ctypes.CDLL(str(library))
     return {name: functools.partial(_call, loaded[f"launch_{name}"], signatures[name]) for name in signatures}
@@ -85,24 +88,24 @@ def _compiled(text, signatures):
 
 def _call(launch, kinds, blocks, threads, shared, args):
     tensors, whole, real = (
-        [each for each in args if isinstance(each, k)] for k in (torch.Tensor, int, float)
+        [value for value in args if isinstance(value, k)] for k in (torch.Tensor, int, float)
     )
-    for each, kind in zip(args, kinds, strict=True):
-        assert isinstance(each, {INT: int, REAL: float}.get(kind, torch.Tensor))
-    assert all(each.device.type == "cpu" for each in tensors)
+    for value, kind in zip(args, kinds, strict=True):
+        assert isinstance(value, {INT: int, REAL: float}.get(kind, torch.Tensor))
+    assert all(tensor.device.type == "cpu" for tensor in tensors)
     launch(
         *(blocks, threads, shared),
-        (ctypes.c_void_p * len(tensors))(*(each.data_ptr() for each in tensors)),
+        (ctypes.c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors)),
         (ctypes.c_int * len(whole))(*whole),
         (ctypes.c_double * len(real))(*real),
     )
 
 
 @functools.cache
-def kernel(widths, batch, as_bytes, ascent):
-    """What `dense.compile_kernel` would return on a GPU."""
-    text = dense.assemble_source(widths, batch, as_bytes, ascent, SHARED, THREADS)
-    steps = _compiled(text, {"steps": STEPS})["steps"]
+def kernel(widths, batch, as_bytes, ascent, shifted):
+    """Return the kernel that `dense.compile_kernel` would return on a GPU."""
+    text = dense.assemble_source(widths, batch, as_bytes, ascent, shifted, SHARED, THREADS)
+    steps = _compile(text, {"steps": STEPS})["steps"]
 
     def call(blocks, threads, args, shared):
         steps(blocks, THREADS, SHARED, args)
@@ -111,13 +114,13 @@ def kernel(widths, batch, as_bytes, ascent):
 
 
 def _launches(text, signatures):
-    """What `cnn._compile_launches` would return on a GPU."""
-    made, names = _compiled(text, signatures), list(signatures)[:-1]
+    """Return the launches that `cnn._compile_launches` would return on a GPU."""
+    launchers, names = _compile(text, signatures), list(signatures)[:-1]
     sizes = torch.zeros(len(names), 3, dtype=torch.int32)
-    made["sizes"](1, 1, 0, [sizes])
+    launchers["sizes"](1, 1, 0, [sizes])
 
     def launching(name, threads, shared, blocks):
-        return lambda units, args: made[name](units * blocks, threads, shared, args)
+        return lambda units, args: launchers[name](units * blocks, threads, shared, args)
 
     return {name: launching(name, *size) for name, size in zip(names, sizes.tolist(), strict=True)}
 

@@ -30,13 +30,15 @@ def score(accuracy, round=5):
     return Score(round, accuracy, *[accuracy] * 3, *[1 - accuracy] * 4, 0.1, 0.1, None, 0, 0, 0.1)
 
 
-def told(rows, refused=(), names=("lr",)):
-    """A table of candidates with these accuracies, fold by fold."""
+def make_tuning(rows, refused=(), names=("lr",)):
+    """Return a table of candidates with these accuracies, fold by fold."""
     runs = {
         str(values): scores if isinstance(scores, DivergedError) else [[score(s)] for s in scores]
         for values, scores in rows.items()
     }
-    runs = {row: [made, made] if isinstance(made, DivergedError) else made for row, made in runs.items()}
+    runs = {
+        row: [scores, scores] if isinstance(scores, DivergedError) else scores for row, scores in runs.items()
+    }
     folds = max(map(len, runs.values()))
     return Tuning(
         "made up", [0] * folds, runs, "", names, {str(values): values for values in rows}, ("fedu",),

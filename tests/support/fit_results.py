@@ -12,5 +12,5 @@ def same(one, other):
         assert all(torch.equal(x, y) for x, y in zip(list_tensors(a), list_tensors(b), strict=True))
     assert one.progress.round == other.progress.round
     assert one.progress.sent == other.progress.sent
-    untimed = [[{**score.as_dict(), "seconds": 0} for score in each.scores] for each in (one, other)]
+    untimed = [[{**score.as_dict(), "seconds": 0} for score in result.scores] for result in (one, other)]
     assert untimed[0] == untimed[1]

@@ -7,7 +7,7 @@ from table_rows import LABELS, PIXELS, REALS
 
 
 class Partition:
-    """What Flower Datasets' `load_partition` gives: columns by name."""
+    """A partition as Flower Datasets' `load_partition` returns it: columns by name."""
 
     def __init__(self, columns, classes):
         self.columns, self.column_names = columns, list(columns)
@@ -32,8 +32,8 @@ class Partitioner:
         return len(self.ends) - 1
 
     def load_partition(self, k):
-        own = slice(self.ends[k], self.ends[k + 1])
-        return Partition({name: values[own] for name, values in self.columns.items()}, self.classes)
+        rows = slice(self.ends[k], self.ends[k + 1])
+        return Partition({name: values[rows] for name, values in self.columns.items()}, self.classes)
 
 
 STAMPS = np.arange(9) + 1_700_000_000  # whole numbers of more digits than single precision has

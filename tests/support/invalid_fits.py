@@ -12,8 +12,15 @@ import numpy as np
 import torch
 
 import fedlap as fl
-from fedlap.algorithms.conjugates import Squared
-from fedlap.algorithms.per_run import PerRun
+from fedlap.algorithms import Traits
+from fedlap.algorithms.conjugates import DualProblem, Squared
+from fedlap.algorithms.local_updates import (
+    dual_coordinate_ascent,
+    first_order_maml,
+    interpolated_sgd,
+    moreau,
+    sgd,
+)
 from fedlap.data.client_rows import ClientRows
 from fedlap.data.partition import OwnerPartition
 from fedlap.data.standardize import Standardizer
@@ -47,8 +54,8 @@ def make_federation(kind="real", number=0):
         )
         arrays[str(place)] = (x, draw.normal(size=rows) if kind == "targets" else draw.integers(0, 3, rows))
     labels = None if kind == "targets" else 3
-    made = fl.Federation.from_arrays(arrays, labels=labels)
-    return made.standardize("client") if kind == "bytes" else made
+    federation = fl.Federation.from_arrays(arrays, labels=labels)
+    return federation.standardize("client") if kind == "bytes" else federation
 
 
 def fit(federation=None, method=None, model=None, **schedule):
@@ -60,31 +67,31 @@ def fit(federation=None, method=None, model=None, **schedule):
 # Rows of a federation: places, labels, counts and features that are wrong from the beginning.
 
 
-def changed(tensor, value):
+def set_middle(tensor, value):
     tensor = tensor.clone()
     tensor[len(tensor) // 2] = value
     return tensor
 
 
 PARTS = {
-    "row too large": lambda p: replace(p, row=changed(p.row, len(p.store))),
-    "row huge": lambda p: replace(p, row=changed(p.row, HUGE)),
-    "row negative": lambda p: replace(p, row=changed(p.row, -1)),
+    "row too large": lambda p: replace(p, row=set_middle(p.row, len(p.store))),
+    "row huge": lambda p: replace(p, row=set_middle(p.row, HUGE)),
+    "row negative": lambda p: replace(p, row=set_middle(p.row, -1)),
     "rows real": lambda p: replace(p, row=p.row.double()),
     "rows short": lambda p: replace(p, row=p.row.int()),
     "rows a matrix": lambda p: replace(p, row=p.row.unsqueeze(1)),
     "rows too few": lambda p: replace(p, row=p.row[:-1]),
     "rows too many": lambda p: replace(p, row=torch.cat([p.row, p.row])),
-    "label too large": lambda p: replace(p, y=changed(p.y, 3)),
-    "label huge": lambda p: replace(p, y=changed(p.y, HUGE)),
-    "label negative": lambda p: replace(p, y=changed(p.y, -1)),
+    "label too large": lambda p: replace(p, y=set_middle(p.y, 3)),
+    "label huge": lambda p: replace(p, y=set_middle(p.y, HUGE)),
+    "label negative": lambda p: replace(p, y=set_middle(p.y, -1)),
     "labels real": lambda p: replace(p, y=p.y.double()),
     "labels short": lambda p: replace(p, y=p.y.int()),
     "labels a matrix": lambda p: replace(p, y=p.y.unsqueeze(1)),
     "labels too few": lambda p: replace(p, y=p.y[:-1]),
-    "count too large": lambda p: replace(p, count=changed(p.count, 99)),
-    "count huge": lambda p: replace(p, count=changed(p.count, HUGE)),
-    "count negative": lambda p: replace(p, count=changed(p.count, -1)),
+    "count too large": lambda p: replace(p, count=set_middle(p.count, 99)),
+    "count huge": lambda p: replace(p, count=set_middle(p.count, HUGE)),
+    "count negative": lambda p: replace(p, count=set_middle(p.count, -1)),
     "counts short": lambda p: replace(p, count=p.count.int()),
     "counts real": lambda p: replace(p, count=p.count.double()),
     "counts too few": lambda p: replace(p, count=torch.cat([p.count[:3], p.count[3:].sum(0, keepdim=True)])),
@@ -190,18 +197,21 @@ class PatchedFedAvg:
     local_steps: int | None = None
     local_epochs: int | None = None
 
-    kind = "one model"
+    traits = Traits("one model")
     citation = ""
 
-    def init(self, start):
-        return start.mean(0, keepdim=True), None
+    def init_server(self, start):
+        return start.mean(0, keepdim=True)
+
+    def init_clients(self, start, counts):
+        return None
 
     def send(self, w, ids):
         return w.expand(len(ids), -1) if self.sent is None else self.sent(w, ids)
 
     def local(self, private, w, task):
         if self.work is None:
-            return private, task.sgd(w, self.lr)
+            return private, task.run(sgd, w, lr=self.lr)
         self.work(w, task)
         return private, w
 
@@ -231,34 +241,56 @@ MODELS = {
     "an array": lambda w: w.numpy(),
     "nothing": lambda w: None,
 }
-SHARED = {"sharing memory": lambda w: w[:1].expand(len(w), -1)}
+MOREAU = {"lr": 0.1, "inner_lr": 0.1, "inner_steps": 2, "regularisation": 1.0}
 
 
-@case("sgd:", **MODELS, **SHARED)
+@case("sgd:", **MODELS)
 def _(change):
-    fit(method=PatchedFedAvg(lambda w, task: task.sgd(change(w), 0.1)))
+    fit(method=PatchedFedAvg(lambda w, task: task.run(sgd, change(w), lr=0.1)))
 
 
-@case("proximal_sgd:", **MODELS, **SHARED)
+@case("sgd anchor:", **{name: MODELS[name] for name in MODELS if name != "nothing"})
 def _(change):
-    fit(method=PatchedFedAvg(lambda w, task: task.proximal_sgd(change(w), 0.1, w, 0.1)))
+    fit(method=PatchedFedAvg(lambda w, task: task.run(sgd, w, lr=0.1, anchor=change(w), pull=0.1)))
 
 
-@case("proximal_sgd anchor:", **MODELS, **SHARED)
+@case("sgd shift:", **{name: MODELS[name] for name in MODELS if name not in ("nothing", "an array")})
 def _(change):
-    fit(method=PatchedFedAvg(lambda w, task: task.proximal_sgd(w, 0.1, change(w), 0.1, 2, 0.1)))
+    fit(method=PatchedFedAvg(lambda w, task: task.run(sgd, w, lr=0.1, shift=change(w))))
 
 
-@case("first_order_maml:", **MODELS, **SHARED)
+@case("moreau:", **MODELS)
 def _(change):
-    fit(method=PatchedFedAvg(lambda w, task: task.first_order_maml(change(w), 0.1, 0.1), local_steps=4))
+    fit(method=PatchedFedAvg(lambda w, task: task.run(moreau, change(w), **MOREAU)))
 
 
-@case("dual_coordinate_ascent:", **MODELS, **SHARED)
+@case("first_order_maml:", **MODELS)
+def _(change):
+    def work(w, task):
+        task.run(first_order_maml, change(w), adapt_lr=0.1, lr=0.1)
+
+    fit(method=PatchedFedAvg(work, local_steps=4))
+
+
+@case("interpolated_sgd:", **MODELS)
+def _(change):
+    def work(w, task):
+        half = w.new_full((len(w), 1), 0.5)
+        task.run(interpolated_sgd, w, v=change(w), mixture=half, lr=0.1, adaptive=True)
+
+    fit(method=PatchedFedAvg(work))
+
+
+def ascend(task, w, alpha, scale, share):
+    problem = DualProblem(task.clients.model.network, Squared(), True)
+    return task.run(dual_coordinate_ascent, w, alpha=alpha, scale=scale, share=share, problem=problem)
+
+
+@case("dual_coordinate_ascent:", **MODELS)
 def _(change):
     def work(w, task):
         one = w.new_ones(len(w), 1)
-        task.dual_coordinate_ascent(change(w), w.new_zeros(len(w), 40, 3), one, one, Squared())
+        ascend(task, change(w), w.new_zeros(len(w), 40, 3), one, one)
 
     fit(method=PatchedFedAvg(work))
 
@@ -286,8 +318,7 @@ DUALS = {
 @case("dual variables:", **DUALS)
 def _(shapes):
     def work(w, task):
-        if not task.dual_coordinate_ascent(w, *(w.new_ones(*shape) for shape in shapes), Squared()):
-            raise fl.InputError("dual_coordinate_ascent needs a kernel")
+        ascend(task, w, *(w.new_ones(*shape) for shape in shapes))
 
     fit(method=PatchedFedAvg(work))
 
@@ -296,8 +327,7 @@ def _(shapes):
 def _():
     def work(w, task):
         one = w.new_ones(len(w), 1)
-        if not task.dual_coordinate_ascent(w, torch.zeros(len(w), 40, 3), one, one, Squared()):
-            raise fl.InputError("dual_coordinate_ascent needs a kernel")
+        ascend(task, w, torch.zeros(len(w), 40, 3), one, one)
 
     fit(method=PatchedFedAvg(work))
 
@@ -306,20 +336,19 @@ def _():
 def _():
     def work(w, task):
         one = w.new_ones(len(w), 1)
-        if not task.dual_coordinate_ascent(w, w.new_zeros(len(w), 40, 3), one, one, Squared()):
-            raise fl.InputError("dual_coordinate_ascent needs a kernel")
+        ascend(task, w, w.new_zeros(len(w), 40, 3), one, one)
 
     fit(method=PatchedFedAvg(work), model=fl.models.mlp(4))
 
 
 @case("times", none=0, negative=-1, huge=2**70, real=1.5, word="two")
 def _(times):
-    fit(method=PatchedFedAvg(lambda w, task: task.proximal_sgd(w, 0.1, w.clone(), 0.1, times)))
+    fit(method=PatchedFedAvg(lambda w, task: task.run(moreau, w, **{**MOREAU, "inner_steps": times})))
 
 
-@case("rates", few=PerRun(torch.ones(2, 1)), word="fast", nothing=None)
+@case("rates", few=torch.ones(2, 1), word="fast", nothing=None)
 def _(lr):
-    fit(method=PatchedFedAvg(lambda w, task: task.sgd(w, lr)))
+    fit(method=PatchedFedAvg(lambda w, task: task.run(sgd, w, lr=lr)))
 
 
 @case("planned rows", huge=HUGE, negative=-1)
@@ -327,12 +356,12 @@ def _(value):
     def work(w, task):
         plan = task.plan
         rows = torch.full_like(plan.rows, value)
-        replace(task, given=replace(plan, rows=rows)).sgd(w, 0.1)
+        replace(task, known_plan=replace(plan, rows=rows)).run(sgd, w, lr=0.1)
 
     fit(method=PatchedFedAvg(work))
 
 
-# Partitions of one's own.
+# A user's partitions.
 
 
 class Cut:
@@ -388,12 +417,14 @@ def _(owner):
 
 
 def cut_by(partition):
-    made = make_federation()
-    table = fl.data.Table(made.train.store, torch.cat([made.train.y, made.test.y])[:50], made.labels)
+    federation = make_federation()
+    table = fl.data.Table(
+        federation.train.store, torch.cat([federation.train.y, federation.test.y])[:50], federation.labels
+    )
     return fl.Federation.from_table(table, partition)
 
 
-# What `fit` and a result are given besides.
+# Other arguments of `fit` and of a result's methods.
 
 
 @case(
@@ -431,14 +462,14 @@ def _(schedule):
 
 @case("resumed on fewer clients")
 def _():
-    some = make_federation()
+    federation = make_federation()
     few = replace(
-        some,
-        clients=some.clients[:3],
-        train=some.train.reorder([0, 1, 2]),
-        test=some.test.reorder([0, 1, 2]),
+        federation,
+        clients=federation.clients[:3],
+        train=federation.train.reorder([0, 1, 2]),
+        test=federation.test.reorder([0, 1, 2]),
     )
-    fit(some, fl.Local(lr=0.1), rounds=3, resume=fit(few, fl.Local(lr=0.1)))
+    fit(federation, fl.Local(lr=0.1), rounds=3, resume=fit(few, fl.Local(lr=0.1)))
 
 
 @case(

@@ -1,4 +1,4 @@
-"""Rules of wording that a program can check, over the sources of fedlap.
+"""Rules of wording that a program can check, over fedlap, its tests, benchmarks and examples.
 
 Run `python tests/support/language.py [FILE or FOLDER ...]` to see every place that breaks a rule.
 """
@@ -11,7 +11,8 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-SRC = Path(__file__).resolve().parents[2] / "src" / "fedlap"
+ROOT = Path(__file__).resolve().parents[2]
+SRC = ROOT / "src" / "fedlap"
 
 # A docstring begins with a verb or with the noun that is returned.
 FIRST_WORDS = set("What Who Whose Those So Of How Whether Where Which Let".split())  # noqa: SIM905
@@ -46,10 +47,19 @@ BANNED_PHRASES = re.compile(
 Place = tuple[int, str]
 
 
-def check_text(text: str) -> list[Place]:
+def check_text(text: str, strings: bool = True) -> list[Place]:
     """Return the places of a source that break a rule, as line numbers and complaints."""
     tree = ast.parse(text)
-    return sorted({*check_names(tree), *check_docstrings(tree), *check_strings(tree), *check_comments(text)})
+    found = {*check_names(tree), *check_docstrings(tree), *check_comments(text)}
+    return sorted(found | set(check_strings(tree)) if strings else found)
+
+
+def check_file(file: Path) -> list[Place]:
+    """Return the places of a file that break a rule.
+
+    Strings are messages and help texts in the package only: in tests they are inputs and expected outputs.
+    """
+    return check_text(file.read_text(encoding="utf-8"), strings=file.resolve().is_relative_to(SRC))
 
 
 def is_participle(name: str) -> bool:
@@ -81,7 +91,7 @@ def _bound_names(node: ast.AST) -> Iterator[str]:
         yield node.arg
 
 
-def _documented(tree: ast.Module) -> Iterator[tuple[ast.AST, ast.Constant]]:
+def _list_docstrings(tree: ast.Module) -> Iterator[tuple[ast.AST, ast.Constant]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module) and node.body:
             first = node.body[0]
@@ -92,7 +102,7 @@ def _documented(tree: ast.Module) -> Iterator[tuple[ast.AST, ast.Constant]]:
 
 def check_docstrings(tree: ast.Module) -> Iterator[Place]:
     """Find docstrings that begin with a question word, or say what language.md bans."""
-    for _, constant in _documented(tree):
+    for _, constant in _list_docstrings(tree):
         text = str(constant.value)
         words = text.split(maxsplit=1)
         if words and words[0].rstrip(",.:;") in FIRST_WORDS:
@@ -103,7 +113,7 @@ def check_docstrings(tree: ast.Module) -> Iterator[Place]:
 
 def check_strings(tree: ast.Module) -> Iterator[Place]:
     """Find banned words in messages and help texts: every string with a space in it that is no docstring."""
-    documented = {id(constant) for _, constant in _documented(tree)}
+    documented = {id(constant) for _, constant in _list_docstrings(tree)}
     for node in ast.walk(tree):
         text = node.value if isinstance(node, ast.Constant) and id(node) not in documented else None
         if isinstance(text, str) and " " in text:
@@ -148,13 +158,14 @@ def main(arguments: list[str]) -> int:
     roots = [Path(argument) for argument in arguments] or [SRC]
     count = 0
     for file in sorted(f for root in roots for f in ([root] if root.is_file() else root.rglob("*.py"))):
-        for line, complaint in check_text(file.read_text(encoding="utf-8")):
+        for line, complaint in check_file(file):
             count += 1
             print(f"{file}:{line}: {complaint}")
     inside = {
         str(file.relative_to(SRC))
         for root in roots
         for file in [*root.resolve().rglob("*.py"), root.resolve()]
+        if file.is_relative_to(SRC)
     }
     for name, modules in find_duplicates().items():
         if inside.intersection(modules):

@@ -14,7 +14,7 @@ def fields(work):
     return {f"local_{kind}": number for kind, number in work.items()}
 
 
-def trained(algorithm, federation, start, **schedule):
+def train_linear(algorithm, federation, start, **schedule):
     schedule = {"rounds": 10, "seed": SEED, "evaluate_every": 0, **schedule}
     model = fl.models.linear(l2=schedule.pop("l2", L2))
     return fl.fit(algorithm, federation, model, start=torch.as_tensor(start), dtype="float64", **schedule)

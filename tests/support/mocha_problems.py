@@ -23,7 +23,7 @@ def problem(counts, real):
     return data, federation, graph, np.diag(matrix.sum(1)) - matrix
 
 
-def trained(method, federation, rounds, model=None, **schedule):
+def train_method(method, federation, rounds, model=None, **schedule):
     schedule = {"batch": "all", "seed": SEED, "dtype": "float64", "evaluate_every": 0, **schedule}
     return fl.fit(method, federation, model or fl.models.linear(l2=L2), rounds=rounds, **schedule)
 

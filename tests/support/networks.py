@@ -24,15 +24,15 @@ class Conv(nn.Module):
         return self.head((self.norm(self.conv(x)) + self.shift).relu().flatten(1))
 
 
-def seeded(make):
-    """A module whose start does not depend on which tests ran before."""
+def build_seeded(make):
+    """Build a module whose start does not depend on which tests ran before."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return make()
 
 
 def sequential():
-    return seeded(lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, LABELS)))
+    return build_seeded(lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, LABELS)))
 
 
 NETWORKS = {  # the architecture, and the shape of a row
@@ -45,7 +45,7 @@ NETWORKS = {  # the architecture, and the shape of a row
     "cnn": (fl.models.cnn, (2, 8, 9)),
     "cnn on grey": (fl.models.cnn, (4, 4)),
     "sequential": (lambda: fl.models.module(sequential()), (4,)),
-    "conv": (lambda: fl.models.module(seeded(Conv)), (2, 5, 5)),
+    "conv": (lambda: fl.models.module(build_seeded(Conv)), (2, 5, 5)),
 }
 every_network = pytest.mark.parametrize("name", NETWORKS)
 

@@ -9,16 +9,16 @@ from fedlap.data.partition import PARTITIONS
 each_kind = pytest.mark.parametrize("kind", PARTITIONS.values(), ids=PARTITIONS)
 
 
-def labelled(counts, seed=0):
-    """This many rows of each label, shuffled."""
+def draw_labels(counts, seed=0):
+    """Return `counts[k]` labels k for every k, shuffled."""
     rows = np.repeat(np.arange(len(counts)), counts)
     return torch.from_numpy(np.random.default_rng(seed).permutation(rows))
 
 
-def sizes_of(own):
-    return [len(rows) for rows in own]
+def sizes_of(parts):
+    return [len(rows) for rows in parts]
 
 
 def everything(federation):
-    """Where in the store all training and test rows are."""
+    """Return the places in the store of all training and test rows."""
     return sorted(torch.cat([federation.train.row, federation.test.row]).tolist())

@@ -14,6 +14,7 @@ METHODS = (
     lambda f, work: fl.FedU(fl.Graph.complete(f.clients), lr=0.05, **work),
     lambda f, work: fl.DFedU(fl.Graph.ring(f.clients), strength=0.01, lr=0.05, **work),
     lambda f, work: fl.FedProx(proximal=0.3, lr=0.05, **work),
+    lambda f, work: fl.Scaffold(lr=0.05, **work),
     lambda f, work: fl.PerFedAvg(adapt_lr=0.1, lr=0.05, **work),
     lambda f, work: fl.PFedMe(regularisation=5.0, inner_lr=0.03, inner_steps=2, lr=0.05, **work),
     lambda f, work: fl.Local(lr=0.05, **work),
@@ -37,8 +38,8 @@ def draw_federation(draw):
         shape = (rows, 1, features) if as_bytes else (rows, features)
         x = draw.integers(0, 256, shape).astype(np.uint8) if as_bytes else draw.normal(size=shape)
         arrays[f"c{place}"] = (x, draw.integers(0, labels, rows))
-    made = fl.Federation.from_arrays(arrays, labels=labels, test_share=float(draw.choice([0, 0.3])))
-    return made.standardize(str(draw.choice(["client", "pooled"]))) if as_bytes else made
+    federation = fl.Federation.from_arrays(arrays, labels=labels, test_share=float(draw.choice([0, 0.3])))
+    return federation.standardize(str(draw.choice(["client", "pooled"]))) if as_bytes else federation
 
 
 def fit_once(number):
@@ -69,13 +70,13 @@ def main(fits):
     assert all(map(cpp_library.load_library, cpp_library.CPP_TYPES)), "the library cannot be compiled"
     used, step = 0, DenseKernel.__call__
 
-    def counted(*given, **more):
+    def count_steps(*args, **more):
         nonlocal used
-        made = step(*given, **more)
-        used += made
-        return made
+        steps = step(*args, **more)
+        used += steps
+        return steps
 
-    DenseKernel.__call__ = counted
+    DenseKernel.__call__ = count_steps
     for number in range(fits):
         print(number, flush=True)  # the last line says where a crash was
         fit_once(number)

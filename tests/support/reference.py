@@ -31,7 +31,7 @@ def word(key, name, step, index):
     return philox((number & LOW, number >> 32, index // 4, step), key)[index % 4]
 
 
-def sampled(names, seed, round, share):
+def draw_cohort(names, seed, round, share):
     size = max(1, math.floor(share * len(names) + 0.5))
     key = stream(seed, "sample", round)
     by_draw = sorted(names, key=lambda name: (word(key, name, 0, 0) >> 1, word(key, name, 0, 1)))
@@ -46,15 +46,15 @@ def batches(name, rows, seed, round, batch, steps=None, epochs=None):
     if epochs is not None:
         order = [sorted(range(rows), key=lambda i: (word(key, name, e, i), i)) for e in range(epochs)]
         return [o[i : i + batch] for o in order for i in range(0, rows, batch)]
-    made = []
+    result = []
     for step in range(steps):
         chosen = []
         size = min(batch, rows)
         for j, top in enumerate(range(rows - size, rows)):
             guess = word(key, name, step, j) * (top + 1) >> 32
             chosen.append(top if guess in chosen else guess)
-        made.append(chosen)
-    return made
+        result.append(chosen)
+    return result
 
 
 def gradient(w, x, y, labels, l2):
@@ -87,7 +87,7 @@ def fedu(data, a, start, *, rounds, lr, eta, batch, share, seed, neighbours, lab
     w = {k: start.copy() for k in vertices}
     r = work.get("steps") or work["epochs"]
     for t in range(1, rounds + 1):
-        clients = sampled(names, seed, t, share)
+        clients = draw_cohort(names, seed, t, share)
         chosen = clients if server is None else [*clients, server]
         after = {
             k: local_steps(w[k], data, k, seed, t, lr, batch, labels, l2, work) if k in clients else w[k]
@@ -107,7 +107,7 @@ def local(data, start, *, rounds, lr, batch, share, seed, labels, l2, work):
     """Every sampled client by itself."""
     w = {k: start.copy() for k in data}
     for t in range(1, rounds + 1):
-        for k in sampled(list(data), seed, t, share):
+        for k in draw_cohort(list(data), seed, t, share):
             w[k] = local_steps(w[k], data, k, seed, t, lr, batch, labels, l2, work)
     return np.stack(list(w.values()))
 

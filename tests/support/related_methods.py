@@ -26,7 +26,7 @@ def given_graph(federation):
     return fl.Graph.from_matrix(random_weights(federation.clients), federation.clients)
 
 
-def trained(algorithm, federation, model=None, **schedule):
+def train_method(algorithm, federation, model=None, **schedule):
     schedule = {"rounds": ROUNDS, "batch": 4, "seed": SEED, "dtype": "float64", **schedule}
     return fl.fit(algorithm, federation, model or fl.models.linear(l2=L2), **schedule)
 
@@ -44,7 +44,7 @@ def distance(one, other):
 
 def rounds(arrays, share):
     """The numbers of rounds, each with the clients that are sampled."""
-    return ((t, reference.sampled(list(arrays), SEED, t, share)) for t in range(1, ROUNDS + 1))
+    return ((t, reference.draw_cohort(list(arrays), SEED, t, share)) for t in range(1, ROUNDS + 1))
 
 
 def steps_of(arrays, work):
@@ -60,7 +60,7 @@ def slope(w, batch):
     return reference.gradient(w, *batch, LABELS, L2)
 
 
-def weighted(models, counts):
+def average_by_rows(models, counts):
     return sum(n * w for n, w in zip(counts, models, strict=True)) / sum(counts)
 
 

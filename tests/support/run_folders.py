@@ -1,4 +1,4 @@
-"""Runs that are kept: how tiny ones are made, and what there is to see in their folders."""
+"""Tiny stored runs: helpers that train them and read their folders."""
 
 import json
 
@@ -14,18 +14,18 @@ COMPARE = ("compare", *TINY, "--algorithms", "fedu,scaffold", "--seeds", "0-1", 
 
 @pytest.fixture(name="run")
 def running(call, tmp_path):
-    """Run `fedlap run …` on tiny data: its folder, and what was said beside the result."""
+    """Run `fedlap run …` on tiny data; return its folder and the notes on stderr."""
 
-    def made(*words, out="runs", command=RUN):
-        code, said, err = call(*command, "--json", *words, "--out", str(tmp_path / out), out=False)
+    def run(*words, out="runs", command=RUN):
+        code, printed, err = call(*command, "--json", *words, "--out", str(tmp_path / out), out=False)
         assert code == 0, err
-        return tmp_path / out / json.loads(said)["folder"].rpartition("/")[2], err
+        return tmp_path / out / json.loads(printed)["folder"].rpartition("/")[2], err
 
-    return made
+    return run
 
 
 def files(folder):
-    """Everything that is kept, byte for byte, and when it was written."""
+    """Return the bytes and the modification time of every stored file."""
     return {
         path.relative_to(folder): (path.read_bytes(), path.stat().st_mtime_ns)
         for path in sorted(folder.rglob("*"))
@@ -50,8 +50,8 @@ def same(one, other):
     assert (last[0] / "state.safetensors").read_bytes() == (last[1] / "state.safetensors").read_bytes()
 
 
-def refused(answer):
-    """The one line that says why."""
+def read_error(answer):
+    """Return the one error line of a refused command."""
     code, out, err = answer
     errors = [line for line in err.splitlines() if line.startswith("error: ")]
     assert (code, out, len(errors)) == (2, "", 1), err

@@ -1,11 +1,10 @@
 """Jobs of every method that can be trained as one stack."""
 
 import fedlap as fl
-from fedlap.algorithms import Steady
 from fedlap.training.jobs import Job
 from laws import METHODS
 
-STEADY = [name for name in METHODS if isinstance(METHODS[name].make(fl.Graph.complete("abcdef")), Steady)]
+STACKABLE = [name for name in METHODS if METHODS[name].make(fl.Graph.complete("abcdef")).traits.is_stackable]
 FLOATS = ("lr", "strength", "proximal", "regularisation", "inner_lr", "server_mix", "server_lr", "mixture",
           "mixture_lr", "smoothing", "alpha", "beta", "adapt_lr", "aggregation", "drop",
           "least_work")  # fmt: skip
@@ -20,10 +19,10 @@ def scale_settings(algorithm, factor):
 
 
 def replace_setting(algorithm, name, value):
-    made = object.__new__(type(algorithm))
-    made.__dict__.update(vars(algorithm))
-    made.__dict__[name] = value
-    return made
+    copied = object.__new__(type(algorithm))
+    copied.__dict__.update(vars(algorithm))
+    copied.__dict__[name] = value
+    return copied
 
 
 def make_jobs(name, work, federation, graph):
@@ -34,9 +33,9 @@ def make_jobs(name, work, federation, graph):
         {c: (x[1:], y[1:]) for c, (x, y) in arrays.items()}, labels=3, scale="none"
     )
     smaller = fl.Graph.path(other.clients)
-    made = [
+    jobs = [
         Job(method.make(graph, **work), federation, method.model, 5),
         Job(scale_settings(method.make(graph, **work), 0.9), federation, method.model, 6),
         Job(scale_settings(method.make(smaller, **work), 0.5), other, method.model, 5),
     ]
-    return made[:2] if name == "global" else made  # the steps of one that owns all rows go with its clients
+    return jobs[:2] if name == "global" else jobs  # the steps of one that owns all rows go with its clients

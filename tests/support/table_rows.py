@@ -1,4 +1,4 @@
-"""Nine rows as pictures and as numbers, and whether federations made of rows are the same or refused."""
+"""Nine rows as pictures and as numbers, and checks that federations of rows are equal or refused."""
 
 from functools import partial
 
@@ -11,14 +11,14 @@ import fedlap as fl
 from_table, from_arrays = fl.Federation.from_table, partial(fl.Federation.from_arrays, scale="none")
 
 
-def refused(message, call, *args, **settings):
+def check_refusal(message, call, *args, **settings):
     with pytest.raises(fl.InputError, match=message) as error:
         call(*args, **settings)
     assert "\n" not in str(error.value)
 
 
 def same(one, other):
-    """Whether two federations hold the same clients and rows, to the last digit."""
+    """Return True if two federations hold the same clients and rows, to the last digit."""
     assert (one.clients, one.labels) == (other.clients, other.labels)
     for a, b in ((one.train, other.train), (one.test, other.test)):
         assert a.x.dtype == b.x.dtype

@@ -11,9 +11,9 @@ def tiny(rounds, seeds=(0,), name="local", settings=({},), **more):
     """Experiments that are ready to be trained: one for each seed and each of the settings."""
     described = [
         {"data": DATA, "graph": {"name": "known"}, "rounds": rounds, "seed": seed, **more}
-        | {"algorithm": {"name": name, **own}}
+        | {"algorithm": {"name": name, **fields}}
         for seed in seeds
-        for own in settings
+        for fields in settings
     ]
     return list(prepare(map(Experiment.of, described)))
 

@@ -12,7 +12,7 @@ import fedlap as fl
 
 FILES = ("csv", "parquet", "npz")
 FEATURES = ["age", "dose"]
-OWN = ("--client", "hospital", "--label", "outcome")
+TABLE = ("--client", "hospital", "--label", "outcome")
 QUICK = ("--rounds", "1")
 # Four clients with eight rows each, in turns; a client's labels alternate.
 _rng = np.random.default_rng(0)
@@ -30,13 +30,13 @@ REAL = ROWS.assign(outcome=_rng.normal(size=32))
 def arrays(frame):
     """A frame as the arrays of an NPZ file."""
     names = {name: frame[name].to_numpy() for name in ("hospital", "outcome") if name in frame}
-    kept = {name: array.astype(str) if array.dtype == object else array for name, array in names.items()}
-    return {"x": frame[[c for c in frame if c not in names]].to_numpy(float), **kept}
+    columns = {name: array.astype(str) if array.dtype == object else array for name, array in names.items()}
+    return {"x": frame[[c for c in frame if c not in names]].to_numpy(float), **columns}
 
 
-def zipped(save=np.savez, **given):
+def pack_arrays(save=np.savez, **columns):
     buffer = io.BytesIO()
-    save(buffer, **given)
+    save(buffer, **columns)
     return buffer.getvalue()
 
 
@@ -57,21 +57,23 @@ def write(path, content):
     return str(path)
 
 
-def loaded(form, frame, folder, held=None, test_share=0.25, seed=3, **settings):
-    """A federation, unscaled, from this form of the same rows."""
+def load_rows(form, frame, folder, held=None, test_share=0.25, seed=3, **settings):
+    """Return an unscaled federation from this form of the same rows."""
     if form == "frame":
         settings |= {"test": held, "test_share": test_share, "seed": seed, "scale": "none"}
         return fl.Federation.from_dataframe(frame, "hospital", "outcome", **settings)
     if form == "arrays":
         names = None if frame.outcome.dtype == float else sorted(set(frame.outcome))
 
-        def own(rows):
+        def group_by_client(rows):
             y = rows.outcome if names is None else rows.outcome.map(names.index)
             x, y, whose = rows[FEATURES].to_numpy(float), y.to_numpy(), rows.hospital.to_numpy()
             return {name: (x[whose == name], y[whose == name]) for name in dict.fromkeys(whose)}
 
-        test = None if held is None else own(held)
-        return fl.Federation.from_arrays(own(frame), test_share, seed, test=test, labels=names, scale="none")
+        test = None if held is None else group_by_client(held)
+        return fl.Federation.from_arrays(
+            group_by_client(frame), test_share, seed, test=test, labels=names, scale="none"
+        )
     settings |= {"path": write(folder / f"my.{form}", frame), "client": "hospital", "label": "outcome"}
     if held is not None:
         settings["test"] = write(folder / f"held.{form}", held)
@@ -96,7 +98,7 @@ def models(folder):
 
 
 X, Y, WHO = np.zeros((32, 2)), np.arange(32) // 4 % 2, np.arange(32) % 4
-SAVED = zipped(np.savez_compressed, x=_rng.normal(size=(32, 2)), y=Y, client=WHO)
+SAVED = pack_arrays(np.savez_compressed, x=_rng.normal(size=(32, 2)), y=Y, client=WHO)
 
 
 def place(array, at, value):

@@ -16,8 +16,8 @@ from random_inputs import random_arrays, random_weights
 COUNTS = [6, 5, 9, 7]
 
 
-def made(real, l2=0.2, strength=0.3, batch=3, model=None, **how):
-    """A small federation with its problem; features are few, so that curvatures are real."""
+def make_problem(real, l2=0.2, strength=0.3, batch=3, model=None, **how):
+    """Return a small federation and its problem; features are few, so that curvatures are real."""
     arrays = random_arrays(COUNTS, features=2, labels=2 if real else 3, seed=4, real=real)
     federation = fl.Federation.from_arrays(arrays, test_share=0, labels=None if real else 3, scale="none")
     graph = fl.Graph.from_matrix(random_weights(federation.clients, seed=1), federation.clients)
@@ -51,7 +51,7 @@ def value(problem, W):
 
 @pytest.mark.parametrize("real", [True, False])
 def test_objective_gradient_and_curvature_are_those_of_automatic_differentiation(real):
-    _, problem = made(real)
+    _, problem = make_problem(real)
     W, V = anywhere(problem), anywhere(problem, 1)
     assert problem.objective(W) == pytest.approx(float(value(problem, W)), rel=1e-12)
     slope = torch.autograd.functional.jacobian(lambda W: value(problem, W), W)
@@ -61,7 +61,7 @@ def test_objective_gradient_and_curvature_are_those_of_automatic_differentiation
 
 
 def test_the_curvature_of_a_quadratic_is_that_of_its_rows():
-    arrays, problem = made(real=True)
+    arrays, problem = make_problem(real=True)
     values = [np.linalg.eigvalsh(seen(x).T @ seen(x) / len(x)) for x, _ in arrays.values()]
     found = theory.bound_curvature(problem)
     assert found.origin == "exact"
@@ -82,7 +82,7 @@ def test_fewer_rows_than_features_leave_directions_without_curvature():
 
 
 def test_bounds_of_the_logistic_loss_hold_and_cannot_be_better():
-    arrays, problem = made(real=False)
+    arrays, problem = make_problem(real=False)
     found = theory.bound_curvature(problem)
     assert found.origin == "bound"
     assert found.alpha == 0.2
@@ -99,7 +99,7 @@ def test_bounds_of_the_logistic_loss_hold_and_cannot_be_better():
 
 def test_the_variance_is_that_of_all_mini_batches():
     for real in (True, False):
-        arrays, problem = made(real, batch=3)
+        arrays, problem = make_problem(real, batch=3)
         W = anywhere(problem)
         total = 0.0
         for client, (x, _) in enumerate(arrays.values()):
@@ -108,22 +108,22 @@ def test_the_variance_is_that_of_all_mini_batches():
             stack = W[client].expand(len(batches), -1).contiguous()
             weight = torch.full((len(batches), 3), 1 / 3, dtype=torch.float64)
             batch = fl.models.Batch(rows[batches], truth[batches], weight)
-            each = problem.model.gradient(stack, batch)
-            total += float((each - each.mean(0)).square().sum(1).mean())
-            assert (each.mean(0) - problem.loss_gradient(W)[client]).abs().max() < 1e-12
+            gradients = problem.model.gradient(stack, batch)
+            total += float((gradients - gradients.mean(0)).square().sum(1).mean())
+            assert (gradients.mean(0) - problem.loss_gradient(W)[client]).abs().max() < 1e-12
         assert problem.gradient_variance(W) == pytest.approx(total, rel=1e-10)
-        assert made(real, batch="all")[1].gradient_variance(W) == 0
+        assert make_problem(real, batch="all")[1].gradient_variance(W) == 0
 
 
 def test_the_minimiser_of_a_quadratic_is_that_of_a_linear_system():
-    arrays, problem = made(real=True, strength=0.7)
+    arrays, problem = make_problem(real=True, strength=0.7)
     clients, width = len(arrays), 3
     system = np.kron(problem.strength * laplacian(problem), np.eye(width))
     right = np.zeros((clients * width, 2))
     for k, (x, y) in enumerate(arrays.values()):
-        own = slice(width * k, width * k + width)
-        system[own, own] += seen(x).T @ seen(x) / len(x) + 0.2 * np.eye(width)
-        right[own] = seen(x).T @ y / len(x)
+        block = slice(width * k, width * k + width)
+        system[block, block] += seen(x).T @ seen(x) / len(x) + 0.2 * np.eye(width)
+        right[block] = seen(x).T @ y / len(x)
     exact = np.linalg.solve(system, right).reshape(clients, width, 2).transpose(0, 2, 1)
     found = theory.find_optimum(problem)
     weights = found.W[:, :4].reshape(clients, 2, 2).numpy()
@@ -133,7 +133,7 @@ def test_the_minimiser_of_a_quadratic_is_that_of_a_linear_system():
 
 @pytest.mark.parametrize("real", [True, False])
 def test_no_gradient_is_left_at_the_minimiser(real):
-    _, problem = made(real)
+    _, problem = make_problem(real)
     found = theory.find_optimum(problem)
     assert found.residual <= 1e-10
     assert problem.gradient(found.W).norm() <= 1e-10 * problem.gradient(0 * found.W).norm()
@@ -142,17 +142,19 @@ def test_no_gradient_is_left_at_the_minimiser(real):
 
 
 def test_without_coupling_each_client_is_alone_and_with_much_they_are_one():
-    _, alone = made(real=False, strength=0.0)
+    _, alone = make_problem(real=False, strength=0.0)
     W = theory.find_optimum(alone).W
     federation = alone.clients.train
     for client in range(alone.size):
         x, y = federation.client(client)
         one = fl.Federation.from_arrays({"k": (x, y)}, test_share=0, labels=3, scale="none")
-        own = LaplacianProblem.of(fl.FedU(fl.Graph.empty(["k"]), strength=0.0), one, fl.models.linear(l2=0.2))
-        assert (theory.find_optimum(own).W[0] - W[client]).abs().max() < 1e-9
+        separate = LaplacianProblem.of(
+            fl.FedU(fl.Graph.empty(["k"]), strength=0.0), one, fl.models.linear(l2=0.2)
+        )
+        assert (theory.find_optimum(separate).W[0] - W[client]).abs().max() < 1e-9
     spreads = []
     for strength in (1e2, 1e4):
-        _, coupled = made(real=False, strength=strength, lr=1e-6)
+        _, coupled = make_problem(real=False, strength=strength, lr=1e-6)
         W = theory.find_optimum(coupled).W
         assert coupled.graph.components == 1
         spreads.append(float((W - W.mean(0)).norm()))
@@ -175,7 +177,7 @@ def test_a_walk_is_the_run(federation, graph):
 
 
 def test_a_network_has_estimates_and_theorem_2_alone():
-    _, problem = made(real=False, model=fl.models.mlp(3, l2=0.1))
+    _, problem = make_problem(real=False, model=fl.models.mlp(3, l2=0.1))
     W = anywhere(problem)
     found = theory.analyze_run(problem, W, {})
     assert found.theorem1 is None

@@ -37,7 +37,7 @@ class Isotropic:
         self.graph = fl.Graph.from_matrix(np.kron(np.eye(copies), adjacency), self.federation.clients)
         self.L = np.diag(adjacency.sum(1)) - adjacency
         self.strength = float(coupling / np.linalg.eigvalsh(self.L)[-1])
-        alone = np.stack([np.append(each @ x, each.sum()) / len(x) for each in y])
+        alone = np.stack([np.append(targets @ x, targets.sum()) / len(x) for targets in y])
         self.hessian = torch.from_numpy(np.eye(clients) + self.strength * self.L)
         self.best = torch.linalg.solve(self.hessian, torch.from_numpy(alone))
         self.copies = copies
@@ -56,20 +56,21 @@ class Isotropic:
         return fl.FedU(self.graph, strength=self.strength, lr=step / steps, local_steps=steps, **how)
 
 
-def walked(cube, method, rounds, visit, batch="all", start=None, seeds=(0,), sample=1.0):
-    """Train, and look at every run's models after each round."""
+def train_and_visit(cube, method, rounds, visit, batch="all", start=None, seeds=(0,), sample=1.0):
+    """Train, and call `visit` with every run's models after each round."""
     schedule = Schedule(rounds, batch, sample, dtype="float64", evaluate_every=0)
     start = cube.start() if start is None else start
     trials = [Job(method, cube.federation, fl.models.linear(), seed, start) for seed in seeds]
 
     def on_round(moment):
-        visit(moment.round, torch.stack([each.server for each in moment.collect_progress()]))
+        servers = [progress.server for progress in moment.collect_progress()]
+        visit(moment.round, torch.stack([server.models.values for server in servers]))
 
     fit_all(trials, schedule, on_round=on_round)
 
 
-def studied(cube, method, share, start):
-    """The problem of one copy and its constants, σ₁ the largest of start and optimum."""
+def analyse_copy(cube, method, share, start):
+    """Return the problem of one copy and its constants, σ₁ the largest of start and optimum."""
     clients = cube.federation.clients[: len(cube.best)]
     arrays = {name: cube.federation.train.client(place) for place, name in enumerate(clients)}
     one = fl.Federation.from_arrays(arrays, test_share=0, scale="none")
@@ -77,36 +78,36 @@ def studied(cube, method, share, start):
     problem = theory.LaplacianProblem.of(
         replace(method, graph=graph), one, fl.models.linear(), batch=2, sample=share
     )
-    made = theory.analyze_run(problem, start, {})
-    assert made.curvature.alpha == pytest.approx(1)
-    assert made.curvature.beta == pytest.approx(1)
-    assert (made.optimum.W - cube.best).abs().max() < 1e-10
-    return problem, made
+    analysis = theory.analyze_run(problem, start, {})
+    assert analysis.curvature.alpha == pytest.approx(1)
+    assert analysis.curvature.beta == pytest.approx(1)
+    assert (analysis.optimum.W - cube.best).abs().max() < 1e-10
+    return problem, analysis
 
 
-def met(cube, method, rounds, value, share=1.0, seeds=(0,)):
-    """Mean over repeats of J(W̃) − J*, and its bound, after 1, 2, 4, … rounds.
+def measure_gaps(cube, method, rounds, value, share=1.0, seeds=(0,)):
+    """Return the mean over repeats of J(W̃) − J*, and its bound, after 1, 2, 4, … rounds.
 
     The noise of mini-batches depends on where one is, so σ₁ is the largest that was seen on the way.
     """
     start = cube.start(value)
-    problem, made = studied(cube, method, share, start[: len(cube.best)])
-    mean = theory.WeightedIterate(made.theorem1.contraction(problem.step))
+    problem, analysis = analyse_copy(cube, method, share, start[: len(cube.best)])
+    mean = theory.WeightedIterate(analysis.theorem1.contraction(problem.step))
     mean.add(start.repeat(len(seeds), 1))
-    gaps, variances = {}, [made.constants.sigma1**2]
+    gaps, variances = {}, [analysis.constants.sigma1**2]
 
     def visit(done, W):
         if done.bit_count() == 1 or done == rounds:
             repeats = mean.mean.view(len(seeds), -1, 3)
-            gaps[done] = float(torch.cat([cube.gaps(each) for each in repeats]).mean())
+            gaps[done] = float(torch.cat([cube.gaps(stack) for stack in repeats]).mean())
             models = W.reshape(-1, *cube.best.shape)[:50]
-            variances.append(np.mean([problem.gradient_variance(each) for each in models]))
+            variances.append(np.mean([problem.gradient_variance(stack) for stack in models]))
         mean.add(W.flatten(0, 1))
 
-    walked(cube, method, rounds, visit, batch=2, start=start, seeds=seeds, sample=share)
-    theorem = theory.Theorem1(replace(made.theorem1.constants, sigma1=math.sqrt(max(variances))))
+    train_and_visit(cube, method, rounds, visit, batch=2, start=start, seeds=seeds, sample=share)
+    theorem = theory.Theorem1(replace(analysis.theorem1.constants, sigma1=math.sqrt(max(variances))))
     assert problem.step <= theorem.largest_step * (1 + 1e-12)
-    return [(done, gap, theorem.bound(problem.step, done, made.distance)) for done, gap in gaps.items()]
+    return [(done, gap, theorem.bound(problem.step, done, analysis.distance)) for done, gap in gaps.items()]
 
 
 @pytest.mark.parametrize("value", [None, 2.0], ids=["from the optimum", "from afar"])
@@ -115,7 +116,7 @@ def test_the_weighted_iterate_stays_below_the_bound(value, rounds):
     """From the optimum the bound is its floor alone, however few the rounds."""
     cube = Isotropic(PATH, coupling=3.5, copies=60)
     step = theory.Theorem1(theory.Constants(1.0, 1.0, 3.5, 1.0, 2, 0.0, 0.0)).largest_step
-    found = met(cube, cube.method(step, 2), rounds, value)
+    found = measure_gaps(cube, cube.method(step, 2), rounds, value)
     assert found[-1][0] == rounds
     for done, gap, bound in found:
         assert 0 <= gap <= bound, (done, gap, bound)
@@ -126,7 +127,7 @@ def test_the_weighted_iterate_stays_below_the_bound(value, rounds):
 def test_the_same_holds_with_half_of_the_clients_a_round(rounds):
     cube = Isotropic(PATH, coupling=3.5)
     step = theory.Theorem1(theory.Constants(1.0, 1.0, 3.5, 0.5, 2, 0.0, 0.0)).largest_step
-    found = met(cube, cube.method(step, 2), rounds, None, share=0.5, seeds=range(50))
+    found = measure_gaps(cube, cube.method(step, 2), rounds, None, share=0.5, seeds=range(50))
     for done, gap, bound in found:
         assert 0 <= gap <= bound, (done, gap, bound)
     assert found[-1][1] > 0
@@ -145,7 +146,7 @@ def test_the_rate_is_proportional_to_the_share_of_clients(shares):
             gaps.append(float(cube.gaps(W[0])))
 
         rounds = round(1 / (step * share))
-        walked(cube, cube.method(step, 2), rounds, visit, start=cube.start(30.0), sample=share)
+        train_and_visit(cube, cube.method(step, 2), rounds, visit, start=cube.start(30.0), sample=share)
         rates[share] = -np.polyfit(np.arange(len(gaps)), np.log(gaps), 1)[0]
     for share, rate in rates.items():
         assert rate / rates[1.0] == pytest.approx(share, rel=0.1), rates
@@ -160,9 +161,9 @@ def floors(cube, steps, lengths, rounds, **how):
 
         def visit(done, W, late=late, many=many):
             if done > many // 2:
-                late.append(float(torch.stack([cube.gaps(each) for each in W]).mean()))
+                late.append(float(torch.stack([cube.gaps(stack) for stack in W]).mean()))
 
-        walked(cube, cube.method(step, steps), many, visit, **how)
+        train_and_visit(cube, cube.method(step, steps), many, visit, **how)
         found.append(np.mean(late))
     return found
 
@@ -196,7 +197,7 @@ def path_of(method, federation, start, rounds, sample=1.0):
     fit_all(
         [Job(method, federation, fl.models.linear(), 0, start)],
         Schedule(rounds, "all", sample, dtype="float64", evaluate_every=0),
-        on_round=lambda moment: path.append(moment.collect_progress()[0].server.clone()),
+        on_round=lambda moment: path.append(moment.collect_progress()[0].server.models.values.clone()),
     )
     return path
 
@@ -207,7 +208,7 @@ def test_with_no_loss_disagreement_grows_iff_the_coupling_is_above_two(name, pro
     """Features, targets and biases of zero: local steps change nothing, and all that is left is mixing."""
     names = [str(k) for k in range(6)]
     federation = fl.Federation.from_arrays(
-        {each: (np.zeros((3, 4)), np.zeros((3, 1))) for each in names},
+        {client: (np.zeros((3, 4)), np.zeros((3, 1))) for client in names},
         test_share=0,
         scale="none",
     )
@@ -225,15 +226,15 @@ def test_with_no_loss_disagreement_grows_iff_the_coupling_is_above_two(name, pro
 def test_with_a_quadratic_loss_it_grows_where_the_spectral_radius_passes_one():
     """(I − μ̃ηL)(I − μH)^R, on both sides within 1 % of the strength."""
     rng, names, lr, steps = np.random.default_rng(3), [str(k) for k in range(4)], 0.2, 3
-    arrays = {each: (rng.normal(size=(12, 2)), rng.normal(size=(12, 1))) for each in names}
+    arrays = {client: (rng.normal(size=(12, 2)), rng.normal(size=(12, 1))) for client in names}
     federation = fl.Federation.from_arrays(arrays, test_share=0, scale="none")
     graph = fl.Graph.path(names)
     L = np.kron(np.diag(PATH.sum(1)) - PATH, np.eye(3))
     seen = [np.hstack([x, np.ones((12, 1))]) for x, _ in arrays.values()]
     local = np.zeros((12, 12))
     for k, x in enumerate(seen):
-        own = np.eye(3) - lr * x.T @ x / 12
-        local[3 * k : 3 * k + 3, 3 * k : 3 * k + 3] = np.linalg.matrix_power(own, steps)
+        step_matrix = np.eye(3) - lr * x.T @ x / 12
+        local[3 * k : 3 * k + 3, 3 * k : 3 * k + 3] = np.linalg.matrix_power(step_matrix, steps)
 
     def beyond(strength):
         return np.abs(np.linalg.eigvals((np.eye(12) - lr * steps * strength * L) @ local)).max() - 1
@@ -244,7 +245,7 @@ def test_with_a_quadratic_loss_it_grows_where_the_spectral_radius_passes_one():
     assert edge > 1.1 * alone  # somewhat later than the mixing alone would
 
     def moves(strength):
-        """How far the last round moves, early and late."""
+        """Return how far the last round moves the models, early and late."""
         method = fl.FedU(graph, strength=strength, lr=lr, local_steps=steps, allow_unstable=True)
         path = path_of(method, federation, start, 500)
         return [float((path[at] - path[at - 1]).norm()) for at in (200, 499)]
@@ -260,7 +261,7 @@ def test_implicit_mixing_never_increases_disagreement(sample):
     """However strong, measured as tr(WᵀLW) and, where all take part, as the distance from the mean."""
     names = [str(k) for k in range(6)]
     federation = fl.Federation.from_arrays(
-        {each: (np.zeros((3, 4)), np.zeros((3, 1))) for each in names},
+        {client: (np.zeros((3, 4)), np.zeros((3, 1))) for client in names},
         test_share=0,
         scale="none",
     )

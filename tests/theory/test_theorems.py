@@ -1,4 +1,4 @@
-"""What the theorems say: their numbers, the sums that these stand for, and what they are not about."""
+"""The theorems: their numbers, the sums behind these numbers, and their limits."""
 
 import math
 from dataclasses import replace

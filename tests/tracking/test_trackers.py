@@ -1,4 +1,4 @@
-"""Trackers never end training, and TensorBoard shows what it is told, to the last digit that it keeps."""
+"""Trackers never end training, and TensorBoard shows the logged values, to the last digit that it stores."""
 
 import json
 import re
@@ -14,7 +14,7 @@ import pytest
 import fedlap as fl
 from fedlap.tracking import TRACKERS, SafeTracker, Tracker, build_tracker
 from fedlap.tracking.metrics import flatten_settings, list_metrics
-from trackers import NAMES, SCORES, SETTINGS, made, told
+from trackers import NAMES, SCORES, SETTINGS, log_run, make_score
 
 
 class Broken:
@@ -24,15 +24,15 @@ class Broken:
         self.calls, self.after = [], after
 
     def start_run(self, name, settings, resumed):
-        self._called("start")
+        self._record_call("start")
 
     def log_score(self, score):
-        self._called(score.round)
+        self._record_call(score.round)
 
     def end_run(self, outcome):
-        self._called(outcome)
+        self._record_call(outcome)
 
-    def _called(self, what):
+    def _record_call(self, what):
         self.calls.append(what)
         if len(self.calls) > self.after:
             raise OSError(28, "No space left\non device")
@@ -42,7 +42,7 @@ class Broken:
 
 
 def test_every_field_but_the_round_is_a_value_where_there_is_one():
-    assert list(list_metrics(made(1, gap=0.25))) == NAMES
+    assert list(list_metrics(make_score(1, gap=0.25))) == NAMES
     assert set(NAMES) - set(list_metrics(SCORES[0])) == {"gap"}
     assert list_metrics(SCORES[2])["bytes_up"] == 2**40 + 3
 
@@ -57,27 +57,27 @@ def test_settings_become_flat_text_and_none_is_lost():
 
 @pytest.mark.parametrize("after", range(9))
 def test_a_tracker_that_fails_is_said_once_and_told_no_more(after):
-    tracker, said = Broken(after), []
-    told(SafeTracker(tracker, said.append), SCORES)
+    tracker, remarks = Broken(after), []
+    log_run(SafeTracker(tracker, remarks.append), SCORES)
     assert tracker.calls == ["start", 1, 2, 3, 4, 5, 6, "done"][: after + 1]
     line = "note: Broken failed, training continues without it ([Errno 28] No space left on device)"
-    assert said == [line] * (after < 8)
+    assert remarks == [line] * (after < 8)
 
 
 def test_a_long_reason_is_cut():
     class Wordy(Broken):
-        def _called(self, what):
+        def _record_call(self, what):
             raise RuntimeError("word " * 1000)
 
-    said = []
-    SafeTracker(Wordy(0), said.append).end_run("done")
-    assert len(said) == 1
-    assert len(said[0]) < 300
+    remarks = []
+    SafeTracker(Wordy(0), remarks.append).end_run("done")
+    assert len(remarks) == 1
+    assert len(remarks[0]) < 300
 
 
 def test_a_stop_by_hand_is_no_failure_of_a_tracker():
     class Stopped(Broken):
-        def _called(self, what):
+        def _record_call(self, what):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -85,27 +85,27 @@ def test_a_stop_by_hand_is_no_failure_of_a_tracker():
 
 
 def test_training_goes_on_without_a_tracker_that_fails(federation):
-    tracker, said = Broken(2), []
-    watched = SafeTracker(tracker, said.append)
+    tracker, remarks = Broken(2), []
+    watched = SafeTracker(tracker, remarks.append)
     result = fl.fit(fl.Local(), federation, fl.models.linear(), rounds=5, on_score=watched.log_score)
     assert tracker.calls == [1, 2, 3]
     assert [score.round for score in result.scores] == [1, 2, 3, 4, 5]
-    assert len(said) == 1
+    assert len(remarks) == 1
 
 
 def test_one_that_fails_does_not_silence_the_others(monkeypatch, tmp_path):
     trackers = {"tensorboard": Broken(1), "wandb": Broken(99)}
     for name, tracker in trackers.items():
         monkeypatch.setitem(TRACKERS, name, lambda folder, tracker=tracker: tracker)
-    said = []
-    told(build_tracker(["tensorboard", "wandb", "wandb"], tmp_path, said.append), SCORES)
+    remarks = []
+    log_run(build_tracker(["tensorboard", "wandb", "wandb"], tmp_path, remarks.append), SCORES)
     assert trackers["tensorboard"].calls == ["start", 1]
     assert trackers["wandb"].calls == ["start", 1, 2, 3, 4, 5, 6, "done"]
-    assert len(said) == 1
+    assert len(remarks) == 1
 
 
 def test_no_tracker_is_one_that_is_deaf(tmp_path):
-    told(build_tracker([], tmp_path, pytest.fail), SCORES)
+    log_run(build_tracker([], tmp_path, pytest.fail), SCORES)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -131,7 +131,7 @@ def test_nothing_of_theirs_is_loaded_before_it_is_asked_for():
 
 
 def events(folder):
-    """What TensorBoard shows: (step, value) of each scalar, and the texts."""
+    """Return TensorBoard's (step, value) of each scalar, and its texts."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     shown = EventAccumulator(str(folder / "tensorboard"))
@@ -158,7 +158,7 @@ def test_tensorboard_shows_every_score(tmp_path):
     tracker = TRACKERS["tensorboard"](tmp_path)
     assert isinstance(tracker, Tracker)
     assert list(tmp_path.iterdir()) == []
-    told(tracker, SCORES, outcome="diverged: in round 6")
+    log_run(tracker, SCORES, outcome="diverged: in round 6")
     scalars, texts = events(tmp_path)
     assert scalars == as_float32(SCORES)
     assert json.loads(texts["settings"][0][1]) == {"name": "fedu, seed 0", **SETTINGS}
@@ -174,17 +174,17 @@ def test_tensorboard_has_a_score_as_soon_as_it_is_told(tmp_path):
 
 
 def test_tensorboard_shows_a_round_that_is_scored_again_as_it_was_last(tmp_path):
-    told(TRACKERS["tensorboard"](tmp_path), SCORES[:4], outcome="stopped")
+    log_run(TRACKERS["tensorboard"](tmp_path), SCORES[:4], outcome="stopped")
     again = [replace(score, seconds=9.0 + score.round) for score in SCORES[2:]]
-    told(TRACKERS["tensorboard"](tmp_path), again, resumed=True)
+    log_run(TRACKERS["tensorboard"](tmp_path), again, resumed=True)
     scalars, texts = events(tmp_path)
     assert scalars == as_float32(SCORES[:2] + again)
     assert texts["outcome"][-1] == (6, "done")
 
 
 def test_tensorboard_hides_a_run_that_is_repeated(tmp_path):
-    told(TRACKERS["tensorboard"](tmp_path), SCORES)
-    told(TRACKERS["tensorboard"](tmp_path), SCORES[:2])
+    log_run(TRACKERS["tensorboard"](tmp_path), SCORES)
+    log_run(TRACKERS["tensorboard"](tmp_path), SCORES[:2])
     assert events(tmp_path)[0] == as_float32(SCORES[:2])
 
 
@@ -198,7 +198,7 @@ def test_the_documented_tracker_runs(tmp_path, monkeypatch, federation):
 
 
 def test_a_run_of_the_command_line_is_tracked(call, tmp_path):
-    """Every scored round of every run, also of those that go on."""
+    """Every scored round of every run is logged, also of resumed runs."""
     words = ("compare", "--data", "synthetic", "--algorithms", "local,fedavg", "--seeds", "0,1", "--json")
     assert call(*words, "--rounds", "2", "--track", "tensorboard")[0] == 0
     time.sleep(1.1)  # TensorBoard reads files in the order of the seconds that name them

@@ -7,7 +7,7 @@ import pytest
 
 from fedlap.tracking import TRACKERS
 from fedlap.tracking.metrics import list_metrics
-from trackers import SCORES, SETTINGS, told
+from trackers import SCORES, SETTINGS, log_run
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def wandb(monkeypatch, tmp_path):
 
 
 def records(file):
-    """What is in a file of an offline run: a log in blocks of 32 KiB, its records in one piece or several."""
+    """Read the file of an offline run: a log in blocks of 32 KiB, its records in one piece or several."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     content, at, piece = file.read_bytes(), 7, b""
@@ -53,8 +53,8 @@ def offline(folder):
                     item.key or ".".join(item.nested_key): json.loads(item.value_json)
                     for item in record.history.item
                 }
-                own = {key: value for key, value in row.items() if not key.startswith("_")}
-                history.setdefault(record.history.step.num, []).append(own)
+                values = {key: value for key, value in row.items() if not key.startswith("_")}
+                history.setdefault(record.history.step.num, []).append(values)
             elif kind == "summary":
                 summary |= {item.key: json.loads(item.value_json) for item in record.summary.update}
             elif kind == "exit":
@@ -69,7 +69,7 @@ def rows(scores):
 
 def test_wandb_has_every_score(wandb, tmp_path):
     folder = tmp_path / "digits's #1-fedu-0123456789abcdef"
-    told(TRACKERS["wandb"](folder), SCORES, outcome="diverged: in round 6")
+    log_run(TRACKERS["wandb"](folder), SCORES, outcome="diverged: in round 6")
     ((run, config, history, outcome, code),) = offline(folder)
     assert (run.run_id, run.project) == ("digits-s--1-fedu-0123456789abcdef", "fedlap")
     assert run.display_name == "fedu, seed 0"
@@ -91,8 +91,8 @@ def test_wandb_has_runs_that_are_trained_together_apart(wandb, tmp_path):
 
 
 def test_wandb_goes_on_under_the_same_id(wandb, tmp_path):
-    told(TRACKERS["wandb"](tmp_path / "run"), SCORES[:4], outcome="stopped")
-    told(TRACKERS["wandb"](tmp_path / "run"), SCORES[2:], resumed=True)
+    log_run(TRACKERS["wandb"](tmp_path / "run"), SCORES[:4], outcome="stopped")
+    log_run(TRACKERS["wandb"](tmp_path / "run"), SCORES[2:], resumed=True)
     # Offline it cannot know what it has; each session is written in full.
     sessions = offline(tmp_path / "run")
     assert sorted(len(history) for _, _, history, _, _ in sessions) == [4, 4]
@@ -102,6 +102,6 @@ def test_wandb_goes_on_under_the_same_id(wandb, tmp_path):
 
 def test_wandb_is_not_sent_a_round_that_it_has(wandb, tmp_path, monkeypatch):
     monkeypatch.setattr(wandb.Run, "step", 5)  # as a run that its server knows says
-    told(TRACKERS["wandb"](tmp_path / "run"), SCORES, resumed=True)
+    log_run(TRACKERS["wandb"](tmp_path / "run"), SCORES, resumed=True)
     ((_, _, history, _, _),) = offline(tmp_path / "run")
     assert history == rows(SCORES[4:])

@@ -45,14 +45,14 @@ def cohort_of(counts):
 
 def batches(plan, place):
     """The rows of each of a client's mini-batches, sorted, since a mean knows no order."""
-    made = []
+    result = []
     for step, active in enumerate(plan.active):
         if place < active:
             weight = plan.weight[step, place]
             rows = plan.rows[step, place][weight > 0]
             assert torch.allclose(weight[weight > 0], torch.tensor(1 / len(rows), dtype=torch.float64))
-            made += [sorted(rows.tolist())] * plan.repeat
-    return made
+            result += [sorted(rows.tolist())] * plan.repeat
+    return result
 
 
 def chi_square(observed, expected):
@@ -67,9 +67,9 @@ def test_chosen_rows_are_distinct_and_in_range(counts, batch, steps):
     assert picked.shape == (steps, len(counts), batch)
     for step in picked:
         for rows, count in zip(step, counts, strict=True):
-            own = rows[:count].tolist()
-            assert len(set(own)) == min(count, batch)
-            assert set(own) <= set(range(count))
+            chosen = rows[:count].tolist()
+            assert len(set(chosen)) == min(count, batch)
+            assert set(chosen) <= set(range(count))
 
 
 @pytest.mark.parametrize(("count", "batch"), [(5, 2), (6, 3), (5, 4)])
@@ -117,13 +117,15 @@ def test_epochs_use_each_row_once_and_keep_the_short_batch(counts, batch, epochs
     plan = plan_of(counts, batch, LocalWork(epochs, True))
     begin = 0
     for place, count in enumerate(counts):
-        made = batches(plan, place)
-        each = -(-count // batch)
-        assert len(made) == epochs * each
+        drawn = batches(plan, place)
+        per_epoch = -(-count // batch)
+        assert len(drawn) == epochs * per_epoch
         for epoch in range(epochs):
-            own = made[epoch * each : (epoch + 1) * each]
-            assert sorted(chain(*own)) == list(range(begin, begin + count))
-            assert [len(rows) for rows in own] == [batch] * (each - 1) + [count - batch * (each - 1)]
+            epoch_batches = drawn[epoch * per_epoch : (epoch + 1) * per_epoch]
+            assert sorted(chain(*epoch_batches)) == list(range(begin, begin + count))
+            assert [len(rows) for rows in epoch_batches] == [batch] * (per_epoch - 1) + [
+                count - batch * (per_epoch - 1)
+            ]
         begin += count
 
 
@@ -148,9 +150,9 @@ def test_weights_sum_to_one_at_the_active_prefix(counts, batch, number, epochs):
 def test_steps_hold_distinct_rows(counts, batch, steps):
     plan = plan_of(counts, batch, LocalWork(steps, False))
     for place, count in enumerate(counts):
-        made = batches(plan, place)
-        assert len(made) == steps
-        assert [len(set(rows)) for rows in made] == [min(batch, count)] * steps
+        drawn = batches(plan, place)
+        assert len(drawn) == steps
+        assert [len(set(rows)) for rows in drawn] == [min(batch, count)] * steps
 
 
 @pytest.mark.parametrize("batch", [MAX_CHOSEN_BATCH, MAX_CHOSEN_BATCH + 1])
@@ -173,9 +175,9 @@ def test_either_side_of_the_branch(batch):
 def test_batches_do_not_depend_on_the_stack(counts, batch, number, epochs, data):
     work = LocalWork(number, epochs)
     together = plan_of(counts, batch, work)
-    some = sorted(data.draw(st.sets(st.integers(0, len(counts) - 1), min_size=1)))
-    stack = plan_of(counts, batch, work, some)
-    for at, place in enumerate(some):
+    subset = sorted(data.draw(st.sets(st.integers(0, len(counts) - 1), min_size=1)))
+    stack = plan_of(counts, batch, work, subset)
+    for at, place in enumerate(subset):
         expected = batches(together, place)
         assert batches(stack, at) == expected
         assert batches(plan_of(counts, batch, work, [place]), 0) == expected

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 
 import fedlap as fl
+from fedlap.training.assemble import assemble
 from fedlap.training.fit import fit_all
 from fedlap.training.jobs import Job
-from fedlap.training.loop import RunGroup
 from fedlap.training.schedule import Schedule
 from fit_results import same
 from laws import METHODS, WORK
-from stacked_jobs import STEADY, make_jobs
+from stacked_jobs import STACKABLE, make_jobs
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -92,22 +92,22 @@ def test_a_gpu_goes_on_bit_for_bit(name, work, sample, federation, graph):
 
 @pytest.mark.parametrize("sample", [1.0, 0.5])
 @pytest.mark.parametrize("work", WORK.values(), ids=WORK)
-@pytest.mark.parametrize("name", STEADY)
+@pytest.mark.parametrize("name", STACKABLE)
 def test_a_stack_on_a_gpu_goes_on_bit_for_bit(name, work, sample, federation, graph):
     many, share = make_jobs(name, work, federation, graph), sample if METHODS[name].sampled else 1.0
 
-    def trained(rounds, before):
+    def train(rounds, before):
         begun = [replace(trial, progress=at and at.progress) for trial, at in zip(many, before, strict=True)]
         return fit_all(begun, Schedule(rounds, 4, share, device="cuda"))
 
     nothing = [None] * len(many)
-    for one, other in zip(trained(10, trained(4, nothing)), trained(10, nothing), strict=True):
+    for one, other in zip(train(10, train(4, nothing)), train(10, nothing), strict=True):
         same(one, other)
 
 
 @pytest.mark.parametrize("sample", [1.0, 0.5])
 @pytest.mark.parametrize("work", WORK.values(), ids=WORK)
-@pytest.mark.parametrize("name", STEADY)
+@pytest.mark.parametrize("name", STACKABLE)
 def test_a_stack_of_runs_on_a_gpu_is_each_of_them_on_a_cpu(name, work, sample, federation, graph):
     schedule = {"rounds": 6, "batch": 4, "dtype": "float64", "evaluate_every": 3}
     schedule["sample"] = sample if METHODS[name].sampled else 1.0
@@ -136,9 +136,9 @@ def test_images_kept_on_the_host_are_brought_as_bytes(kind, dtype):
     federation = fl.data.load("digits", partition=fl.partition.Labels(8, 3))
     images = {c: ((16 * x).byte(), y) for c, (x, y) in zip(
         federation.clients, map(federation.train.client, range(8)), strict=True)}  # fmt: skip
-    made = fl.Federation.from_arrays(images, labels=10).standardize(kind)
+    scaled = fl.Federation.from_arrays(images, labels=10).standardize(kind)
     cpu, near, far = (
-        fl.fit(fl.Local(), made, fl.models.linear(), rounds=5, sample=0.5, dtype=dtype, **where)
+        fl.fit(fl.Local(), scaled, fl.models.linear(), rounds=5, sample=0.5, dtype=dtype, **where)
         for where in ({}, {"device": "cuda"}, {"device": "cuda", "keep": "host"})
     )
     close = 1e-9 if dtype == "float64" else 1e-5
@@ -158,7 +158,8 @@ def test_images_kept_on_the_host_are_brought_as_bytes(kind, dtype):
 )
 def test_rounds_are_recorded_where_they_can_be(method, sample, work, recorded, federation):
     trial = Job(method(**work), federation, fl.models.linear())
-    assert RunGroup.of([trial], Schedule(sample=sample, device="cuda")).stack.can_capture_rounds == recorded
+    training = assemble([trial], Schedule(sample=sample, device="cuda"))
+    assert training.engine.can_capture_rounds == recorded
 
 
 def test_coarser_products_are_a_choice(federation, graph):

@@ -1,25 +1,25 @@
-"""Where all clients work, with as many steps, a CPU lets them do so in what is kept; bits are the same."""
+"""If all clients take equally many steps, a CPU trains them in the stored models; no bit changes."""
 
 import pytest
 import torch
 
 import fedlap as fl
-from fedlap.algorithms import Overwriting
+from fedlap.training.assemble import assemble
 from fedlap.training.buffers import BufferPool
 from fedlap.training.jobs import Job
-from fedlap.training.loop import RunGroup, play_rounds
+from fedlap.training.loop import play_rounds
 from fedlap.training.schedule import Schedule
 from fedlap.training.state import list_tensors
 from laws import METHODS, WORK
 
-OVERWRITING = [
-    name for name in METHODS if isinstance(METHODS[name].make(fl.Graph.complete("abcdef")), Overwriting)
+IN_PLACE = [
+    name for name in METHODS if not METHODS[name].make(fl.Graph.complete("abcdef")).traits.reads_old_rows
 ]
-every_one = pytest.mark.parametrize("name", OVERWRITING)
+every_one = pytest.mark.parametrize("name", IN_PLACE)
 schedules = pytest.mark.parametrize("batch", [4, "all"])
 
 
-def trained(name, federation, graph, batch, **more):
+def train(name, federation, graph, batch, **more):
     method = METHODS[name]
     return fl.fit(
         method.make(graph, **WORK["steps"]), federation, method.model, rounds=5, batch=batch, seed=2, **more
@@ -29,10 +29,10 @@ def trained(name, federation, graph, batch, **more):
 @schedules
 @every_one
 def test_the_bits_are_those_of_work_on_copies(name, batch, federation, graph, monkeypatch):
-    here = trained(name, federation, graph, batch)
-    fill = BufferPool.fill
-    monkeypatch.setattr(BufferPool, "fill", lambda pool, inputs, stored, in_place: fill(pool, inputs, stored))
-    copied = trained(name, federation, graph, batch)
+    here = train(name, federation, graph, batch)
+    gather = BufferPool.gather
+    monkeypatch.setattr(BufferPool, "gather", lambda pool, inputs, in_place: gather(pool, inputs))
+    copied = train(name, federation, graph, batch)
     assert torch.equal(here.models, copied.models)
     assert [score.objective for score in here.scores] == [score.objective for score in copied.scores]
 
@@ -41,7 +41,7 @@ def test_the_bits_are_those_of_work_on_copies(name, batch, federation, graph, mo
 @every_one
 def test_it_is_what_clients_do_one_by_one(name, batch, federation, graph):
     here, apart = (
-        trained(name, federation, graph, batch, engine=engine, dtype="float64")
+        train(name, federation, graph, batch, engine=engine, dtype="float64")
         for engine in ("stacked", "one_by_one")
     )
     assert (here.models - apart.models).abs().max() < 1e-12
@@ -57,17 +57,17 @@ def test_it_is_what_clients_do_one_by_one(name, batch, federation, graph):
     ],
 )
 def test_what_is_kept_stays_where_it_is(work, sample, in_place, federation, monkeypatch):
-    handed, fill = [], BufferPool.fill
+    handed, gather = [], BufferPool.gather
 
-    def watch_fill(pool, inputs, stored, in_place=False):
-        filled = fill(pool, inputs, stored, in_place)
-        handed.extend((filled[1].data_ptr(), table.data_ptr()) for table in list_tensors(stored))
-        return filled
+    def watch_gather(pool, inputs, in_place=False):
+        gathered = gather(pool, inputs, in_place)
+        handed.append((gathered[1].data_ptr(), inputs[1].table.data_ptr()))
+        return gathered
 
-    monkeypatch.setattr(BufferPool, "fill", watch_fill)
+    monkeypatch.setattr(BufferPool, "gather", watch_gather)
     method = fl.FedU(fl.Graph.complete(federation.clients), strength=0.05, **work)
-    runs = RunGroup.of([Job(method, federation, fl.models.linear())], Schedule(sample=sample, batch=4))
-    for _ in play_rounds(runs.stack, runs.states, range(1, 4)):
+    training = assemble([Job(method, federation, fl.models.linear())], Schedule(sample=sample, batch=4))
+    for _ in play_rounds(training.method, training.engine, training.server, range(1, 4)):
         pass
     assert {passed == table for passed, table in handed} == {in_place}
     if in_place:
@@ -90,8 +90,8 @@ def test_what_was_given_stays_as_it_was(name, federation, graph):
     model = METHODS[name].model.build(federation.inputs, federation.outputs)
     start = 0.1 * torch.randn(len(federation.clients), model.size, generator=torch.Generator().manual_seed(0))
     before = start.clone()
-    first = trained(name, federation, graph, 4, start=start)
-    models, kept = first.models.clone(), [leaf.clone() for leaf in list_tensors(first.server)]
+    first = train(name, federation, graph, 4, start=start)
+    models, state = first.models.clone(), [leaf.clone() for leaf in list_tensors(first.server)]
     method = METHODS[name]
     for _ in range(2):
         fl.fit(
@@ -100,4 +100,4 @@ def test_what_was_given_stays_as_it_was(name, federation, graph):
         )  # fmt: skip
     assert torch.equal(start, before)
     assert torch.equal(first.models, models)
-    assert all(torch.equal(a, b) for a, b in zip(list_tensors(first.server), kept, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(list_tensors(first.server), state, strict=True))

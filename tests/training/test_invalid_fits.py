@@ -18,9 +18,9 @@ def test_invalid_fits_are_errors(every, at_least):
     done = subprocess.run([sys.executable, SCRIPT, str(every)], capture_output=True, text=True)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0, f"crashed with {done.returncode} at {lines[-1:]}\n{done.stderr}"
-    made = [line for line in lines if len(line) == 3]
-    assert len(made) >= at_least
-    for name, error, message in made:
+    errors = [line for line in lines if len(line) == 3]
+    assert len(errors) >= at_least
+    for name, error, message in errors:
         assert error == "InputError", f"{name}: {error} {message}"
         assert message, name
         assert "\n" not in message, name

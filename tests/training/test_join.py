@@ -16,10 +16,10 @@ def newcomer():
     return rng.normal(size=(30, 4)), rng.integers(0, 3, 30)
 
 
-def trained(federation, graph, strength=0.3, scale="none", method=fl.FedU, **how):
-    made = method(graph, strength=strength, lr=0.1, local_steps=3)
+def train_neighbours(federation, graph, strength=0.3, scale="none", method=fl.FedU, **how):
+    algorithm = method(graph, strength=strength, lr=0.1, local_steps=3)
     how = {"rounds": 5, "dtype": "float64", "seed": 2, **how}
-    return fl.fit(made, federation.standardize(scale), fl.models.linear(l2=0.01), **how)
+    return fl.fit(algorithm, federation.standardize(scale), fl.models.linear(l2=0.01), **how)
 
 
 def softmax(scores):
@@ -41,13 +41,13 @@ def loss(personal, x, y):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_without_rounds_it_is_the_weighted_mean(federation, graph, newcomer, dtype):
-    result = trained(federation, graph, dtype=dtype)
-    made = result.join(*newcomer, EDGES, rounds=0, name="z")
+    result = train_neighbours(federation, graph, dtype=dtype)
+    joined = result.join(*newcomer, EDGES, rounds=0, name="z")
     models = dict(zip(result.federation.clients, result.models.double().numpy(), strict=True))
     mean = sum(a * models[name] for name, a in EDGES.items()) / sum(EDGES.values())
-    assert made.client == "z"
-    assert made.parameters.dtype == result.models.dtype
-    np.testing.assert_allclose(made.parameters, mean, rtol=1e-7 if dtype == "float32" else 1e-14, atol=0)
+    assert joined.client == "z"
+    assert joined.parameters.dtype == result.models.dtype
+    np.testing.assert_allclose(joined.parameters, mean, rtol=1e-7 if dtype == "float32" else 1e-14, atol=0)
     assert torch.equal(result.join(*newcomer, {"b": 0.7}, rounds=0).parameters, result.models[1])
 
 
@@ -58,7 +58,7 @@ def test_steps_and_pull_in_plain_numpy(federation, graph, newcomer, method):
             fl.Local(lr=0.1, local_steps=3), federation, fl.models.linear(l2=0.01), rounds=5, dtype="float64"
         )
     else:
-        result = trained(federation, graph, 0.05, method=method)
+        result = train_neighbours(federation, graph, 0.05, method=method)
     near = {name: result.models[federation.clients.index(name)].numpy() for name in EDGES}
     w = sum(a * near[name] for name, a in EDGES.items()) / sum(EDGES.values())
     for _ in range(4):
@@ -69,27 +69,27 @@ def test_steps_and_pull_in_plain_numpy(federation, graph, newcomer, method):
             far = max(np.linalg.norm(w - near[name]), 0.1) if method is NetworkLasso else 1.0
             pull += a * (w - near[name]) / far
         w = w - (0 if method is fl.Local else 0.1 * 3 * 0.05) * pull
-    made = result.join(*newcomer, EDGES, rounds=4, batch="all")
-    np.testing.assert_allclose(made.parameters, w, rtol=0, atol=1e-12)
+    joined = result.join(*newcomer, EDGES, rounds=4, batch="all")
+    np.testing.assert_allclose(joined.parameters, w, rtol=0, atol=1e-12)
 
 
 def test_the_neighbours_stay_as_they_are(federation, graph, newcomer):
-    result = trained(federation, graph)
+    result = train_neighbours(federation, graph)
     before = result.models.clone()
-    made = result.join(*newcomer, {"b": 1.0}, rounds=3)
+    joined = result.join(*newcomer, {"b": 1.0}, rounds=3)
     assert torch.equal(result.models, before)
-    assert not torch.equal(made.parameters, before[1])
+    assert not torch.equal(joined.parameters, before[1])
 
 
 def test_it_repeats_and_no_order_matters(federation, graph, newcomer):
-    result = trained(federation, graph)
+    result = train_neighbours(federation, graph)
     one = result.join(*newcomer, EDGES, seed=4, batch=5)
     for again in (EDGES, dict(reversed(EDGES.items()))):
         assert torch.equal(result.join(*newcomer, again, seed=4, batch=5).parameters, one.parameters)
     others = [{"seed": 5}, {"name": "other"}, {"rounds": 4}, {"batch": 6}, {"lr": 0.09}]
     for other in others:
-        made = result.join(*newcomer, EDGES, **{"seed": 4, "batch": 5, **other})
-        assert not torch.equal(made.parameters, one.parameters)
+        joined = result.join(*newcomer, EDGES, **{"seed": 4, "batch": 5, **other})
+        assert not torch.equal(joined.parameters, one.parameters)
 
 
 def test_it_draws_as_a_client_of_the_same_name_does(federation, newcomer):
@@ -99,30 +99,30 @@ def test_it_draws_as_a_client_of_the_same_name_does(federation, newcomer):
     alone = fl.Federation.from_arrays({"z": newcomer}, test_share=0, labels=3, scale="none")
     start = result.join(*newcomer, EDGES, rounds=0).parameters
     other = fl.fit(method, alone, fl.models.mlp(5), rounds=3, batch=7, seed=6, start=start, dtype="float64")
-    made = result.join(*newcomer, EDGES, rounds=3, batch=7, seed=6, name="z")
-    assert torch.equal(made.parameters, other.models[0])
+    joined = result.join(*newcomer, EDGES, rounds=3, batch=7, seed=6, name="z")
+    assert torch.equal(joined.parameters, other.models[0])
 
 
 @pytest.mark.parametrize("scale", ["none", "pooled", "client"])
 def test_its_features_are_scaled_as_the_run_says(federation, graph, newcomer, scale):
     x, y = newcomer
-    result = trained(federation, graph, scale=scale)
-    made = result.join(x, y, EDGES, batch="all")
-    assert made.scale.kind == scale
+    result = train_neighbours(federation, graph, scale=scale)
+    joined = result.join(x, y, EDGES, batch="all")
+    assert joined.scale.kind == scale
     if scale == "client":
-        np.testing.assert_allclose(made.scale.shift[0], x.mean(0), atol=1e-12)
-        np.testing.assert_allclose(made.scale.factor[0], 1 / x.std(0), atol=1e-12)
+        np.testing.assert_allclose(joined.scale.shift[0], x.mean(0), atol=1e-12)
+        np.testing.assert_allclose(joined.scale.factor[0], 1 / x.std(0), atol=1e-12)
     else:
-        assert torch.equal(made.scale.shift, result.federation.scale.shift)
-    seen = (torch.from_numpy(x) - made.scale.shift) * made.scale.factor
-    torch.testing.assert_close(made.module()(seen), made.scores(x), rtol=0, atol=1e-12)
+        assert torch.equal(joined.scale.shift, result.federation.scale.shift)
+    seen = (torch.from_numpy(x) - joined.scale.shift) * joined.scale.factor
+    torch.testing.assert_close(joined.module()(seen), joined.scores(x), rtol=0, atol=1e-12)
 
 
 def test_more_rounds_fit_its_rows_better(federation, graph, newcomer):
-    result = trained(federation, graph, 0.01)
-    made = [loss(result.join(*newcomer, EDGES, rounds=r, batch="all"), *newcomer) for r in (0, 1, 5, 20)]
-    assert made == sorted(made, reverse=True)
-    assert made[-1] < made[0] - 0.01
+    result = train_neighbours(federation, graph, 0.01)
+    losses = [loss(result.join(*newcomer, EDGES, rounds=r, batch="all"), *newcomer) for r in (0, 1, 5, 20)]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < losses[0] - 0.01
 
 
 def test_names_of_labels_and_regressions(newcomer):
@@ -147,9 +147,9 @@ def test_pictures_and_modules_join_too():
     digits = fl.data.load("digits")
     result = fl.fit(fl.FedU(fl.Graph.complete(digits.clients)), digits, fl.models.linear(), rounds=3)
     x, y = digits.train.client(4)
-    made = result.join(x, y, {"1": 1.0, "4": 2.0})
+    joined = result.join(x, y, {"1": 1.0, "4": 2.0})
     assert torch.equal(
-        result.join(x.double().numpy(), y.numpy(), {"4": 2.0, "1": 1.0}).parameters, made.parameters
+        result.join(x.double().numpy(), y.numpy(), {"4": 2.0, "1": 1.0}).parameters, joined.parameters
     )
     with pytest.raises(fl.InputError, match="pictures of bytes; pass whole numbers from 0 to 255"):
         result.join(x / 2, y, {"1": 1.0})
@@ -162,7 +162,7 @@ X = np.zeros((2, 4))
 
 
 @pytest.mark.parametrize(
-    ("given", "how", "message"),
+    ("arguments", "how", "message"),
     [
         ((X, [0, 1], {}), {}, "name at least one"),
         ((X, [0, 1], {"aa": 1.0}), {}, "unknown client among the neighbours 'aa'"),
@@ -173,7 +173,7 @@ X = np.zeros((2, 4))
         ((X, [0, 1], {"a": 100.0}), {}, "weights sum to 100, .* > 2 and the pull"),
         ((X[:, :3], [0, 1], {"a": 1.0}), {}, r"x has shape \(2, 3\); pass at least one row .* shape \(4,\)"),
         ((X[:0], [], {"a": 1.0}), {}, "at least one row"),
-        ((X, [0], {"a": 1.0}), {}, "both need one entry"),
+        ((X, [0], {"a": 1.0}), {}, "expected real numbers, one entry per row in both"),
         ((X, [0, 3], {"a": 1.0}), {}, "row 1: label 3 is out of range; expected 0 to 2"),
         ((X, [0, -1], {"a": 1.0}), {}, "label -1 is out of range"),
         ((X, [0.5, 1.0], {"a": 1.0}), {}, "y holds real numbers"),
@@ -185,28 +185,28 @@ X = np.zeros((2, 4))
         ((X + 1e200, [0, 1], {"a": 1.0}), {}, "diverged with lr = .*; lower lr"),
     ],
 )  # fmt: skip
-def test_mistakes(joinable, given, how, message):
+def test_mistakes(joinable, arguments, how, message):
     with pytest.raises(fl.InputError, match=message):
-        joinable.join(*given, **how)
+        joinable.join(*arguments, **how)
 
 
 @pytest.fixture(scope="module")
 def joinable(federation, graph):
-    return trained(federation, graph, rounds=1)
+    return train_neighbours(federation, graph, rounds=1)
 
 
 def test_mocha_needs_a_length(federation, graph, newcomer):
     result = fl.fit(fl.Mocha(graph), federation, fl.models.linear(), rounds=2)
-    with pytest.raises(fl.InputError, match="MOCHA has no step length"):
+    with pytest.raises(fl.InputError, match="MOCHA has no learning rate"):
         result.join(*newcomer, EDGES)
     assert result.join(*newcomer, EDGES, lr=0.05).parameters.isfinite().all()
 
 
 def without_one(seed, place=3, clients=20):
     """All clients but one around a ring on which models are smooth, and that one's neighbours and rows."""
-    made = fl.data.synthetic(clients=clients, rows=20, test_rows=200, seed=seed)
-    names = [name for name in made.federation.clients if name != str(place)]
-    parts = made.federation.train, made.federation.test
+    problem = fl.data.synthetic(clients=clients, rows=20, test_rows=200, seed=seed)
+    names = [name for name in problem.federation.clients if name != str(place)]
+    parts = problem.federation.train, problem.federation.test
     train, test = ({name: part.client(int(name)) for name in names} for part in parts)
     rest = fl.Federation.from_arrays(train, test=test, labels=3, scale="none")
     ring = [(str(k), str((k + 1) % clients), 1.0) for k in range(clients)]
@@ -219,7 +219,7 @@ def test_true_edges_are_worth_more_than_a_start_from_scratch():
     """The same steps on the same rows, from the neighbours' models or from the model's own start."""
     gains, strangers = [], []
     for seed in range(6):
-        rest, graph, near, own, (x, y) = without_one(seed)
+        rest, graph, near, rows, (x, y) = without_one(seed)
         method = fl.FedU(graph, strength=0.3, lr=0.1)
         result = fl.fit(method, rest, fl.models.linear(), rounds=30, seed=seed, evaluate_every=0)
         far = {str((int(name) + 10) % 20): 1.0 for name in near}
@@ -227,11 +227,11 @@ def test_true_edges_are_worth_more_than_a_start_from_scratch():
         def share(predict, x=x, y=y):
             return float((predict(x) == y).double().mean())
 
-        alone = fl.Federation.from_arrays({"new": own}, test_share=0, labels=3, scale="none")
+        alone = fl.Federation.from_arrays({"new": rows}, test_share=0, labels=3, scale="none")
         scratch = fl.fit(fl.Local(lr=0.1), alone, fl.models.linear(), rounds=5, seed=seed)
-        joined = share(result.join(*own, near, seed=seed).predict)
+        joined = share(result.join(*rows, near, seed=seed).predict)
         gains.append(joined - share(scratch.personal("new").predict))
-        strangers.append(joined - share(result.join(*own, far, seed=seed).predict))
+        strangers.append(joined - share(result.join(*rows, far, seed=seed).predict))
     assert min(gains) > 0
     assert np.mean(gains) > 0.1
     assert np.mean(strangers) > 0.1

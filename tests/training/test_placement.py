@@ -15,12 +15,12 @@ every_model = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 
 def pictures(kind="real", sizes=(3, 40, 17, 33, 1)):
     g = torch.Generator().manual_seed(3)
-    made = {}
+    arrays = {}
     for place, n in enumerate(sizes):
         x = torch.randint(0, 256, (n, 4, 4), generator=g)
         x = x.to(torch.uint8) if kind == "bytes" else x.double() / 100 - 1
-        made[f"k{place}"] = x, torch.randint(0, 3, (n,), generator=g)
-    return fl.Federation.from_arrays(made, test_share=0.0, labels=3, scale="none")
+        arrays[f"k{place}"] = x, torch.randint(0, 3, (n,), generator=g)
+    return fl.Federation.from_arrays(arrays, test_share=0.0, labels=3, scale="none")
 
 
 def clients(federation, architecture, batch=4):
@@ -29,17 +29,17 @@ def clients(federation, architecture, batch=4):
     return PlacedClients.of([resident], [0], model, batch, torch.device("cpu"), torch.float64)
 
 
-@pytest.mark.parametrize("lent", [False, True])
+@pytest.mark.parametrize("buffered", [False, True])
 @pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("each", [False, True], ids=["one lr", "an lr each"])
+@pytest.mark.parametrize("per_client", [False, True], ids=["one lr", "an lr each"])
 @every_model
-def test_steps_on_held_layers_are_steps_on_rows(model, wide, lent, each):
-    """Also while fewer and fewer clients are at work, and where memory held something else before."""
+def test_steps_on_held_layers_are_steps_on_rows(model, wide, buffered, per_client):
+    """The law also holds while fewer and fewer clients are active, and for buffers with other content."""
     g = torch.Generator().manual_seed(1)
     built = Model(model.build((7,), 3), CrossEntropy(), model.l2)
     W = 0.3 * torch.randn(4, built.size, generator=g, dtype=torch.float64)
     expected, memory = W.clone(), NamedBuffers()
-    if lent:
+    if buffered:
         for place in range(8):
             memory(f"layer {place}", (1000,), torch.float64).fill_(torch.nan)
         memory("wide layer", (1000,), torch.float64).fill_(torch.nan)
@@ -51,7 +51,7 @@ def test_steps_on_held_layers_are_steps_on_rows(model, wide, lent, each):
         x = torch.randn(active, 5, 7, generator=g, dtype=torch.float64)
         y = torch.randint(0, 3, (active, 5), generator=g)
         weight = torch.full((active, 5), 0.2, dtype=torch.float64)
-        rate = rates[:active] if each else 0.2
+        rate = rates[:active] if per_client else 0.2
         expected[:active] -= rate * built.gradient(expected[:active], Batch(x, y, weight))
         if wide:
             behind = torch.zeros(active, 5, compute_padded_width(7) - 7, dtype=torch.float64)
@@ -90,11 +90,11 @@ def test_together_and_apart(model, kind, scale, work):
 def test_rows_are_wide_where_they_are_read_often():
     """Features, a one, and zeros, in the order of training rows; images stay bytes."""
     federation = pictures().reorder(["k3", "k1", "k0", "k4", "k2"]).standardize("client")
-    some = clients(federation, fl.models.linear())
-    assert some.prepare(MIN_WIDE_STEPS - 1).wide_rows is None
-    wide = some.prepare(MIN_WIDE_STEPS).wide_rows
+    placed = clients(federation, fl.models.linear())
+    assert placed.prepare(MIN_WIDE_STEPS - 1).wide_rows is None
+    wide = placed.prepare(MIN_WIDE_STEPS).wide_rows
     assert wide.shape == (94, 32)
-    assert torch.equal(wide[:, :16], some.train.x.flatten(1))
+    assert torch.equal(wide[:, :16], placed.train.x.flatten(1))
     assert (wide[:, 16] == 1).all()
     assert not wide[:, 17:].any()
     assert (

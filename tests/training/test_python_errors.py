@@ -15,8 +15,8 @@ X = np.random.default_rng(0).normal(size=(8, 3))
 WORDS = np.array(["ill", "well"] * 4)
 
 
-def refused(message, call, *args, **settings):
-    """The call without the tests' own check of types, as a user makes it."""
+def check_refusal(message, call, *args, **settings):
+    """Check a call without the tests' type checks, as a user calls it."""
     with pytest.raises(fl.InputError, match=message) as error:
         (inspect.unwrap(call) if inspect.isfunction(call) else call)(*args, **settings)
     assert "\n" not in str(error.value)
@@ -32,7 +32,7 @@ def refused(message, call, *args, **settings):
     ],
 )
 def test_values_to_tune_are_lists(vary, message, federation):
-    refused(message, fl.tune, fl.Local(), federation, fl.models.linear(), vary, rounds=1)
+    check_refusal(message, fl.tune, fl.Local(), federation, fl.models.linear(), vary, rounds=1)
 
 
 @pytest.mark.parametrize("vary", [{"lr": (0.1,)}, {"lr": range(1, 2)}], ids=str)
@@ -44,23 +44,23 @@ def test_any_sequence_of_values_is_taken(vary, federation):
 @pytest.mark.parametrize("y", [WORDS, WORDS.tolist(), WORDS.astype(object)], ids=["text", "list", "objects"])
 def test_labels_are_numbered_and_named(y):
     message = r"labels are text \('ill'\); number them 0, 1, … and pass labels=\[…\], or use from_"
-    refused(f"data: client 'a': {message}", fl.Federation.from_arrays, {"a": (X, y), "b": (X, y)})
-    refused(message, fl.Federation.from_dataset, list(zip(X, y, strict=True)), "aaaabbbb")
+    check_refusal(f"data: client 'a': {message}", fl.Federation.from_arrays, {"a": (X, y), "b": (X, y)})
+    check_refusal(message, fl.Federation.from_dataset, list(zip(X, y, strict=True)), "aaaabbbb")
 
 
 def test_features_are_numbers():
-    given = {"a": (X.astype(str), np.arange(8) % 2)}
-    refused(
+    arrays = {"a": (X.astype(str), np.arange(8) % 2)}
+    check_refusal(
         "data: client 'a': features are text .*; turn them into numbers first",
         fl.Federation.from_arrays,
-        given,
+        arrays,
     )
 
 
 @pytest.mark.parametrize("name", ["nearest", "kernel", "weighted", "similar"])
 def test_graphs_of_data_are_made_from_federations(name):
     frame = pd.DataFrame(X, columns=list("abc"))
-    refused(
+    check_refusal(
         f"graph: {name} got a DataFrame; pass a federation, as from fl.Federation.from_dataframe",
         fl.graph.GRAPHS[name],
         frame,
@@ -70,12 +70,12 @@ def test_graphs_of_data_are_made_from_federations(name):
 def test_what_clients_are_compared_by_has_a_name(federation):
     frame = pd.DataFrame(X, columns=list("abc"))
     message = "graph: by is a DataFrame; expected labels, means or metadata"
-    refused(message, compute_vectors, federation, frame)
+    check_refusal(message, compute_vectors, federation, frame)
 
 
 @pytest.mark.parametrize("name", ["mps", "meta", "xpu:0"])
 def test_other_devices_are_not_supported(name, federation, call):
-    refused(
+    check_refusal(
         f"device = '{name}' is not supported; use cpu or cuda",
         fl.fit,
         fl.Local(),
@@ -93,7 +93,7 @@ def test_other_devices_are_not_supported(name, federation, call):
 
 def test_a_model_that_no_memory_holds_is_one_line(federation):
     huge = fl.models.mlp((10**14,))  # 3,200 TB, more than the addresses of a process
-    refused("fit: out of memory", fl.fit, fl.Local(), federation, huge, rounds=1)
+    check_refusal("fit: out of memory", fl.fit, fl.Local(), federation, huge, rounds=1)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,9 @@
-"""A run that goes on later is the run that never stopped, bit for bit."""
+"""A resumed run equals the run that never stopped, bit for bit."""
 
 import pytest
 import torch
 
 import fedlap as fl
-from fedlap.algorithms import Steady
 from fedlap.training.fit import fit_all
 from fedlap.training.jobs import Job
 from fedlap.training.schedule import Schedule
@@ -30,38 +29,39 @@ def test_every_method_goes_on_exactly(name, work, federation, graph):
 
 @pytest.mark.parametrize("engine", ["stacked", "one_by_one"])
 def test_every_engine_goes_on_exactly(engine, federation, graph):
-    def trained(rounds, resume=None):
+    def train(rounds, resume=None):
         method = fl.FedU(graph, strength=0.3)
         return fl.fit(
             method, federation, fl.models.mlp((5,)), rounds=rounds, sample=0.5, engine=engine, resume=resume
         )
 
-    same(trained(5, trained(2)), trained(5))
+    same(train(5, train(2)), train(5))
 
 
 def test_what_is_resumed_stays_as_it_was(federation, graph):
     first = fl.fit(fl.FedU(graph), federation, fl.models.linear(), rounds=2)
-    models, scores = first.server.clone(), list(first.scores)
+    models, scores = first.server.models.values.clone(), list(first.scores)
     second = fl.fit(fl.FedU(graph), federation, fl.models.linear(), rounds=4, resume=first)
-    assert torch.equal(first.server, models)
+    assert torch.equal(first.server.models.values, models)
     assert first.scores == scores
     assert [score.round for score in second.scores] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, m in METHODS.items() if isinstance(m.make(fl.Graph.complete("abcdef")), Steady)]
+    "name",
+    [name for name, m in METHODS.items() if m.make(fl.Graph.complete("abcdef")).traits.is_stackable],
 )
 def test_a_stack_of_runs_goes_on_exactly(name, federation, graph):
     method = METHODS[name]
 
-    def trained(rounds, before=(None, None, None)):
+    def train(rounds, before=(None, None, None)):
         trials = [
             Job(method.make(graph, local_steps=2), federation, method.model, seed, None, at and at.progress)
             for seed, at in zip((3, 4, 5), before, strict=True)
         ]
         return fit_all(trials, Schedule(rounds, 4, sample=0.5 if method.sampled else 1.0))
 
-    for one, other in zip(trained(5, trained(2)), trained(5), strict=True):
+    for one, other in zip(train(5, train(2)), train(5), strict=True):
         same(one, other)
 
 
@@ -88,12 +88,12 @@ def test_what_cannot_be_resumed_is_refused(federation, graph):
     with pytest.raises(fl.InputError, match="has finished 3 rounds, but rounds = 2; set rounds to 3 or more"):
         fl.fit(fl.FedU(graph), federation, model, rounds=2, resume=earlier)
     for other in ({"dtype": "float64"}, {"model": fl.models.mlp()}, {"algorithm": fl.Local()}):
-        given = {"algorithm": fl.FedU(graph), "model": model, "allow_changes": True, **other}
+        settings = {"algorithm": fl.FedU(graph), "model": model, "allow_changes": True, **other}
         with pytest.raises(
             fl.InputError,
             match="does not fit this run; pass the method, model, dtype and clients of the saved run",
         ):
-            fl.fit(federation=federation, rounds=4, resume=earlier, **given)
+            fl.fit(federation=federation, rounds=4, resume=earlier, **settings)
     message = r"cannot be batched: they must share .* the round that they resume from"
     with pytest.raises(fl.InputError, match=message):
         fit_all(

@@ -53,9 +53,9 @@ def test_every_method_resumes_with_clients_in_another_order(name, federation, gr
     assert second.progress.clients == federation.clients
     assert [s.accuracy for s in second.scores] == [s.accuracy for s in whole.scores]
     for place, client in enumerate(ORDER):
-        own = whole.models[federation.clients.index(client)]
-        assert torch.equal(second.models[place], own)
-        assert torch.equal(second.personal(client).parameters, own)
+        expected = whole.models[federation.clients.index(client)]
+        assert torch.equal(second.models[place], expected)
+        assert torch.equal(second.personal(client).parameters, expected)
 
 
 def test_a_bare_matrix_follows_the_federation_that_is_passed(federation, graph):
@@ -85,8 +85,8 @@ def test_other_clients_are_refused(clients, message, allow):
     arrays = random_arrays([7, 9, 5, 8, 6, 7, 9])
     by_name = dict(zip("abcdefz", arrays.values(), strict=True)) | {"g": arrays["g"]}
     first, other = (
-        fl.Federation.from_arrays({name: by_name[name] for name in some}, labels=3)
-        for some in ("abcdef", clients)
+        fl.Federation.from_arrays({name: by_name[name] for name in names}, labels=3)
+        for names in ("abcdef", clients)
     )
     earlier = fl.fit(fl.Local(), first, MODEL, rounds=1)
     with pytest.raises(fl.InputError, match=message) as error:
@@ -176,7 +176,7 @@ def test_what_changes_the_numbers_is_refused_unless_allowed(what, federation, gr
         return
     resumed = fl.fit(rounds=4, resume=earlier, allow_changes=True, **call | change(call))
     assert resumed.progress.round == 4
-    again = fl.fit(rounds=5, resume=resumed, **call | change(call))  # it began anew with the change
+    again = fl.fit(rounds=5, resume=resumed, **call | change(call))  # it started again with the change
     assert again.progress.round == 5
 
 

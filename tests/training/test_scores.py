@@ -23,7 +23,7 @@ def tally(loss, hits, count):
     return Tally(real(loss), None if hits is None else real(hits), torch.tensor(count))
 
 
-def scored(test, train=None, ridge=None, penalty=0.0):
+def score_tally(test, train=None, ridge=None, penalty=0.0):
     clients = len(test.count)
     train = tally([1.0] * clients, None, [1] * clients) if train is None else train
     ridge = torch.zeros(clients, dtype=torch.float64) if ridge is None else ridge
@@ -31,7 +31,7 @@ def scored(test, train=None, ridge=None, penalty=0.0):
 
 
 def test_pooled_and_mean_over_clients():
-    line = scored(tally([4.0, 1.0, 30.0], [1, 2, 9], [4, 2, 10]))
+    line = score_tally(tally([4.0, 1.0, 30.0], [1, 2, 9], [4, 2, 10]))
     assert line.accuracy == pytest.approx(12 / 16)
     assert line.accuracy_mean == pytest.approx((1 / 4 + 1 + 9 / 10) / 3)
     assert line.accuracy_worst == pytest.approx(1 / 4)
@@ -46,68 +46,70 @@ def test_pooled_and_mean_over_clients():
 @pytest.mark.parametrize(("clients", "worst"), [(1, 1), (9, 1), (10, 1), (11, 2), (20, 2), (25, 3), (30, 3)])
 def test_the_worst_tenth_is_rounded_up(clients, worst):
     hits = np.random.default_rng(0).permutation(clients)
-    line = scored(tally((hits * 2.0).tolist(), hits.tolist(), [100] * clients))
+    line = score_tally(tally((hits * 2.0).tolist(), hits.tolist(), [100] * clients))
     assert line.accuracy_worst == pytest.approx(np.arange(worst).mean() / 100)
     assert line.loss_worst == pytest.approx(np.arange(clients)[-worst:].mean() * 2 / 100)
 
 
 @given(st.integers(1, 40), st.integers(0, 7), st.integers(7, 50))
 def test_equal_clients_have_no_spread(clients, hits, count):
-    line = scored(tally([hits / 3] * clients, [hits] * clients, [count] * clients))
+    line = score_tally(tally([hits / 3] * clients, [hits] * clients, [count] * clients))
     assert line.accuracy_std == line.loss_std == 0
     assert line.accuracy_mean == pytest.approx(line.accuracy)
 
 
 def test_the_spread_over_clients_is_that_of_a_population():
     # Half of them right always and half of them never: the deviation from ½ is ½, for everybody.
-    line = scored(tally([0.0, 3.0] * 4, [5, 0] * 4, [5, 3] * 4))
+    line = score_tally(tally([0.0, 3.0] * 4, [5, 0] * 4, [5, 3] * 4))
     assert (line.accuracy_std, line.loss_std) == (0.5, 0.5)
     # One client has no other to differ from.
-    alone = scored(tally([2.0], [1], [4]))
+    alone = score_tally(tally([2.0], [1], [4]))
     assert (alone.accuracy_std, alone.loss_std) == (0, 0)
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(9, 30)), min_size=1, max_size=15), st.randoms())
 def test_the_spread_knows_no_order_and_no_shift(clients, random):
     hits, count = zip(*clients, strict=True)
-    line = scored(tally([h / 1 for h in hits], list(hits), list(count)))
+    line = score_tally(tally([h / 1 for h in hits], list(hits), list(count)))
     shares = np.array(hits) / np.array(count)
     assert line.accuracy_std == pytest.approx(shares.std(), abs=1e-15)
-    more = scored(tally([h + 2.0 * n for h, n in clients], list(hits), list(count)))  # each loss is 2 higher
+    more = score_tally(
+        tally([h + 2.0 * n for h, n in clients], list(hits), list(count))
+    )  # each loss is 2 higher
     assert more.loss_std == pytest.approx(line.loss_std, abs=1e-12)
     mixed = list(clients)
     random.shuffle(mixed)
     hits, count = zip(*mixed, strict=True)
-    assert scored(tally([h / 1 for h in hits], list(hits), list(count))).loss_std == line.loss_std
+    assert score_tally(tally([h / 1 for h in hits], list(hits), list(count))).loss_std == line.loss_std
 
 
 def test_clients_without_test_rows_do_not_count():
-    whole = scored(tally([4.0, 0.0, 1.0, 0.0], [1, 0, 2, 0], [4, 0, 2, 0]))
-    apart = scored(tally([4.0, 1.0], [1, 2], [4, 2]))
+    whole = score_tally(tally([4.0, 0.0, 1.0, 0.0], [1, 0, 2, 0], [4, 0, 2, 0]))
+    apart = score_tally(tally([4.0, 1.0], [1, 2], [4, 2]))
     names = [name for name in whole.as_dict() if name.startswith(("accuracy", "loss"))]
     assert [getattr(whole, name) for name in names] == [getattr(apart, name) for name in names]
     # Twelve clients, ten of them tested: the worst tenth is one client.
-    line = scored(tally([0.0] * 12, [*range(10), 0, 0], [10] * 10 + [0, 0]))
+    line = score_tally(tally([0.0] * 12, [*range(10), 0, 0], [10] * 10 + [0, 0]))
     assert line.accuracy_worst == 0
     assert line.accuracy_mean == pytest.approx(0.45)
 
 
 def test_no_test_rows_at_all():
-    line = scored(tally([0.0, 0.0], [0, 0], [0, 0]))
+    line = score_tally(tally([0.0, 0.0], [0, 0], [0, 0]))
     tests = [value for name, value in line.as_dict().items() if name.startswith(("accuracy", "loss"))]
     assert tests == [None] * 8
     assert line.train_loss == 1
 
 
 def test_regression_has_no_accuracy():
-    line = scored(tally([4.0, 1.0], None, [4, 2]))
+    line = score_tally(tally([4.0, 1.0], None, [4, 2]))
     assert line.accuracy is line.accuracy_mean is line.accuracy_worst is line.accuracy_std is None
     assert (line.loss, line.loss_mean, line.loss_worst) == pytest.approx((5 / 6, 3 / 4, 1))
 
 
 def test_train_loss_is_pooled_and_the_objective_is_a_sum():
     train = tally([6.0, 1.0], None, [3, 4])
-    line = scored(tally([1.0, 1.0], None, [1, 1]), train, torch.tensor([0.5, 0.25]).double(), 7.0)
+    line = score_tally(tally([1.0, 1.0], None, [1, 1]), train, torch.tensor([0.5, 0.25]).double(), 7.0)
     assert line.train_loss == pytest.approx(7 / 7)
     assert line.objective == pytest.approx(2 + 1 / 4 + 0.75 + 7)
 
@@ -131,7 +133,7 @@ def objective(result, a, vertices):
     return total + ETA / 2 * np.trace(vertices.T @ (np.diag(a.sum(1)) - a) @ vertices)
 
 
-def trained(method, federation):
+def train_method(method, federation):
     return fl.fit(
         method,
         federation,
@@ -161,7 +163,7 @@ def test_the_objective_in_plain_numpy(problem, name):
         "local": fl.Local(),
         "global": fl.Global(),
     }[name]
-    result = trained(method, federation)
+    result = train_method(method, federation)
     penalised = a if "fedu" in name else 0 * a
     expected = objective(result, penalised, result.models.numpy())
     assert result.scores[-1].objective == pytest.approx(expected, abs=1e-10)
@@ -173,10 +175,12 @@ def test_the_objective_in_plain_numpy(problem, name):
 
 def test_the_objective_of_a_star_with_a_server(problem):
     federation, _ = problem
-    result = trained(fl.FedU(fl.Graph.star(federation.clients, 1.5, server=True), strength=ETA), federation)
+    result = train_method(
+        fl.FedU(fl.Graph.star(federation.clients, 1.5, server=True), strength=ETA), federation
+    )
     a = np.zeros((5, 5))
     a[4, :4] = a[:4, 4] = 1.5
-    vertices = result.server.numpy()
+    vertices = result.server.models.values.numpy()
     assert np.array_equal(vertices[:4], result.models)
     assert result.scores[-1].objective == pytest.approx(objective(result, a, vertices), abs=1e-10)
 
@@ -211,18 +215,18 @@ def test_scores_without_test_rows():
     assert math.isfinite(line.objective)
 
 
-LINE = scored(tally([4.0, 1.0], [1, 2], [4, 2]))
+LINE = score_tally(tally([4.0, 1.0], [1, 2], [4, 2]))
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
 
 @given(st.lists(st.none() | finite, min_size=9, max_size=9), st.lists(finite, min_size=3, max_size=3),
        st.lists(st.integers(0, 2**62), min_size=3, max_size=3))  # fmt: skip
 def test_a_score_is_read_as_it_was_written(tests, reals, wholes):
-    made = Score(wholes[0], *tests[:8], *reals[:2], tests[8], *wholes[1:], reals[2])
-    again = Score.from_dict(json.loads(json.dumps(made.as_dict())))
-    assert again == made
+    score = Score(wholes[0], *tests[:8], *reals[:2], tests[8], *wholes[1:], reals[2])
+    again = Score.from_dict(json.loads(json.dumps(score.as_dict())))
+    assert again == score
     assert [type(value) for value in again.as_dict().values()] == [
-        type(value) for value in made.as_dict().values()
+        type(value) for value in score.as_dict().values()
     ]
 
 
@@ -232,7 +236,7 @@ def test_a_score_is_flat():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"accuracy_std": ...}, "accuracy_std is missing"),
         ({"round": ..., "seconds": ...}, "round is missing, seconds is missing"),
@@ -244,9 +248,9 @@ def test_a_score_is_flat():
         ({"round": [1]}, r"round = \[1\]; expected an integer"),
     ],
 )
-def test_what_is_no_score_is_refused_in_one_line(change, said):
+def test_what_is_no_score_is_refused_in_one_line(change, message):
     values = {name: value for name, value in {**LINE.as_dict(), **change}.items() if value is not ...}
-    with pytest.raises(InputError, match=f"^score: {said}") as caught:
+    with pytest.raises(InputError, match=f"^score: {message}") as caught:
         Score.from_dict(values)
     assert "\n" not in str(caught.value)
 

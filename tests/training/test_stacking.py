@@ -8,17 +8,18 @@ import torch
 import fedlap as fl
 import reference
 from fedlap.algorithms import GatheredRows
-from fedlap.algorithms.per_run import PerRun
+from fedlap.training.assemble import assemble
+from fedlap.training.batched_updates import take_first
 from fedlap.training.client_sampling import ClientSampler
 from fedlap.training.fit import fit_all
 from fedlap.training.jobs import Job, compute_stack_key
-from fedlap.training.loop import RunGroup, play_rounds
+from fedlap.training.loop import play, play_rounds
 from fedlap.training.run_tables import CohortIndex, RunTables
 from fedlap.training.schedule import Schedule
 from fedlap.training.state import list_tensors
 from fit_results import same
 from laws import METHODS, WORK
-from stacked_jobs import STEADY, make_jobs
+from stacked_jobs import STACKABLE, make_jobs
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,7 @@ from stacked_jobs import STEADY, make_jobs
         pytest.param(WORK["epochs"], 0.5, id="epochs-0.5", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("name", STEADY)
+@pytest.mark.parametrize("name", STACKABLE)
 def test_a_stack_of_runs_is_each_of_them_alone(name, work, sample, federation, graph):
     schedule = {"rounds": 4, "batch": 4, "dtype": "float64", "evaluate_every": 2}
     schedule["sample"] = sample if METHODS[name].sampled else 1.0
@@ -41,8 +42,8 @@ def test_a_stack_of_runs_is_each_of_them_alone(name, work, sample, federation, g
         alone = fl.fit(trial.algorithm, trial.federation, trial.model, seed=trial.seed, **schedule)
         assert (alone.models - result.models).abs().max() < 1e-9
         one, other = (
-            [[v for k, v in s.as_dict().items() if k != "seconds" and v is not None] for s in made.scores]
-            for made in (alone, result)
+            [[v for k, v in s.as_dict().items() if k != "seconds" and v is not None] for s in run.scores]
+            for run in (alone, result)
         )
         assert (torch.tensor(one) - torch.tensor(other)).abs().max() < 1e-5
     assert seen == [(run, round) for round in (2, 4) for run in range(len(many))]
@@ -58,24 +59,24 @@ def test_folds_and_settings_of_a_dual_method_share_a_stack(sample, federation, g
     ]
     many = [
         Job(
-            fl.Mocha(graph, learn_every=3, work_seed=2, local_epochs=1, **each),
+            fl.Mocha(graph, learn_every=3, work_seed=2, local_epochs=1, **changes),
             federation.fold(4, fold, 1),
             METHODS["mocha"].model,
             seed,
         )
-        for fold, seed, each in zip((0, 2, 3), (4, 5, 6), settings, strict=True)
+        for fold, seed, changes in zip((0, 2, 3), (4, 5, 6), settings, strict=True)
     ]
     assert len({int(trial.federation.train.count.max()) for trial in many}) > 1
     how = {"batch": 4, "sample": sample, "dtype": "float64", "evaluate_every": 5}
     together = fit_all(many, Schedule(20, **how))
-    for trial, made in zip(many, together, strict=True):
+    for trial, result in zip(many, together, strict=True):
         alone = fl.fit(trial.algorithm, trial.federation, trial.model, seed=trial.seed, rounds=20, **how)
-        assert (alone.models - made.models).abs().max() < 1e-9
-        assert alone.private.shape == made.private.shape  # so that either can go on from the other's
-        assert (alone.private - made.private).abs().max() < 1e-9
-        assert [s.gap for s in made.scores] == pytest.approx([s.gap for s in alone.scores], abs=1e-9)
+        assert (alone.models - result.models).abs().max() < 1e-9
+        assert alone.private.shape == result.private.shape  # so that either can resume from the other's
+        assert (alone.private - result.private).abs().max() < 1e-9
+        assert [s.gap for s in result.scores] == pytest.approx([s.gap for s in alone.scores], abs=1e-9)
     broken = fit_all(many, Schedule(7, **how))
-    again = [replace(trial, progress=made.progress) for trial, made in zip(many, broken, strict=True)]
+    again = [replace(trial, progress=result.progress) for trial, result in zip(many, broken, strict=True)]
     for one, other in zip(fit_all(again, Schedule(20, **how)), together, strict=True):
         same(replace(one, progress=replace(one.progress, scores=other.scores)), other)
 
@@ -93,7 +94,7 @@ def test_settings_matter(federation, graph):
 def test_runs_draw_together_what_each_draws_alone(share, federation, graph):
     many = make_jobs("fedu", WORK["epochs"], federation, graph)
     many += [Job(many[0].algorithm, federation, many[0].model, seed) for seed in (5, 9)]
-    stacked_runs = RunGroup.of(many, Schedule(sample=share)).stack.runs
+    stacked_runs = assemble(many, Schedule(sample=share)).method.runs
     sampler = ClientSampler.of(stacked_runs)
     assert sum(len(group.seeds) for group in sampler.groups) == (4 if share < 1 else 2)  # alike, drawn once
     rounds = range(3, 9)
@@ -101,15 +102,18 @@ def test_runs_draw_together_what_each_draws_alone(share, federation, graph):
     for number, everyone in zip(rounds, sampler.draw(rounds, torch.device("cpu")), strict=True):
         for trial, ids in zip(many, everyone.split(sizes), strict=True):
             names = trial.federation.clients
-            chosen = reference.sampled(list(names), trial.seed, number, share)
+            chosen = reference.draw_cohort(list(names), trial.seed, number, share)
             assert sorted(names[k] for k in ids) == sorted(chosen)
             assert torch.equal(ids, ids.sort().values)
 
 
 def test_a_pool_reads_and_writes_what_runs_would():
-    made = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(1)
     runs = [
-        (torch.randn(size, 2, generator=made), (torch.randn(size + 1, 3, generator=made), torch.zeros(())))
+        (
+            torch.randn(size, 2, generator=generator),
+            (torch.randn(size + 1, 3, generator=generator), torch.zeros(())),
+        )
         for size in (4, 3, 5)
     ]
     pool = RunTables((2, 1, 3))
@@ -125,7 +129,7 @@ def test_a_pool_reads_and_writes_what_runs_would():
         by_hand = [run[0] if place == 0 else run[1][0] for run in runs]
         whole = torch.cat([table[ids] for table, ids in zip(by_hand, index.ids_per_run, strict=True)])
         assert torch.equal(leaf, whole[index.order])
-    rows = torch.randn(6, 2, generator=made)
+    rows = torch.randn(6, 2, generator=generator)
     for tables in (
         [first for first, _ in tables_of_runs],
         [first.clone() for first, _ in tables_of_runs],
@@ -148,16 +152,18 @@ def test_a_pool_reads_and_writes_what_runs_would():
 def test_the_end_of_a_round_is_a_function_that_can_be_recorded(name, federation, graph):
     """On a GPU it is replayed in rounds whose beginnings differ."""
     many, schedule = make_jobs(name, WORK["epochs"], federation, graph), Schedule(sample=0.5, batch=4)
-    *_, (plain, sent) = play_rounds((runs := RunGroup.of(many, schedule)).stack, runs.states, range(1, 4))
-    runs = RunGroup.of(many, schedule)
-    stack, states = runs.stack, runs.states
-    for work in stack.plan_rounds(range(1, 4)):
-        private, uploads, downloaded = stack.run_local_work(states, work)
-        merge = stack.build_merge_function(downloaded)
-        merged, traffic = merge(tuple(states), (work.index.ids, private, uploads))
-        states = stack.contiguous_copy(merged)
+    plain = assemble(many, schedule)
+    *_, (_, expected, sent) = play_rounds(plain.method, plain.engine, plain.server, range(1, 4))
+    training = assemble(many, schedule)
+    engine, server = training.engine, training.server
+    for round in range(1, 4):
+        cohort = engine.sampler.draw(round)
+        again = cohort.with_tensors(cohort.collect_tensors())
+        server, traffic = play(training.method, engine, server, round, again)
+        server, engine.private = engine.copy_states(server)
     assert traffic == sent
-    pairs = zip(list_tensors(tuple(states)), list_tensors(tuple(plain)), strict=True)
+    states = (tuple(server), tuple(engine.private)), (tuple(expected), tuple(plain.engine.private))
+    pairs = zip(*map(list_tensors, states), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
 
 
@@ -199,18 +205,7 @@ def test_a_method_that_is_not_steady_is_alone(federation, graph):
     assert compute_stack_key(fedu) != compute_stack_key(sampled)
 
 
-def test_a_column_is_a_number_for_each_row():
-    rows = torch.arange(1.0, 7.0).view(3, 2)
-    column = PerRun(torch.tensor([[1.0], [10.0], [100.0]]))
-    by_hand = column.values
-    assert torch.equal(column * rows, by_hand * rows)
-    assert torch.equal(rows * column, by_hand * rows)
-    assert torch.equal(column * rows[:2], by_hand[:2] * rows[:2])  # cut to the clients that are still at work
-    assert torch.equal(rows - column, rows - by_hand)
-    assert torch.equal(column - rows, by_hand - rows)
-    assert torch.equal(rows + column, column + rows)
-    assert torch.equal(rows / column, rows / by_hand)
-    assert torch.equal(column / rows, by_hand / rows)
-    mixed = -(1 - 2 * column * column / 4 + 3)
-    assert torch.equal(mixed * torch.ones(3, 1), -(4 - by_hand * by_hand / 2))
-    assert torch.equal((1 / column) * torch.ones(3, 1), 1 / by_hand)
+def test_a_setting_per_client_is_cut_to_the_active_ones():
+    column = torch.tensor([[1.0], [10.0], [100.0]])
+    assert torch.equal(take_first(column, 2), column[:2])
+    assert take_first(0.5, 2) == 0.5

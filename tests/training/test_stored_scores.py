@@ -13,11 +13,13 @@ SIZES = (40, 3, 17, 33, 1)
 
 def federation(kind):
     g = torch.Generator().manual_seed(3)
-    made = {}
+    arrays = {}
     for place, n in enumerate(SIZES):
         y = torch.randint(0, 3, (n,), generator=g)
-        made[f"k{place}"] = torch.randn(n, 4, 2, generator=g).double(), y.double() if kind == "real" else y
-    return fl.Federation.from_arrays(made, test_share=0.3, labels=None if kind == "real" else 3, scale="none")
+        arrays[f"k{place}"] = torch.randn(n, 4, 2, generator=g).double(), y.double() if kind == "real" else y
+    return fl.Federation.from_arrays(
+        arrays, test_share=0.3, labels=None if kind == "real" else 3, scale="none"
+    )
 
 
 def clients(data):
@@ -41,8 +43,8 @@ def test_scores_are_those_of_gathered_rows(kind, block, monkeypatch):
     for alone in (10**9, 0):
         monkeypatch.setattr(stored_scores, "MIN_VALUES_PER_CLIENT", alone)
         for part in ("train", "test"):
-            own = clients(data)
-            tallies.append(own.tally(W, getattr(own, part), every))
+            placed = clients(data)
+            tallies.append(placed.tally(W, getattr(placed, part), every))
         assert bool(called) == (alone == 0)
     for gathered, there in zip(tallies[:2], tallies[2:], strict=True):
         assert torch.allclose(gathered.loss, there.loss, rtol=1e-13, atol=0)

@@ -21,8 +21,8 @@ LINEAR = fl.models.linear()
 
 def around(smoothness, seed):
     """Clients around a ring whose true models are alike, or not, and that ring."""
-    made = fl.data.synthetic(clients=20, smoothness=smoothness, test_rows=0, seed=seed)
-    return made.federation, made.graph
+    problem = fl.data.synthetic(clients=20, smoothness=smoothness, test_rows=0, seed=seed)
+    return problem.federation, problem.graph
 
 
 @pytest.mark.parametrize(("smoothness", "alike"), [(10.0, True), (0.0, False)])
@@ -32,11 +32,11 @@ def test_strength_is_chosen_where_neighbours_are_alike_and_not_where_they_are_st
 ):
     federation, graph = around(smoothness, seed)
     vary = {"strength": [0.0, 0.001, 0.3, 0.9]}
-    made = fl.tune(fl.FedU(graph, lr=0.1), federation, LINEAR, vary, rounds=25, seed=seed)
-    chosen = made.best.values["strength"]
+    tuned = fl.tune(fl.FedU(graph, lr=0.1), federation, LINEAR, vary, rounds=25, seed=seed)
+    chosen = tuned.best.values["strength"]
     assert (chosen >= 0.3) if alike else (chosen <= 0.001)
-    assert made.algorithm.strength == chosen
-    means = [each.validation.mean() for each in made.tried]
+    assert tuned.algorithm.strength == chosen
+    means = [candidate.validation.mean() for candidate in tuned.tried]
     assert max(means) - min(means) > 0.03
 
 
@@ -74,13 +74,13 @@ METHODS = {
 def test_candidates_together_are_runs_by_themselves(name, federation, graph):
     make, vary = METHODS[name]
     how = {"rounds": 3, "batch": 5, "dtype": "float64", "seed": 2}
-    made = fl.tune(make(graph), federation, LINEAR, vary, folds=2, **how)
-    assert [list(each.values) for each in made.tried] == [list(vary)] * len(made.tried)
-    for each in made.tried:
-        for held_out, score in enumerate(each.scores):
+    tuned = fl.tune(make(graph), federation, LINEAR, vary, folds=2, **how)
+    assert [list(candidate.values) for candidate in tuned.tried] == [list(vary)] * len(tuned.tried)
+    for candidate in tuned.tried:
+        for held_out, score in enumerate(candidate.scores):
             assert isinstance(score, Score)
             fold = federation.fold(2, held_out, seed=2)
-            alone = fl.fit(each.algorithm, fold, LINEAR, engine="one_by_one", **how).scores[-1]
+            alone = fl.fit(candidate.algorithm, fold, LINEAR, engine="one_by_one", **how).scores[-1]
             for field in ("accuracy", "loss", "objective", "train_loss", "loss_worst"):
                 assert getattr(score, field) == pytest.approx(getattr(alone, field), rel=1e-9), field
 
@@ -128,18 +128,18 @@ def test_models_at_work_fit_into_a_cpus_cache(federation, graph, monkeypatch):
 
 def test_graphs_and_anything_else_of_a_method_can_be_tried(federation, graph):
     vary = {"graph": [graph, fl.Graph.ring(federation.clients)], "neighbours": ["all", "sampled"]}
-    made = fl.tune(fl.FedU(graph, 0.01), federation, LINEAR, vary, folds=2, rounds=1)
-    assert [each.values["neighbours"] for each in made.tried] == ["all", "sampled"] * 2
+    tuned = fl.tune(fl.FedU(graph, 0.01), federation, LINEAR, vary, folds=2, rounds=1)
+    assert [candidate.values["neighbours"] for candidate in tuned.tried] == ["all", "sampled"] * 2
 
 
 def test_the_usual_grid(graph, federation):
     rho = graph.rho
-    made = default_grid(fl.FedU(graph, local_steps=2))
-    assert made["lr"] == [0.003, 0.01, 0.03, 0.1]
+    grid = default_grid(fl.FedU(graph, local_steps=2))
+    assert grid["lr"] == [0.003, 0.01, 0.03, 0.1]
     largest = 2 / (0.03 * 2 * rho)
-    assert largest / 2 < made["strength"][-1] <= largest
-    assert all(float(f"{value:.0e}") == value for value in made["strength"])
-    shares = np.array(made["strength"]) / made["strength"][-1]
+    assert largest / 2 < grid["strength"][-1] <= largest
+    assert all(float(f"{value:.0e}") == value for value in grid["strength"])
+    shares = np.array(grid["strength"]) / grid["strength"][-1]
     np.testing.assert_allclose(shares, [0.01, 0.03, 0.1, 0.3, 1], rtol=0.35)
     assert default_grid(fl.FedU(graph, lr=0.1), fixed=["lr"]).keys() == {"strength"}
     assert default_grid(fl.FedU(graph, lr=0.1, local_steps=2), fixed=["lr"])["strength"][-1] <= largest * 0.3
@@ -153,9 +153,9 @@ def test_the_usual_grid(graph, federation):
 
 
 def test_what_the_method_refuses_is_left_out_and_told(federation, graph):
-    made = fl.tune(fl.FedU(graph), federation, LINEAR, {"strength": [0.01, 1e6]}, folds=2, rounds=1)
-    assert [each.values for each in made.tried] == [{"strength": 0.01}]
-    ((values, reason),) = made.refused
+    tuned = fl.tune(fl.FedU(graph), federation, LINEAR, {"strength": [0.01, 1e6]}, folds=2, rounds=1)
+    assert [candidate.values for candidate in tuned.tried] == [{"strength": 0.01}]
+    ((values, reason),) = tuned.refused
     assert values == {"strength": 1e6}
     assert "too large" in str(reason)
     vary = {"strength": [0.01, 1.9 / (0.03 * 5 * graph.rho)]}  # stable where all work
@@ -167,18 +167,18 @@ def test_what_the_method_refuses_is_left_out_and_told(federation, graph):
 
 def test_what_diverges_is_never_chosen():
     federation = fl.Federation.from_arrays(random_arrays([20, 30], real=True), scale="none")
-    made = fl.tune(fl.Local(), federation, LINEAR, {"lr": [1e6, 0.01]}, folds=2, rounds=60)
-    assert made.best.values == {"lr": 0.01}
-    assert isinstance(made.tried[0].diverged, DivergedError)
-    assert np.isnan(made.tried[0].validation).any()
+    tuned = fl.tune(fl.Local(), federation, LINEAR, {"lr": [1e6, 0.01]}, folds=2, rounds=60)
+    assert tuned.best.values == {"lr": 0.01}
+    assert isinstance(tuned.tried[0].diverged, DivergedError)
+    assert np.isnan(tuned.tried[0].validation).any()
     with pytest.raises(DivergedError, match="every candidate diverged; the first: training diverged"):
         fl.tune(fl.Local(), federation, LINEAR, {"lr": [1e6]}, folds=2, rounds=60)
 
 
 def test_a_lower_loss_is_better_where_targets_are_real():
     federation = fl.Federation.from_arrays(random_arrays([20, 30], real=True), scale="none")
-    made = fl.tune(fl.Local(), federation, LINEAR, {"lr": [1e-6, 0.01]}, folds=2, rounds=30)
-    assert made.best.validation.mean() == min(each.validation.mean() for each in made.tried)
+    tuned = fl.tune(fl.Local(), federation, LINEAR, {"lr": [1e-6, 0.01]}, folds=2, rounds=30)
+    assert tuned.best.validation.mean() == min(candidate.validation.mean() for candidate in tuned.tried)
 
 
 @pytest.mark.parametrize(
@@ -202,8 +202,8 @@ def test_the_order_of_clients_changes_nothing(federation):
     vary = {"strength": [0.01, 0.1]}
     turned = federation.reorder(federation.clients[::-1])
     one, other = (
-        fl.tune(fl.FedU(graph), each, LINEAR, vary, folds=3, rounds=5, dtype="float64")
-        for each in (federation, turned)
+        fl.tune(fl.FedU(graph), data, LINEAR, vary, folds=3, rounds=5, dtype="float64")
+        for data in (federation, turned)
     )
     for a, b in zip(one.tried, other.tried, strict=True):
         np.testing.assert_allclose(a.validation, b.validation, rtol=1e-12)

@@ -4,11 +4,13 @@ from typing import Final
 
 from fedlap.algorithms.afl import AFL
 from fedlap.algorithms.apfl import APFL
+from fedlap.algorithms.client_table import ClientTable, GatheredRows, RowUpdate
 from fedlap.algorithms.coupling import Coupled
+from fedlap.algorithms.dfedu import DFedU
 from fedlap.algorithms.ditto import Ditto
 from fedlap.algorithms.fedavg import FedAvg, FedProx
 from fedlap.algorithms.fedper import FedPer
-from fedlap.algorithms.fedu import DFedU, FedU
+from fedlap.algorithms.fedu import FedU
 from fedlap.algorithms.fedu_learned import FedULearned
 from fedlap.algorithms.global_model import Global
 from fedlap.algorithms.interface import (
@@ -16,17 +18,15 @@ from fedlap.algorithms.interface import (
     Algorithm,
     Binding,
     Certified,
-    GatheredRows,
     Grouping,
-    Overwriting,
     PeerAlgorithm,
     Penalised,
     Pooling,
-    RowUpdate,
     Sampling,
     ServerAlgorithm,
     State,
-    Steady,
+    Traits,
+    list_settings,
 )
 from fedlap.algorithms.l2gd import L2GD
 from fedlap.algorithms.local import Local
@@ -66,6 +66,7 @@ __all__ = [
     "Algorithm",
     "Binding",
     "Certified",
+    "ClientTable",
     "Coupled",
     "DFedU",
     "Ditto",
@@ -80,7 +81,6 @@ __all__ = [
     "Local",
     "Mocha",
     "NetworkLasso",
-    "Overwriting",
     "PFedMe",
     "PeerAlgorithm",
     "Penalised",
@@ -91,6 +91,7 @@ __all__ = [
     "Scaffold",
     "ServerAlgorithm",
     "State",
-    "Steady",
     "Task",
+    "Traits",
+    "list_settings",
 ]

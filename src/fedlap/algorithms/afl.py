@@ -1,20 +1,37 @@
 """AFL: one global model, trained for the worst mixture of clients."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms.interface import GlobalModel, Ids, Kind, Steadiness, check_local_work
+from fedlap.algorithms.client_table import Ids
+from fedlap.algorithms.interface import Traits, check_local_work
+from fedlap.algorithms.local_updates import sgd
+from fedlap.algorithms.server_models import GlobalModel
 from fedlap.algorithms.task import ClientScalars, Task
 from fedlap.errors import check_number
 from fedlap.models.model import Stack
 
 MixtureWeights = Float[Tensor, "everyone 1"]
-# w, λ, the sum of w over all rounds, and the number of rounds
-AFLServer = tuple[GlobalModel, MixtureWeights, GlobalModel, Float[Tensor, ""]]
+
+
+class AFLServer(NamedTuple):
+    """The global model, λ, the sum of the model over all rounds, and the number of rounds."""
+
+    model: GlobalModel
+    mixture: MixtureWeights
+    total: GlobalModel
+    rounds: Float[Tensor, ""]
+
+
+class AFLUpload(NamedTuple):
+    """The change of a client's model, and its loss at the model it received."""
+
+    change: Stack
+    loss: ClientScalars
 
 
 @dataclass(frozen=True)
@@ -41,48 +58,42 @@ class AFL:
     local_steps: int | None = None
     local_epochs: int | None = None
 
-    kind: ClassVar[Kind] = "one model"
-    steady: ClassVar[Steadiness] = "round"
+    traits: ClassVar[Traits] = Traits("one model", static="round")
     citation: ClassVar[str] = "M. Mohri, G. Sivek and A. T. Suresh. Agnostic Federated Learning. ICML, 2019."
 
     def __post_init__(self) -> None:
         check_local_work("afl", self.lr, self.local_steps, self.local_epochs)
         check_number("mixture_lr", self.mixture_lr, zero=True, scope="afl")
 
-    def init(self, start: Stack) -> tuple[AFLServer, None]:
+    def init_server(self, start: Stack) -> AFLServer:
         """Start with the mean of the clients' start models and a uniform mixture."""
         w = start.mean(0, keepdim=True)
-        return (
-            w,
-            start.new_full((len(start), 1), 1 / len(start)),
-            torch.zeros_like(w),
-            w.new_zeros(()),
-        ), None
+        mixture = start.new_full((len(start), 1), 1 / len(start))
+        return AFLServer(w, mixture, torch.zeros_like(w), w.new_zeros(()))
+
+    def init_clients(self, start: Stack, counts: Tensor) -> None:
+        """Store nothing at the clients."""
 
     def send(self, server: AFLServer, ids: Ids) -> Stack:
         """Send the global model."""
-        return server[0].expand(len(ids), -1)
+        return server.model.expand(len(ids), -1)
 
-    def local(self, private: None, received: Stack, task: Task) -> tuple[None, tuple[Stack, ClientScalars]]:
+    def local(self, private: None, received: Stack, task: Task) -> tuple[None, AFLUpload]:
         """Run R mini-batch steps; send the change of the model and the loss of the received model."""
-        loss = task.loss(received)
-        w = received.clone()
-        w = task.sgd(w, self.lr)
-        return private, (w - received, loss)
+        w = task.run(sgd, received, lr=self.lr)
+        return private, AFLUpload(w - received, task.loss(received))
 
-    def merge(self, server: AFLServer, ids: Ids, ups: tuple[Stack, ClientScalars]) -> AFLServer:
+    def merge(self, server: AFLServer, ids: Ids, up: AFLUpload) -> AFLServer:
         """Take a descent step on the model, weighted by the mixture, and an ascent step on the mixture."""
         w, mixture, total, rounds = server
-        change, loss = ups
         scale = len(mixture) / len(ids)
-        w = w + scale * (mixture[ids] * change).sum(0, keepdim=True)
-        mixture = project_to_simplex(mixture.index_add(0, ids, loss, alpha=self.mixture_lr * scale))
-        return w, mixture, total + w, rounds + 1
+        w = w + scale * (mixture[ids] * up.change).sum(0, keepdim=True)
+        mixture = project_to_simplex(mixture.index_add(0, ids, up.loss, alpha=self.mixture_lr * scale))
+        return AFLServer(w, mixture, total + w, rounds + 1)
 
     def personal_models(self, server: AFLServer, private: None, clients: int) -> Stack:
         """Return the mean of the global models of all rounds, for every client."""
-        _, _, total, rounds = server
-        return (total / rounds).expand(clients, -1)
+        return (server.total / server.rounds).expand(clients, -1)
 
 
 def project_to_simplex(v: MixtureWeights) -> MixtureWeights:

@@ -1,17 +1,24 @@
 """APFL: each client mixes a local model with the global one."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms.interface import GlobalModel, Ids, Kind, Steadiness, check_local_work
-from fedlap.algorithms.task import Task
+from fedlap.algorithms.client_table import Ids
+from fedlap.algorithms.interface import Traits, check_local_work
+from fedlap.algorithms.local_updates import interpolated_sgd
+from fedlap.algorithms.server_models import SharedModel
+from fedlap.algorithms.task import ClientScalars, Task
 from fedlap.errors import InputError, check_number
 from fedlap.models.model import Stack
 
-APFLPrivate = tuple[Stack, Float[Tensor, "client 1"]]  # v_k and a_k
+
+class APFLPrivate(NamedTuple):
+    """A client's local model v_k and its share a_k in the client's mixed model."""
+
+    model: Stack
+    mixture: ClientScalars
 
 
 @dataclass(frozen=True)
@@ -41,8 +48,7 @@ class APFL:
     local_steps: int | None = None
     local_epochs: int | None = None
 
-    kind: ClassVar[Kind] = "personal"
-    steady: ClassVar[Steadiness] = "round"
+    traits: ClassVar[Traits] = Traits("personal", static="round")
     citation: ClassVar[str] = (
         "Y. Deng, M. M. Kamani and M. Mahdavi. Adaptive Personalized Federated Learning. arXiv:2003.13461, "
         "2020."
@@ -55,33 +61,31 @@ class APFL:
                 f"mixture = {self.mixture:g}; expected a share from 0 to 1", field="mixture", scope="apfl"
             )
 
-    def init(self, start: Stack) -> tuple[GlobalModel, APFLPrivate]:
-        """Start w at the mean of the starts, v_k at its client's start and a_k at the mixture."""
-        return start.mean(0, keepdim=True), (start.clone(), start.new_full((len(start), 1), self.mixture))
+    def init_server(self, start: Stack) -> SharedModel:
+        """Start the global model at the mean of the clients' start models."""
+        return SharedModel.average(start)
 
-    def send(self, w: GlobalModel, ids: Ids) -> Stack:
+    def init_clients(self, start: Stack, counts: Tensor) -> APFLPrivate:
+        """Start v_k at its client's start and a_k at the mixture."""
+        return APFLPrivate(start.clone(), start.new_full((len(start), 1), self.mixture))
+
+    def send(self, server: SharedModel, ids: Ids) -> Stack:
         """Send the global model."""
-        return w.expand(len(ids), -1)
+        return server.copies(len(ids))
 
     def local(self, private: APFLPrivate, w: Stack, task: Task) -> tuple[APFLPrivate, Stack]:
         """Run R steps on both models; store v_k and a_k, send w_k."""
         v, mixture = private
-        for number, batch in enumerate(task.batches()):
-            active = len(batch.x)
-            a, difference = mixture[:active], v[:active] - w[:active]
-            gradient = task.gradient(a * v[:active] + (1 - a) * w[:active], batch)
-            w = task.step(w, batch, self.lr)
-            v[:active] -= self.lr * a * gradient
-            if self.adaptive and number == 0:
-                a -= self.lr * (difference * gradient).sum(1, keepdim=True)
-                a.clamp_(0, 1)
-        return (v, mixture), w
+        w, v, mixture = task.run(
+            interpolated_sgd, w, v=v, mixture=mixture, lr=self.lr, adaptive=self.adaptive
+        )
+        return APFLPrivate(v, mixture), w
 
-    def merge(self, w: GlobalModel, ids: Ids, ups: Stack) -> GlobalModel:
+    def merge(self, server: SharedModel, ids: Ids, w: Stack) -> SharedModel:
         """Average the clients' models with equal weights."""
-        return ups.mean(0, keepdim=True)
+        return SharedModel.average(w)
 
-    def personal_models(self, w: GlobalModel, private: APFLPrivate, clients: int) -> Stack:
+    def personal_models(self, server: SharedModel, private: APFLPrivate, clients: int) -> Stack:
         """Return a v_k + (1 − a) w."""
         v, a = private
-        return a * v + (1 - a) * w
+        return a * v + (1 - a) * server.model

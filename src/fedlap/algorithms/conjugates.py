@@ -1,13 +1,17 @@
 """Losses, their conjugates and the update of one dual variable, for dual coordinate ascent.
 
-All functions work entry by entry, on tensors of equal shape.
+The functions of a loss work entry by entry, on tensors of equal shape.
 """
 
+from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid, softplus
+from torch.nn.functional import logsigmoid, one_hot, softplus
+
+from fedlap.models.dense import DenseNetwork
+from fedlap.models.model import Stack
 
 # Newton steps per dtype. The start is near enough everywhere for them to reach the last digits.
 NEWTON_STEPS = {torch.float64: 4, torch.float32: 3}
@@ -105,3 +109,20 @@ CONJUGATES: Final[dict[str, Conjugate]] = {
     "logistic": Logistic(),
     "hinge": Hinge(),
 }
+
+
+@dataclass(frozen=True)
+class DualProblem:
+    """A linear model with one loss per score: for classes one against the rest, with targets ±1."""
+
+    network: DenseNetwork
+    loss: Conjugate
+    classes: bool
+
+    def encode_targets(self, y: Tensor, like: Tensor) -> Tensor:
+        """Return real targets unchanged, and classes as ±1 per label."""
+        return 2 * one_hot(y, self.network.widths[-1]).to(like) - 1 if self.classes else y
+
+    def scores(self, w: Stack, x: Tensor) -> Tensor:
+        """Return the scores of one row per client."""
+        return self.network.scores(w, x.unsqueeze(1)).squeeze(1)

@@ -1,10 +1,15 @@
 """Strength of the pull between neighbours on a graph, and its limits of stability."""
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from fedlap.algorithms.local_work import LocalWork
 from fedlap.errors import InputError, check_number
 from fedlap.graph import Graph
+from fedlap.graph.implicit import mix_implicitly
 
 Mixing = Literal["explicit", "implicit"]
 
@@ -19,6 +24,31 @@ class Coupling:
     repeats: int
     smoothing: float = 1.0  # ε: a neighbour pulls with its distance over ε, or less
     mixing: Mixing = "explicit"  # a gradient step on the penalty, or a backward Euler step
+
+    @staticmethod
+    def of(method: Any) -> "Coupling":
+        """Return the coupling of a method with a graph, a strength, a mixing and local work."""
+        repeats = LocalWork.of(method.local_steps, method.local_epochs).repeats
+        return Coupling(method.graph, method.strength, method.lr, repeats, mixing=method.mixing)
+
+    def mix_(
+        self,
+        w: Float[Tensor, "chosen param"],
+        ids: Int64[Tensor, "chosen"],
+        others: Float[Tensor, "vertex param"] | None,
+    ) -> Float[Tensor, "chosen param"]:
+        """Return w_k − μRη Σ_ℓ a_kℓ (w_k − w_ℓ) of the vertices `ids`, or with w⁺ in the sum (implicit).
+
+        `others` has the models of neighbours outside `ids`; without it the sum runs over `ids` only. Explicit
+        mixing overwrites w.
+        """
+        if self.mixing == "implicit":
+            return mix_implicitly(self.graph, w, self.step, ids, others)
+        return self.graph.mix_(w, self.step, ids, others)
+
+    def penalty(self, W: Float[Tensor, "vertex param"]) -> Float[Tensor, ""]:
+        """Return (η/2) tr(WᵀLW)."""
+        return self.eta / 2 * self.graph.smoothness(W)
 
     @property
     def eta(self) -> float:

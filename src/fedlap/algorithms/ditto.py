@@ -6,8 +6,11 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms.fedavg import CountedModels, average_by_count
-from fedlap.algorithms.interface import GlobalModel, Ids, Kind, Steadiness, check_local_work
+from fedlap.algorithms.client_table import Ids
+from fedlap.algorithms.fedavg import CountedModels
+from fedlap.algorithms.interface import Traits, check_local_work
+from fedlap.algorithms.local_updates import sgd
+from fedlap.algorithms.server_models import SharedModel
 from fedlap.algorithms.task import Task
 from fedlap.errors import check_number
 from fedlap.models.model import Stack
@@ -37,8 +40,7 @@ class Ditto:
     local_steps: int | None = None
     local_epochs: int | None = None
 
-    kind: ClassVar[Kind] = "personal"
-    steady: ClassVar[Steadiness] = "round"
+    traits: ClassVar[Traits] = Traits("personal", static="round")
     citation: ClassVar[str] = (
         "T. Li, S. Hu, A. Beirami and V. Smith. Ditto: Fair and Robust Federated Learning Through "
         "Personalization. ICML, 2021."
@@ -48,33 +50,32 @@ class Ditto:
         check_local_work("ditto", self.lr, self.local_steps, self.local_epochs)
         check_number("proximal", self.proximal, zero=True, scope="ditto")
 
-    def init(self, start: Stack) -> tuple[GlobalModel, Stack]:
-        """Start the global model at the mean of the starts, and each personal model at its client's start."""
-        return start.mean(0, keepdim=True), start.clone()
+    def init_server(self, start: Stack) -> SharedModel:
+        """Start the global model at the mean of the clients' start models."""
+        return SharedModel.average(start)
 
-    def send(self, w: GlobalModel, ids: Ids) -> Stack:
+    def init_clients(self, start: Stack, counts: Tensor) -> Stack:
+        """Start each personal model at its client's start."""
+        return start.clone()
+
+    def send(self, server: SharedModel, ids: Ids) -> Stack:
         """Send the global model."""
-        return w.expand(len(ids), -1)
+        return server.copies(len(ids))
 
     def local(self, v: Stack, received: Stack, task: Task) -> tuple[Stack, CountedModels]:
         """Run R steps on both models; store the personal one, send the other with the row count."""
-        w = received.clone()
-        for batch in task.batches():
-            active = len(batch.x)
-            pull = v[:active] - received[:active]
-            w = task.step(w, batch, self.lr)
-            v = task.step(v, batch, self.lr)
-            v[:active] -= self.lr * self.proximal * pull
-        return v, (w, task.count)
+        w = task.run(sgd, received, lr=self.lr)
+        v = task.run(sgd, v, lr=self.lr, anchor=received, pull=self.lr * self.proximal)
+        return v, CountedModels(w, task.count)
 
-    def merge(self, w: GlobalModel, ids: Ids, ups: CountedModels) -> GlobalModel:
+    def merge(self, server: SharedModel, ids: Ids, up: CountedModels) -> SharedModel:
         """Average the clients' models, weighted by their row counts."""
-        return average_by_count(ups)
+        return SharedModel(up.average())
 
-    def penalty(self, w: GlobalModel, v: Stack) -> Float[Tensor, ""]:
+    def penalty(self, server: SharedModel, v: Stack) -> Float[Tensor, ""]:
         """Return (λ/2) Σ_k ‖v_k − w‖²."""
-        return self.proximal / 2 * (v.double() - w.double()).square().sum()
+        return self.proximal / 2 * (v.double() - server.model.double()).square().sum()
 
-    def personal_models(self, w: GlobalModel, v: Stack, clients: int) -> Stack:
+    def personal_models(self, server: SharedModel, v: Stack, clients: int) -> Stack:
         """Return v_k of each client."""
         return v

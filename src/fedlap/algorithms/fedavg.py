@@ -1,20 +1,28 @@
 """FedAvg and FedProx: one global model, the mean of the models that sampled clients train."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-from fedlap.algorithms.interface import GlobalModel, Ids, Kind, Steadiness, check_local_work
+from torch import Tensor
+
+from fedlap.algorithms.client_table import Ids
+from fedlap.algorithms.interface import Traits, check_local_work
+from fedlap.algorithms.local_updates import sgd
+from fedlap.algorithms.server_models import GlobalModel, SharedModel
 from fedlap.algorithms.task import ClientScalars, Task
 from fedlap.errors import check_number
 from fedlap.models.model import Stack
 
-CountedModels = tuple[Stack, ClientScalars]  # models, and the number of rows each was trained on
 
+class CountedModels(NamedTuple):
+    """Models, and the number of rows that each was trained on."""
 
-def average_by_count(ups: CountedModels) -> GlobalModel:
-    """Return Σ n_k w_k / Σ n_k."""
-    w, count = ups
-    return (count * w).sum(0, keepdim=True) / count.sum()
+    models: Stack
+    counts: ClientScalars
+
+    def average(self) -> GlobalModel:
+        """Return Σ n_k w_k / Σ n_k."""
+        return (self.counts * self.models).sum(0, keepdim=True) / self.counts.sum()
 
 
 @dataclass(frozen=True)
@@ -34,8 +42,7 @@ class FedAvg:
     local_steps: int | None = None
     local_epochs: int | None = None
 
-    kind: ClassVar[Kind] = "one model"
-    steady: ClassVar[Steadiness] = "round"
+    traits: ClassVar[Traits] = Traits("one model", static="round")
     citation: ClassVar[str] = (
         "H. B. McMahan, E. Moore, D. Ramage, S. Hampson and B. Agüera y Arcas. Communication-Efficient "
         "Learning of Deep Networks from Decentralized Data. AISTATS, 2017."
@@ -44,26 +51,28 @@ class FedAvg:
     def __post_init__(self) -> None:
         check_local_work("fedavg", self.lr, self.local_steps, self.local_epochs)
 
-    def init(self, start: Stack) -> tuple[GlobalModel, None]:
+    def init_server(self, start: Stack) -> SharedModel:
         """Start the global model at the mean of the clients' start models."""
-        return start.mean(0, keepdim=True), None
+        return SharedModel.average(start)
 
-    def send(self, w: GlobalModel, ids: Ids) -> Stack:
+    def init_clients(self, start: Stack, counts: Tensor) -> None:
+        """Store nothing at the clients."""
+
+    def send(self, server: SharedModel, ids: Ids) -> Stack:
         """Send the global model."""
-        return w.expand(len(ids), -1)
+        return server.copies(len(ids))
 
     def local(self, private: None, w: Stack, task: Task) -> tuple[None, CountedModels]:
         """Run R mini-batch steps; send the model and the row count."""
-        w = task.sgd(w, self.lr)
-        return private, (w, task.count)
+        return private, CountedModels(task.run(sgd, w, lr=self.lr), task.count)
 
-    def merge(self, w: GlobalModel, ids: Ids, ups: CountedModels) -> GlobalModel:
+    def merge(self, server: SharedModel, ids: Ids, up: CountedModels) -> SharedModel:
         """Average the clients' models, weighted by their row counts."""
-        return average_by_count(ups)
+        return SharedModel(up.average())
 
-    def personal_models(self, w: GlobalModel, private: None, clients: int) -> Stack:
+    def personal_models(self, server: SharedModel, private: None, clients: int) -> Stack:
         """Return the global model for every client."""
-        return w.expand(clients, -1)
+        return server.copies(clients)
 
 
 @dataclass(frozen=True)
@@ -85,8 +94,7 @@ class FedProx:
     local_steps: int | None = None
     local_epochs: int | None = None
 
-    kind: ClassVar[Kind] = "one model"
-    steady: ClassVar[Steadiness] = "round"
+    traits: ClassVar[Traits] = Traits("one model", static="round")
     citation: ClassVar[str] = (
         "T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar and V. Smith. Federated Optimization in "
         "Heterogeneous Networks. MLSys, 2020."
@@ -96,23 +104,26 @@ class FedProx:
         check_local_work("fedprox", self.lr, self.local_steps, self.local_epochs)
         check_number("proximal", self.proximal, zero=True, scope="fedprox")
 
-    def init(self, start: Stack) -> tuple[GlobalModel, None]:
+    def init_server(self, start: Stack) -> SharedModel:
         """Start the global model at the mean of the clients' start models."""
-        return start.mean(0, keepdim=True), None
+        return SharedModel.average(start)
 
-    def send(self, w: GlobalModel, ids: Ids) -> Stack:
+    def init_clients(self, start: Stack, counts: Tensor) -> None:
+        """Store nothing at the clients."""
+
+    def send(self, server: SharedModel, ids: Ids) -> Stack:
         """Send the global model."""
-        return w.expand(len(ids), -1)
+        return server.copies(len(ids))
 
     def local(self, private: None, received: Stack, task: Task) -> tuple[None, CountedModels]:
         """Run R steps pulled to the received model; send the model and the row count."""
-        w = task.proximal_sgd(received.clone(), self.lr, received, self.lr * self.proximal)
-        return private, (w, task.count)
+        w = task.run(sgd, received, lr=self.lr, anchor=received, pull=self.lr * self.proximal)
+        return private, CountedModels(w, task.count)
 
-    def merge(self, w: GlobalModel, ids: Ids, ups: CountedModels) -> GlobalModel:
+    def merge(self, server: SharedModel, ids: Ids, up: CountedModels) -> SharedModel:
         """Average the clients' models, weighted by their row counts."""
-        return average_by_count(ups)
+        return SharedModel(up.average())
 
-    def personal_models(self, w: GlobalModel, private: None, clients: int) -> Stack:
+    def personal_models(self, server: SharedModel, private: None, clients: int) -> Stack:
         """Return the global model for every client."""
-        return w.expand(clients, -1)
+        return server.copies(clients)

@@ -7,19 +7,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedlap.algorithms.fedavg import average_by_count
-from fedlap.algorithms.interface import Algorithm, Ids, Kind, Steadiness, check_local_work
-from fedlap.algorithms.local import Local
+from fedlap.algorithms.client_table import Ids
+from fedlap.algorithms.fedavg import CountedModels
+from fedlap.algorithms.interface import Traits, check_local_work
+from fedlap.algorithms.local_updates import sgd
+from fedlap.algorithms.server_models import SharedModel
 from fedlap.algorithms.task import Task
-from fedlap.data.federation import Federation
+from fedlap.data.roster import Roster
 from fedlap.errors import UnsuitedError, check_integer
 from fedlap.models import Model
 from fedlap.models.model import Stack
 
-SharedBase = Float[Tensor, "1 base"]
 BaseStack = Float[Tensor, "client base"]
 HeadStack = Float[Tensor, "client head"]
-CountedBases = tuple[BaseStack, Float[Tensor, "client 1"]]
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class FedPer:
 
     The head h_k, a model's last layers, stays with the client; only the base b crosses the wire. A client is
     scored with (b, h_k) at the server's b. A layer is a submodule that holds parameters, in the order of the
-    state_dict. If every layer is personal, like the one layer of a linear model, nothing is shared and the
-    method is Local.
+    state_dict. If every layer is personal, like the one layer of a linear model, nothing is shared: b is
+    empty, nothing crosses the wire, and every client trains alone.
 
     personal_layers: number of layers in the head (1; the paper tries 1 to 4); 0 is FedAvg.
     lr: μ, the length of a local step; 0.03 as for every method here.
@@ -45,10 +45,9 @@ class FedPer:
     lr: float = 0.03
     local_steps: int | None = None
     local_epochs: int | None = None
-    head: int = field(default=0, init=False, repr=False)  # number of parameters in the head, set by `bind`
+    _head: int = field(default=0, repr=False)  # number of parameters in the head, set by `bind`
 
-    kind: ClassVar[Kind] = "personal"
-    steady: ClassVar[Steadiness] = "round"
+    traits: ClassVar[Traits] = Traits("personal", static="round")
     citation: ClassVar[str] = (
         "M. G. Arivazhagan, V. Aggarwal, A. K. Singh and S. Choudhary. Federated Learning with "
         "Personalization Layers. arXiv:1912.00818, 2019."
@@ -58,7 +57,7 @@ class FedPer:
         check_local_work("fedper", self.lr, self.local_steps, self.local_epochs)
         check_integer("personal_layers", self.personal_layers, 0, scope="fedper")
 
-    def bind(self, federation: Federation, model: Model) -> Algorithm:
+    def bind(self, roster: Roster, model: Model) -> "FedPer":
         """Return the method for the layers of this model."""
         sizes = count_layer_parameters(model.network.module(torch.zeros(model.size)))
         shared = len(sizes) - self.personal_layers
@@ -69,34 +68,33 @@ class FedPer:
                 field="personal_layers",
                 scope="fedper",
             )
-        if shared == 0:
-            return Local(self.lr, self.local_steps, self.local_epochs)
-        bound = replace(self)
-        bound.__dict__["head"] = sum(sizes[shared:])
-        return bound
+        return replace(self, _head=sum(sizes[shared:]))
 
-    def init(self, start: Stack) -> tuple[SharedBase, HeadStack]:
-        """Start the base at the mean of the starts, and each head at its client's start."""
-        base = start.shape[1] - self.head
-        return start[:, :base].mean(0, keepdim=True), start[:, base:].clone()
+    def init_server(self, start: Stack) -> SharedModel:
+        """Start the base at the mean of the clients' start models."""
+        return SharedModel.average(start[:, : start.shape[1] - self._head])
 
-    def send(self, b: SharedBase, ids: Ids) -> BaseStack:
+    def init_clients(self, start: Stack, counts: Tensor) -> HeadStack:
+        """Start each head at its client's start."""
+        return start[:, start.shape[1] - self._head :].clone()
+
+    def send(self, server: SharedModel, ids: Ids) -> BaseStack:
         """Send the base."""
-        return b.expand(len(ids), -1)
+        return server.copies(len(ids))
 
-    def local(self, h: HeadStack, b: BaseStack, task: Task) -> tuple[HeadStack, CountedBases]:
-        """Run R mini-batch steps on both; store the head, send the base with the row count."""
-        w = torch.cat([b, h], 1)
-        w = task.sgd(w, self.lr)
-        return w[:, b.shape[1] :].clone(), (w[:, : b.shape[1]].clone(), task.count)
+    def local(self, h: HeadStack, b: BaseStack, task: Task) -> tuple[HeadStack, CountedModels | None]:
+        """Run R mini-batch steps on both; store the head, send the base and the count unless it is empty."""
+        size = b.shape[1]
+        w = task.run(sgd, torch.cat([b, h], 1), lr=self.lr)
+        return w[:, size:].clone(), CountedModels(w[:, :size].clone(), task.count) if size else None
 
-    def merge(self, b: SharedBase, ids: Ids, ups: CountedBases) -> SharedBase:
+    def merge(self, server: SharedModel, ids: Ids, up: CountedModels | None) -> SharedModel:
         """Average the bases, weighted by their row counts."""
-        return average_by_count(ups)
+        return server if up is None else SharedModel(up.average())
 
-    def personal_models(self, b: SharedBase, h: HeadStack, clients: int) -> Stack:
+    def personal_models(self, server: SharedModel, h: HeadStack, clients: int) -> Stack:
         """Return the base with each client's head."""
-        return torch.cat([b.expand(clients, -1), h], 1)
+        return torch.cat([server.copies(clients), h], 1)
 
 
 def count_layer_parameters(net: nn.Module) -> list[int]:

@@ -2,28 +2,21 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from fedlap.algorithms.client_table import ClientTable, GatheredRows, Ids
 from fedlap.algorithms.coupling import Coupling, Mixing
-from fedlap.algorithms.fedu import CITATION
-from fedlap.algorithms.interface import (
-    GatheredRows,
-    GlobalModel,
-    Ids,
-    Kind,
-    RowUpdate,
-    Steadiness,
-    VertexModels,
-    check_local_work,
-)
-from fedlap.algorithms.local_work import LocalWork
+from fedlap.algorithms.fedu import FEDU_CITATION
+from fedlap.algorithms.interface import Traits, check_local_work
+from fedlap.algorithms.local_updates import sgd
+from fedlap.algorithms.server_models import GlobalModel, VertexModels
 from fedlap.algorithms.task import Task
-from fedlap.data.federation import Federation
+from fedlap.data.roster import Roster
 from fedlap.errors import InputError, check_integer
 from fedlap.graph import Graph
 from fedlap.graph.implicit import solve_by_cholesky
@@ -32,11 +25,15 @@ from fedlap.graph.weights import DenseWeights
 from fedlap.models import Model
 from fedlap.models.model import Stack
 
-# Every client's model, the weights of the graph, the number of rounds, the mean of all starts, and which
-# clients have trained.
-FedULearnedServer = tuple[
-    VertexModels, Float[Tensor, "vertex vertex"], Int64[Tensor, "1"], GlobalModel, Bool[Tensor, "vertex"]
-]
+
+class FedULearnedServer(NamedTuple):
+    """Every client's model, the learned weights, the rounds so far, the mean start, and who has trained."""
+
+    models: ClientTable
+    weights: Float[Tensor, "vertex vertex"]
+    rounds: Int64[Tensor, "1"]
+    start: GlobalModel
+    trained: Bool[Tensor, "vertex"]
 
 
 @dataclass(frozen=True)
@@ -78,9 +75,8 @@ class FedULearned:
     mixing: Mixing = "explicit"
     allow_unstable: bool = False
 
-    kind: ClassVar[Kind] = "multi-task"
-    steady: ClassVar[Steadiness] = "local"
-    citation: ClassVar[str] = CITATION
+    traits: ClassVar[Traits] = Traits("multi-task", static="local")
+    citation: ClassVar[str] = FEDU_CITATION
 
     def __post_init__(self) -> None:
         if self.graph.server:
@@ -93,10 +89,10 @@ class FedULearned:
         check_local_work("fedu-learned", self.lr, self.local_steps, self.local_epochs)
         self.coupling.check("fedu-learned", self.allow_unstable)
 
-    def bind(self, federation: Federation, model: Model) -> "FedULearned":
-        """Return the method with its graph in the federation's order of clients."""
-        check_client_count(len(federation.clients))
-        return replace(self, graph=self.graph.align(federation.clients))
+    def bind(self, roster: Roster, model: Model) -> "FedULearned":
+        """Return the method with its graph in the roster's order of clients."""
+        check_client_count(len(roster.clients))
+        return replace(self, graph=self.graph.align(roster.clients))
 
     def check_sampling(self, sampled: int, clients: int) -> None:
         """Raise InputError if mixing would undo more than the sampled clients gain, as in FedU."""
@@ -107,39 +103,41 @@ class FedULearned:
     @property
     def coupling(self) -> Coupling:
         """Strength and step of the mixing in each round."""
-        repeats = LocalWork.of(self.local_steps, self.local_epochs).repeats
-        return Coupling(self.graph, self.strength, self.lr, repeats, mixing=self.mixing)
+        return Coupling.of(self)
 
-    def init(self, start: Stack) -> tuple[FedULearnedServer, None]:
+    def init_server(self, start: Stack) -> FedULearnedServer:
         """Store every client's model and the prior graph at the server."""
-        a = torch.from_numpy(self._prior_weights()).to(start)
-        done = torch.zeros(1, dtype=torch.int64, device=start.device)
-        trained = torch.zeros(len(start), dtype=torch.bool, device=start.device)
-        return (start.clone(), a, done, start.mean(0, keepdim=True), trained), None
+        return FedULearnedServer(
+            ClientTable(start.clone()),
+            torch.from_numpy(self._prior_weights()).to(start),
+            torch.zeros(1, dtype=torch.int64, device=start.device),
+            start.mean(0, keepdim=True),
+            torch.zeros(len(start), dtype=torch.bool, device=start.device),
+        )
+
+    def init_clients(self, start: Stack, counts: Tensor) -> None:
+        """Store nothing at the clients."""
 
     def send(self, server: FedULearnedServer, ids: Ids) -> GatheredRows:
         """Send each sampled client its model."""
-        return GatheredRows(server[0], ids)
+        return server.models.rows(ids)
 
     def local(self, private: None, w: Stack, task: Task) -> tuple[None, Stack]:
         """Run R mini-batch steps and send the model."""
-        w = task.sgd(w, self.lr)
-        return private, w
+        return private, task.run(sgd, w, lr=self.lr)
 
-    def merge(
-        self, server: FedULearnedServer, ids: Ids, ups: Stack
-    ) -> tuple[RowUpdate, Tensor, Tensor, Tensor, Tensor]:
+    def merge(self, server: FedULearnedServer, ids: Ids, w: Stack) -> FedULearnedServer:
         """Learn the graph if it is due, then take one Laplacian step at the sampled clients."""
-        W, a, done, start, trained = server
-        done, trained = done + 1, trained.index_fill(0, ids, True)
-        if self._is_learning_round(int(done)):
-            a = self._learn_weights(W.index_copy(0, ids, ups), trained, start)
+        W, a = server.models.values, server.weights
+        rounds, trained = server.rounds + 1, server.trained.index_fill(0, ids, True)
+        if self._is_learning_round(int(rounds)):
+            a = self._learn_weights(W.index_copy(0, ids, w), trained, server.start)
         weights, step = DenseWeights(a), self.coupling.step
         if self.mixing == "implicit":
-            mixed = solve_by_cholesky(weights, ups, step, ids, W)
+            mixed = solve_by_cholesky(weights, w, step, ids, W)
         else:
-            mixed = Graph(None, weights).mix_(ups, step, ids, W)
-        return RowUpdate(ids, mixed), a, done, start, trained
+            mixed = Graph(None, weights).mix_(w, step, ids, W)
+        return FedULearnedServer(server.models.with_rows(ids, mixed), a, rounds, server.start, trained)
 
     def _is_learning_round(self, done: int) -> bool:
         past = done - self.warmup
@@ -161,14 +159,17 @@ class FedULearned:
         return torch.from_numpy(share * scale_to_rho(a)).to(W)
 
     @staticmethod
-    def learned_graph(server: FedULearnedServer, clients: Sequence[str] | None = None) -> Graph:
+    def learned_graph(
+        server: FedULearnedServer | tuple[Any, ...], clients: Sequence[str] | None = None
+    ) -> Graph:
         """Return the current graph of a server state."""
-        return Graph.from_matrix(server[1], clients)
+        return Graph.from_matrix(FedULearnedServer(*server).weights, clients)  # checkpoints have plain tuples
 
     def penalty(self, server: FedULearnedServer, private: None) -> Float[Tensor, ""]:
         """Return (η/2) tr(WᵀLW)."""
-        return self.coupling.eta / 2 * Graph(None, DenseWeights(server[1])).smoothness(server[0])
+        learned = Graph(None, DenseWeights(server.weights))
+        return self.coupling.eta / 2 * learned.smoothness(server.models.values)
 
     def personal_models(self, server: FedULearnedServer, private: None, clients: int) -> Stack:
         """Return each client's model."""
-        return server[0]
+        return server.models.values

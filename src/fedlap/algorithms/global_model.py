@@ -3,7 +3,12 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedlap.algorithms.interface import GlobalModel, Ids, Kind, Steadiness, check_local_work
+from torch import Tensor
+
+from fedlap.algorithms.client_table import Ids
+from fedlap.algorithms.interface import Traits, check_local_work
+from fedlap.algorithms.local_updates import sgd
+from fedlap.algorithms.server_models import GlobalModel
 from fedlap.algorithms.task import Task
 from fedlap.data.federation import Federation
 from fedlap.models.model import Stack
@@ -24,8 +29,7 @@ class Global:
     local_steps: int | None = None
     local_epochs: int | None = None
 
-    kind: ClassVar[Kind] = "one model"
-    steady: ClassVar[Steadiness] = "round"
+    traits: ClassVar[Traits] = Traits("one model", static="round")
     citation: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
@@ -35,19 +39,21 @@ class Global:
         """Return a federation of one client that owns every row."""
         return federation.pool_clients()
 
-    def init(self, start: Stack) -> tuple[None, GlobalModel]:
-        """Start the global model at the mean of the clients' start models."""
-        return None, start.mean(0, keepdim=True)
+    def init_server(self, start: Stack) -> None:
+        """Store nothing at the server."""
+
+    def init_clients(self, start: Stack, counts: Tensor) -> GlobalModel:
+        """Start the model of the one pooled client at the mean of all clients' start models."""
+        return start.mean(0, keepdim=True)
 
     def send(self, server: None, ids: Ids) -> None:
         """Send nothing."""
 
     def local(self, w: Stack, down: None, task: Task) -> tuple[Stack, None]:
         """Run mini-batch steps on the pooled rows."""
-        w = task.sgd(w, self.lr)
-        return w, None
+        return task.run(sgd, w, lr=self.lr), None
 
-    def merge(self, server: None, ids: Ids, ups: None) -> None:
+    def merge(self, server: None, ids: Ids, up: None) -> None:
         """Merge nothing; there is no server state."""
 
     def personal_models(self, server: None, w: GlobalModel, clients: int) -> Stack:

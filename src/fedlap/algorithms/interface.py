@@ -5,54 +5,62 @@ in `mix` (at a peer, from the models it received). Only the values that `send` a
 wire.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from fedlap.algorithms.client_table import Ids
 from fedlap.algorithms.local_work import LocalWork
 from fedlap.algorithms.task import Task
 from fedlap.data.federation import Federation
+from fedlap.data.roster import Roster
 from fedlap.errors import check_number
 from fedlap.models import Model
 from fedlap.models.model import Stack
 
-VertexModels = Float[Tensor, "vertex param"]  # models of all clients, and of a server vertex if any
-GlobalModel = Float[Tensor, "1 param"]  # one model for all clients
-Ids = Int64[Tensor, "client"]
-
-
-@dataclass(frozen=True, eq=False)
-class RowUpdate:
-    """New values for the rows `ids` of a table in the server state; the other rows stay unchanged."""
-
-    ids: Int64[Tensor, "row"]
-    values: Float[Tensor, "row ..."]
-
-
-@dataclass(frozen=True, eq=False)
-class GatheredRows:
-    """The rows `ids` of a state table, one per client; the engine gathers them where the clients run."""
-
-    table: Float[Tensor, "row ..."]
-    ids: Int64[Tensor, "client"]
-
-
-# State between rounds, or a message: a tensor, a tuple of states, or None. The signatures of each method give
-# the exact type. Private state and messages have clients on their first axis.
+# State between rounds, or a message: a tensor, a ClientTable, a tuple of states (best a NamedTuple), or None.
+# The signatures of each method give the exact type. Private state and messages have clients on their first
+# axis.
 State = Any
 
-
 Kind = Literal["one model", "personal", "multi-task"]
-Steadiness = Literal["local", "round"]
+
+
+@dataclass(frozen=True)
+class Traits:
+    """Facts about a method that an engine must know.
+
+    kind: how many models the method trains, and whether they are related.
+    static: the part of a method in which no tensor value decides in Python which operations run.
+        "local": this holds for `local`, for any value of the real-valued settings, and `local` uses no graph.
+        Several runs that differ in seeds and in such settings can then train as one stack.
+        "round": it holds for `send` and `merge` as well. A GPU can then capture a round once and replay it.
+    reads_old_rows: False if `local` only passes its model to one `task.run`, and `merge` never reads the old
+        models of clients that trained. Clients may then train in place in the stored models.
+    """
+
+    kind: Kind
+    static: Literal["nothing", "local", "round"] = "nothing"
+    reads_old_rows: bool = True
+
+    @property
+    def is_stackable(self) -> bool:
+        """Return whether several runs can train as one stack."""
+        return self.static != "nothing"
+
+    @property
+    def is_capturable(self) -> bool:
+        """Return whether a GPU can capture a round and replay it."""
+        return self.static == "round"
 
 
 @runtime_checkable
 class Algorithm(Protocol):
-    """A method: its kind, its citation, its local settings and the functions that every method has."""
+    """A method: its traits, its citation, its local settings and the functions that every method has."""
 
-    kind: ClassVar[Kind]
+    traits: ClassVar[Traits]
     citation: ClassVar[str]
 
     @property
@@ -70,14 +78,19 @@ class Algorithm(Protocol):
         """… R passes over the client's rows."""
         ...
 
-    def init(self, start: Stack) -> tuple[State, State]:
-        """Return the server state and the private state of all clients before the first round."""
+    def init_server(self, start: Stack) -> State:
+        """Return the server state before the first round, from the clients' start models."""
+        ...
+
+    def init_clients(self, start: Stack, counts: Int64[Tensor, "client"]) -> State:
+        """Return the private state of clients with these numbers of training rows before the first round."""
         ...
 
     def local(self, private: State, down: State, task: Task) -> tuple[State, State]:
         """Run the local work of a round and return the new private state and the upload.
 
         private: the private state of the clients at hand. down: the message that `send` returned for them.
+        Both stay unchanged.
         """
         ...
 
@@ -91,13 +104,13 @@ class ServerAlgorithm(Algorithm, Protocol):
     """A method with a server, which samples clients."""
 
     def send(self, server: State, ids: Ids) -> State:
-        """Return the message to each sampled client: new tensors, views of the state, or `GatheredRows`."""
+        """Return the message to each sampled client: a stack, a view of the state, or rows of a table."""
         ...
 
-    def merge(self, server: State, ids: Ids, ups: State) -> State:
-        """Return the next server state from the clients' uploads, with a `RowUpdate` where few rows change.
+    def merge(self, server: State, ids: Ids, up: State) -> State:
+        """Return the next server state from the clients' uploads; a `ClientTable` changes by `with_rows`.
 
-        The method owns `ups` and may write to it.
+        The method owns the uploads.
         """
         ...
 
@@ -142,33 +155,10 @@ class PeerAlgorithm(Algorithm, Protocol):
 
 
 @runtime_checkable
-class Steady(Protocol):
-    """A method with static control flow: no tensor value decides in Python which operations run.
-
-    "local": this holds for `local`, for any value of the real-valued settings, and `local` uses no graph.
-    Several runs that differ in seeds and in such settings can then train as one stack.
-    "round": it holds for `send` and `merge` as well. A GPU can then capture a round once and replay it.
-    """
-
-    steady: ClassVar[Steadiness]
-
-
-@runtime_checkable
-class Overwriting(Protocol):
-    """A method whose clients may train in place in the stored models if all clients train in a round.
-
-    Its `local` only makes steps on the models, and its `merge` never reads the old models of clients that
-    trained.
-    """
-
-    overwrites: ClassVar[Literal[True]]
-
-
-@runtime_checkable
 class Binding(Protocol):
     """A method that depends on the clients or the model it is used for."""
 
-    def bind(self, federation: Federation, model: Model) -> Algorithm:
+    def bind(self, roster: Roster, model: Model) -> Algorithm:
         """Return the method for these clients and this model; raise InputError if it cannot be used."""
         ...
 
@@ -226,6 +216,14 @@ class Certified(Protocol):
     def gap(self, private: State, w: Stack, task: Task) -> Float[Tensor, "client 1"]:
         """Return each client's part of the duality gap, at its model in `w`."""
         ...
+
+
+def list_settings(algorithm: Algorithm) -> dict[str, Any]:
+    """Return the hyper-parameters of a method by name; a field `_name` is set by `bind` and is none."""
+    if not is_dataclass(algorithm):
+        return dict(vars(algorithm))
+    names = [field.name for field in fields(algorithm) if not field.name.startswith("_")]
+    return {name: getattr(algorithm, name) for name in names}
 
 
 def check_local_work(name: str, lr: float, local_steps: int | None, local_epochs: int | None) -> None:

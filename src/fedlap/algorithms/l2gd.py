@@ -1,22 +1,35 @@
 """L2GD: one model per client, with random rounds that step towards the mean of all models."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from fedlap.algorithms.interface import GlobalModel, Ids, Kind, check_local_work
+from fedlap.algorithms.client_table import Ids
+from fedlap.algorithms.interface import Traits, check_local_work
+from fedlap.algorithms.local_updates import sgd
 from fedlap.algorithms.local_work import LocalWork
+from fedlap.algorithms.server_models import GlobalModel
 from fedlap.algorithms.task import Task
 from fedlap.errors import InputError, check_integer, check_number
 from fedlap.models.model import Stack
 from fedlap.randomness import draws
 
-L2GDServer = tuple[GlobalModel, Int64[Tensor, ""]]  # the mean model, and the number of rounds so far
-# The mean or None, and the coins of this round and the next.
-L2GDBroadcast = tuple[Stack | None, Bool[Tensor, "client 2"]]
+
+class L2GDServer(NamedTuple):
+    """The mean of the models that clients uploaded last, and the number of rounds so far."""
+
+    mean: GlobalModel
+    rounds: Int64[Tensor, ""]
+
+
+class L2GDBroadcast(NamedTuple):
+    """The mean in an averaging round, else None; the coins of this round and the next."""
+
+    mean: Stack | None
+    coins: Bool[Tensor, "client 2"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +68,7 @@ class L2GD:
     local_steps: int | None = None
     local_epochs: int | None = None
 
-    kind: ClassVar[Kind] = "multi-task"
+    traits: ClassVar[Traits] = Traits("multi-task")
     citation: ClassVar[str] = (
         "F. Hanzely and P. Richtárik. Federated Learning of a Mixture of Global and Local Models. "
         "arXiv:2002.05516, 2020."
@@ -90,29 +103,33 @@ class L2GD:
         """Return the coin of a round."""
         return bool(draws(self.coin_seed, "coin", round).uniform(0, 0, 1) < self.probability)
 
-    def init(self, start: Stack) -> tuple[L2GDServer, Stack]:
-        """Store the mean and the round count at the server, and each client's model as private state."""
-        return (start.mean(0, keepdim=True), torch.tensor(0)), start.clone()
+    def init_server(self, start: Stack) -> L2GDServer:
+        """Store the mean of the clients' start models."""
+        return L2GDServer(start.mean(0, keepdim=True), torch.tensor(0))
+
+    def init_clients(self, start: Stack, counts: Tensor) -> Stack:
+        """Store each client's model."""
+        return start.clone()
 
     def send(self, server: L2GDServer, ids: Ids) -> L2GDBroadcast:
         """Send the coins of this round and the next, and the mean in an averaging round."""
-        w, done = server
-        coins = self.is_averaging_round(int(done) + 1), self.is_averaging_round(int(done) + 2)
+        w, round = server.mean, int(server.rounds) + 1
+        coins = self.is_averaging_round(round), self.is_averaging_round(round + 1)
         mean = w.expand(len(ids), -1) if coins[0] else None
-        return mean, torch.tensor(coins, device=w.device).expand(len(ids), -1)
+        return L2GDBroadcast(mean, torch.tensor(coins, device=w.device).expand(len(ids), -1))
 
     def local(self, w: Stack, received: L2GDBroadcast, task: Task) -> tuple[Stack, Stack | None]:
         """Step towards the mean, or run R mini-batch steps and send the model if averaging follows."""
         mean, coins = received
         if mean is not None:
             return w - self.step * (w - mean), None
-        w = task.sgd(w, self.lr)
+        w = task.run(sgd, w, lr=self.lr)
         return w, w if bool(coins[0, 1]) else None
 
-    def merge(self, server: L2GDServer, ids: Ids, ups: Stack | None) -> L2GDServer:
+    def merge(self, server: L2GDServer, ids: Ids, w: Stack | None) -> L2GDServer:
         """Average the uploaded models, if there are any."""
-        w, done = server
-        return w if ups is None else ups.mean(0, keepdim=True), done + 1
+        mean = server.mean if w is None else w.mean(0, keepdim=True)
+        return L2GDServer(mean, server.rounds + 1)
 
     def penalty(self, server: L2GDServer, w: Stack) -> Float[Tensor, ""]:
         """Return (λ/2) Σ_k ‖w_k − w̄‖²."""

@@ -1,11 +1,13 @@
 """Local: every client trains alone."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import Tensor
 
-from fedlap.algorithms.interface import Ids, Kind, Steadiness, check_local_work
+from fedlap.algorithms.client_table import Ids
+from fedlap.algorithms.interface import Traits, check_local_work
+from fedlap.algorithms.local_updates import sgd
 from fedlap.algorithms.task import Task
 from fedlap.models.model import Stack
 
@@ -25,27 +27,27 @@ class Local:
     local_steps: int | None = None
     local_epochs: int | None = None
 
-    kind: ClassVar[Kind] = "personal"
-    steady: ClassVar[Steadiness] = "round"
-    overwrites: ClassVar[Literal[True]] = True
+    traits: ClassVar[Traits] = Traits("personal", static="round", reads_old_rows=False)
     citation: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         check_local_work("local", self.lr, self.local_steps, self.local_epochs)
 
-    def init(self, start: Stack) -> tuple[None, Tensor]:
-        """Store each client's model as private state."""
-        return None, start.clone()
+    def init_server(self, start: Stack) -> None:
+        """Store nothing at the server."""
+
+    def init_clients(self, start: Stack, counts: Tensor) -> Stack:
+        """Store each client's model."""
+        return start.clone()
 
     def send(self, server: None, ids: Ids) -> None:
         """Send nothing."""
 
     def local(self, w: Stack, down: None, task: Task) -> tuple[Stack, None]:
         """Run R mini-batch steps and store the model."""
-        w = task.sgd(w, self.lr)
-        return w, None
+        return task.run(sgd, w, lr=self.lr), None
 
-    def merge(self, server: None, ids: Ids, ups: None) -> None:
+    def merge(self, server: None, ids: Ids, up: None) -> None:
         """Merge nothing; there is no server state."""
 
     def personal_models(self, server: None, w: Stack, clients: int) -> Stack:

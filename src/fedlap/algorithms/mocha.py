@@ -1,60 +1,59 @@
 """MOCHA: linear models, pulled together along a graph and trained in the dual, row by row."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Float64
 from torch import Tensor
-from torch.nn.functional import one_hot
 
-from fedlap.algorithms.conjugates import CONJUGATES, Conjugate
-from fedlap.algorithms.interface import Ids, Kind, RowUpdate, Steadiness, VertexModels
+from fedlap.algorithms.client_table import ClientTable, Ids
+from fedlap.algorithms.conjugates import CONJUGATES, DualProblem
+from fedlap.algorithms.interface import Traits
+from fedlap.algorithms.local_updates import dual_coordinate_ascent
 from fedlap.algorithms.local_work import LocalWork
-from fedlap.algorithms.per_run import take_first_rows
 from fedlap.algorithms.task import ClientScalars, DualVariables, Task
-from fedlap.data.federation import Federation
+from fedlap.data.roster import Roster
 from fedlap.errors import InputError, UnsuitedError, check_integer, check_number, unknown_name_error
 from fedlap.graph import Graph
 from fedlap.models import Model
 from fedlap.models.dense import DenseNetwork
 from fedlap.models.model import Stack
-from fedlap.models.parameters import view_parameters
 from fedlap.randomness import draws
 
-ROWS_PER_GRAM_BLOCK = 32  # rows of a mini-batch whose inner products are computed together
 SHRINKAGE = 1e-3  # λ₂ if the model's l2 is zero
 EPSILON = 1e-6  # ε of a learned Ω
 
-MochaBroadcast = tuple[Stack, ClientScalars, ClientScalars]  # w_k, σ′q_k, and the share of rows to use
 VertexMatrix = Float64[Tensor, "vertex vertex"]
-# V, A⁻¹, σ′ and the number of rounds so far
-MochaServer = tuple[VertexModels, VertexMatrix, Float64[Tensor, ""], Float[Tensor, ""]]
 
 
-@dataclass(frozen=True)
-class MochaProblem:
-    """The part of a problem that clients need: the linear network and the loss."""
+class MochaServer(NamedTuple):
+    """V, A⁻¹, σ′ and the number of rounds so far."""
 
-    network: DenseNetwork
-    loss: Conjugate
-    classes: bool
-    l2: float  # of the model
+    sums: ClientTable
+    inverse: VertexMatrix
+    safety: Float64[Tensor, ""]
+    rounds: Float[Tensor, ""]
+
+    @property
+    def models(self) -> Float64[Tensor, "vertex param"]:
+        """W = VA⁻¹."""
+        return self.inverse @ self.sums.values.double()
 
 
-@dataclass(frozen=True, eq=False)
-class ClientFacts:
-    """The part of a problem that the server needs: digests, the largest row count and λ₂."""
+class MochaBroadcast(NamedTuple):
+    """A client's model w_k, its σ′q_k, and the share of its rows to use."""
 
-    digests: Int64[Tensor, "vertex"]
-    rows: int  # of the largest client
-    shrinkage: float  # λ₂
+    model: Stack
+    step: ClientScalars
+    share: ClientScalars
 
 
 @dataclass(frozen=True)
 class Mocha:
-    """MOCHA (Smith et al. 2017, Algorithm 1): block coordinate ascent on the dual of
+    """MOCHA (Smith et al. 2017, Algorithm 1): dual coordinate ascent for linear models related by a graph.
+
+    It maximises D, the dual of P:
 
     P(W) = Σ_k 1/n_k Σ_i ℓ(w_k·x_i, y_i) + λ₁ tr(WΩWᵀ) + λ₂‖W‖²      with Ω = L, the Laplacian
     D(α) = −Σ_k 1/n_k Σ_i ℓ*(−α_i) − ½ tr(VA⁻¹Vᵀ)                    v_k = 1/n_k Σ_i α_i x_i, W = VA⁻¹
@@ -104,11 +103,11 @@ class Mocha:
     learn_every: int = 0
     local_steps: int | None = None
     local_epochs: int | None = None
-    problem: MochaProblem = field(init=False, repr=False, compare=False)  # set by `bind`, like …
-    clientele: ClientFacts = field(init=False, repr=False, compare=False)
+    _problem: Any = field(default=None, repr=False)  # a DualProblem, set by `bind`, like …
+    _roster: Any = field(default=None, repr=False, compare=False)  # … the Roster and …
+    _l2: float = field(default=0.0, repr=False)  # … the model's l2
 
-    kind: ClassVar[Kind] = "multi-task"
-    steady: ClassVar[Steadiness] = "local"
+    traits: ClassVar[Traits] = Traits("multi-task", static="local")
     citation: ClassVar[str] = (
         "V. Smith, C.-K. Chiang, M. Sanjabi and A. Talwalkar. Federated Multi-Task Learning. NIPS, 2017."
     )
@@ -137,12 +136,12 @@ class Mocha:
 
     @property
     def lr(self) -> Any:
-        """γ, as local steps have no length; a PerRun in a stack of several runs."""
+        """γ, as local steps have no length; one number per client in a stack of several runs."""
         return self.aggregation
 
-    def bind(self, federation: Federation, model: Model) -> "Mocha":
+    def bind(self, roster: Roster, model: Model) -> "Mocha":
         """Return the method for these clients and this linear model, with its graph in their order."""
-        network, classes = model.network, federation.labels is not None
+        network, classes = model.network, roster.labels is not None
         if not isinstance(network, DenseNetwork) or len(network.widths) != 2:
             raise UnsuitedError(
                 "the dual exists for linear models only; use the model 'linear'", scope="mocha"
@@ -158,102 +157,84 @@ class Mocha:
                 scope="mocha",
             )
         loss = CONJUGATES[("logistic" if classes else "squared") if self.loss == "auto" else self.loss]
-        shrinkage = (model.l2 / 2 or SHRINKAGE) if self.shrinkage is None else self.shrinkage
-        rows = int(federation.train.count.max())
-        bound = replace(self, graph=self.graph.align(federation.clients))
-        bound.__dict__["problem"] = MochaProblem(network, loss, classes, model.l2)
-        bound.__dict__["clientele"] = ClientFacts(federation.digests, rows, shrinkage)
-        return bound
+        return replace(
+            self,
+            graph=self.graph.align(roster.clients),
+            _problem=DualProblem(network, loss, classes),
+            _roster=roster,
+            _l2=model.l2,
+        )
 
-    def init(self, start: Stack) -> tuple[MochaServer, DualVariables]:
-        """Start with V = 0 and A⁻¹ at the server, and α = 0 at the clients."""
+    @property
+    def _shrinkage(self) -> float:
+        """λ₂: the setting, else half of the model's l2, else a small number."""
+        return (self._l2 / 2 or SHRINKAGE) if self.shrinkage is None else self.shrinkage
+
+    def init_server(self, start: Stack) -> MochaServer:
+        """Start with V = 0 and A⁻¹."""
         unit = torch.eye(len(start), dtype=torch.float64, device=start.device)
         laplacian = self.graph.apply_laplacian(unit)
-        inverse = torch.linalg.inv(self.strength * laplacian + 2 * self.clientele.shrinkage * unit)
-        a = start.new_zeros(len(start), self.clientele.rows, self.problem.network.widths[-1])
+        inverse = torch.linalg.inv(self.strength * laplacian + 2 * self._shrinkage * unit)
         rounds = torch.zeros((), dtype=start.dtype)  # on the host, where Python reads it
-        return (torch.zeros_like(start), inverse, self._compute_safety(inverse), rounds), a
+        return MochaServer(
+            ClientTable(torch.zeros_like(start)), inverse, self._compute_safety(inverse), rounds
+        )
+
+    def init_clients(self, start: Stack, counts: Tensor) -> DualVariables:
+        """Start with α = 0."""
+        return start.new_zeros(len(start), int(counts.max()), self._problem.network.widths[-1])
 
     def send(self, server: MochaServer, ids: Ids) -> MochaBroadcast:
         """Send each sampled client its model, σ′q_k and its share of rows to use."""
-        V, inverse, safety, rounds = server
-        rows = inverse[ids]
+        table, inverse, safety, rounds = server
+        V, rows = table.values, inverse[ids]
         safety = safety if len(ids) == len(V) else self._compute_safety(rows[:, ids])
         step = (safety * inverse.diagonal()[ids]).unsqueeze(1)
-        return (rows @ V.double()).to(V), step.to(V), self._draw_shares(ids, int(rounds) + 1).to(V)
+        share = self._draw_shares(ids, int(rounds) + 1)
+        return MochaBroadcast((rows @ V.double()).to(V), step.to(V), share.to(V))
 
     def local(
         self, private: DualVariables, received: MochaBroadcast, task: Task
     ) -> tuple[DualVariables, Stack]:
         """Run dual coordinate ascent; store α, send γu."""
         w, step, share = received
-        reached, a = w.clone(), private.clone()  # w + σ′q u, and α + Δα
-        scale, loss = step / task.count, self.problem.loss
-        if not self.problem.classes or not task.dual_coordinate_ascent(reached, a, scale, share, loss):
-            self._ascend(reached, a, scale.unsqueeze(2), share, task)
-        gamma = take_first_rows(self.aggregation, len(w))
-        alpha = torch.lerp(private, a, gamma.unsqueeze(2) if isinstance(gamma, Tensor) else gamma)
-        return alpha, gamma * (reached - w) / step
+        values = {"alpha": private, "scale": step / task.count, "share": share, "problem": self._problem}
+        reached, alpha = task.run(dual_coordinate_ascent, w, **values)  # w + σ′q u, and α + Δα
+        alpha = torch.lerp(private.flatten(1), alpha.flatten(1), self.lr).view_as(private)
+        return alpha, self.lr * (reached - w) / step
 
-    def _ascend(
-        self, reached: Stack, a: DualVariables, factor: Tensor, share: ClientScalars, task: Task
-    ) -> None:
-        """Run dual coordinate ascent row by row, in place, without a kernel."""
-        loss = self.problem.loss
-        for x, y, number, used in self._split_blocks(task, share):
-            active, scale = len(x), factor[: len(x)]
-            weight, bias = view_parameters(reached[:active], self.problem.network.shapes)
-            z = torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
-            gram = (torch.bmm(x, x.mT) + 1) * scale  # effect of one row's Δα on another row's score
-            old = a[:active].gather(1, number)
-            change = torch.empty_like(old)
-            # Rows are unbound once, since creating a view in Python takes as long as a small product.
-            per_row = (old, z, y, torch.diagonal(gram, dim1=1, dim2=2).unsqueeze(2), change, used)
-            effects = gram.unsqueeze(3).unbind(2), change.unsqueeze(1).unbind(2)
-            rows = zip(*(tensor.unbind(1) for tensor in per_row), *effects, strict=True)
-            for before, score, target, curvature, delta, is_used, column, by in rows:
-                torch.sub(loss.minimise(before, score, target, curvature), before, out=delta).mul_(is_used)
-                z.addcmul_(column, by)
-            a[:active].scatter_add_(1, number, change)
-            change *= scale
-            weight.baddbmm_(change.mT, x)
-            bias.add_(change.sum(1))
-
-    def merge(
-        self, server: MochaServer, ids: Ids, ups: Stack
-    ) -> tuple[RowUpdate | Tensor, Tensor, Tensor, Tensor]:
+    def merge(self, server: MochaServer, ids: Ids, change: Stack) -> MochaServer:
         """Add the changes to V, and learn Ω every `learn_every` rounds."""
-        V, inverse, safety, rounds = server
-        update = RowUpdate(ids, V[ids] + ups)
+        table, inverse, safety, rounds = server
+        sums = table.values[ids] + change
         if not self.learn_every or int(rounds + 1) % self.learn_every:
-            return update, inverse, safety, rounds + 1
-        V = V.index_copy(0, ids, update.values)
+            return MochaServer(table.with_rows(ids, sums), inverse, safety, rounds + 1)
+        V = table.values.index_copy(0, ids, sums)
         inverse = self._learn_inverse(inverse @ V.double())
-        return V, inverse, self._compute_safety(inverse), rounds + 1
+        return MochaServer(ClientTable(V), inverse, self._compute_safety(inverse), rounds + 1)
 
-    def penalty(self, server: MochaServer, a: DualVariables) -> Float[Tensor, ""]:
+    def penalty(self, server: MochaServer, alpha: DualVariables) -> Float[Tensor, ""]:
         """Return λ₁ tr(WΩWᵀ) + λ₂‖W‖², minus the part that the model's l2 already counts."""
-        V, inverse, _, _ = server
-        W: Tensor = inverse @ V.double()
-        return (V * W).sum() / 2 - self.problem.l2 / 2 * W.square().sum()
+        W = server.models
+        return (server.sums.values * W).sum() / 2 - self._l2 / 2 * W.square().sum()
 
-    def gap(self, a: DualVariables, w: Stack, task: Task) -> ClientScalars:
+    def gap(self, alpha: DualVariables, w: Stack, task: Task) -> ClientScalars:
         """Return each client's part of P(W) − D(α), which is never negative.
 
         1/n_k Σ_i ℓ(w_k·x_i) + ℓ*(−α_i) + α_i w_k·x_i
         """
-        total = w.new_zeros(len(w), 1)
-        for batch, number in task.rows():
-            active, loss = len(batch.x), self.problem.loss
-            z, y = self.problem.network.scores(w[:active], batch.x), self._encode_targets(batch.y, w)
-            alpha = a[:active].gather(1, number.unsqueeze(2).expand_as(z))
-            gap = loss.value(z, y) + loss.conjugate(alpha, y) + alpha * z
+        problem, total = self._problem, w.new_zeros(len(w), 1)
+        for batch, rows in task.rows():
+            active = len(rows)
+            z, y = problem.network.scores(w[:active], batch.x), problem.encode_targets(batch.y, w)
+            a = alpha[:active].gather(1, rows.unsqueeze(2).expand_as(z))
+            gap = problem.loss.value(z, y) + problem.loss.conjugate(a, y) + a * z
             total[:active] += (gap.sum(2) * batch.weight).sum(1, keepdim=True)
         return total
 
-    def personal_models(self, server: MochaServer, a: DualVariables, clients: int) -> Stack:
+    def personal_models(self, server: MochaServer, alpha: DualVariables, clients: int) -> Stack:
         """Return W = VA⁻¹."""
-        return (server[1] @ server[0].double()).to(server[0])
+        return server.models.to(server.sums.values)
 
     def _compute_safety(self, inverse: VertexMatrix) -> Float64[Tensor, ""]:
         """Return σ′: the setting, or the smallest value for which D cannot fall."""
@@ -268,7 +249,7 @@ class Mocha:
         if self.drop == 0 and self.least_work == 1:
             return torch.ones(len(ids), 1, dtype=torch.float64, device=ids.device)
         stream = draws(self.work_seed, "heterogeneity", round)
-        words = stream.words(self.clientele.digests.to(ids.device)[ids], 0, 2)
+        words = stream.words(self._roster.digests.to(ids.device)[ids], 0, 2)
         chance, extra = ((words.double() + 0.5) / 2**32).split(1, dim=1)
         return torch.where(chance < self.drop, 0.0, self.least_work + (1 - self.least_work) * extra)
 
@@ -276,21 +257,5 @@ class Mocha:
         """Return A⁻¹ with the Ω that minimises tr(WΩWᵀ) + ε tr Ω subject to tr Ω⁻¹ = 1."""
         values, vectors = torch.linalg.eigh(W @ W.mT)
         root = (values.clamp_min(0) + EPSILON).sqrt()
-        spectrum = self.strength * root.sum() / root + 2 * self.clientele.shrinkage
+        spectrum = self.strength * root.sum() / root + 2 * self._shrinkage
         return torch.mm(vectors / spectrum, vectors.mT)
-
-    def _encode_targets(self, y: Tensor, like: Tensor) -> Float[Tensor, "client row output"]:
-        """Return real targets unchanged, and classes as ±1 per label."""
-        return 2 * one_hot(y, self.problem.network.widths[-1]).to(like) - 1 if self.problem.classes else y
-
-    def _split_blocks(
-        self, task: Task, share: ClientScalars
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Yield blocks of the round's rows: features, targets, row indices, and which rows are used."""
-        for batch, number in task.batches_with_indices():
-            size = (batch.weight > 0).sum(1, keepdim=True)
-            used = torch.arange(number.shape[1], device=size.device) < (share[: len(size)] * size).ceil()
-            y = self._encode_targets(batch.y, batch.x)
-            index = number.unsqueeze(2).expand_as(y)
-            tensors = (batch.x.flatten(2), y, index, used.unsqueeze(2))
-            yield from zip(*(tensor.split(ROWS_PER_GRAM_BLOCK, dim=1) for tensor in tensors), strict=True)

@@ -8,19 +8,14 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from fedlap.algorithms.client_table import GatheredRows, Ids
 from fedlap.algorithms.coupling import Coupling
-from fedlap.algorithms.interface import (
-    GatheredRows,
-    Ids,
-    Kind,
-    RowUpdate,
-    Steadiness,
-    VertexModels,
-    check_local_work,
-)
+from fedlap.algorithms.interface import Traits, check_local_work
+from fedlap.algorithms.local_updates import sgd
 from fedlap.algorithms.local_work import LocalWork
+from fedlap.algorithms.server_models import ClientModels, VertexModels, add_server_vertex
 from fedlap.algorithms.task import Task
-from fedlap.data.federation import Federation
+from fedlap.data.roster import Roster
 from fedlap.errors import check_number
 from fedlap.graph import Graph
 from fedlap.models import Model
@@ -63,8 +58,7 @@ class NetworkLasso:
     local_epochs: int | None = None
     allow_unstable: bool = False
 
-    kind: ClassVar[Kind] = "multi-task"
-    steady: ClassVar[Steadiness] = "local"
+    traits: ClassVar[Traits] = Traits("multi-task", static="local")
     citation: ClassVar[str] = (
         "D. Hallac, J. Leskovec and S. Boyd. Network Lasso: Clustering and Optimization in Large Graphs. "
         "KDD, 2015."
@@ -75,9 +69,9 @@ class NetworkLasso:
         check_number("smoothing", self.smoothing, zero=False, scope="lasso")
         self.coupling.check("lasso", self.allow_unstable)
 
-    def bind(self, federation: Federation, model: Model) -> "NetworkLasso":
-        """Return the method with its graph in the federation's order of clients."""
-        return replace(self, graph=self.graph.align(federation.clients))
+    def bind(self, roster: Roster, model: Model) -> "NetworkLasso":
+        """Return the method with its graph in the roster's order of clients."""
+        return replace(self, graph=self.graph.align(roster.clients))
 
     @property
     def coupling(self) -> Coupling:
@@ -85,36 +79,39 @@ class NetworkLasso:
         repeats = LocalWork.of(self.local_steps, self.local_epochs).repeats
         return Coupling(self.graph, self.strength, self.lr, repeats, self.smoothing)
 
-    def init(self, start: Stack) -> tuple[Tensor, None]:
+    def init_server(self, start: Stack) -> ClientModels:
         """Store every client's model at the server; a server vertex starts at their mean."""
-        return (torch.cat([start, start.mean(0, keepdim=True)]) if self.graph.server else start.clone()), None
+        return ClientModels.start(start, self.graph)
 
-    def send(self, W: VertexModels, ids: Ids) -> GatheredRows:
+    def init_clients(self, start: Stack, counts: Tensor) -> None:
+        """Store nothing at the clients."""
+
+    def send(self, server: ClientModels, ids: Ids) -> GatheredRows:
         """Send each sampled client its model."""
-        return GatheredRows(W, ids)
+        return server.models.rows(ids)
 
     def local(self, private: None, w: Stack, task: Task) -> tuple[None, Stack]:
         """Run R mini-batch steps and send the model."""
-        w = task.sgd(w, self.lr)
-        return private, w
+        return private, task.run(sgd, w, lr=self.lr)
 
-    def merge(self, W: VertexModels, ids: Ids, ups: Stack) -> RowUpdate:
+    def merge(self, server: ClientModels, ids: Ids, up: Stack) -> ClientModels:
         """Take a step along the penalty's gradient at the sampled clients."""
-        if self.graph.server:
-            ids, ups = torch.cat([ids, ids.new_full((1,), len(W) - 1)]), torch.cat([ups, W[-1:]])
+        W = server.models.values
+        ids, up = add_server_vertex(self.graph, W, ids, up)
         new = ids.new_full((len(W),), -1).index_copy(0, ids, torch.arange(len(ids), device=ids.device))
         pulls = []
-        for block, w in zip(ids.split(VERTICES_PER_BLOCK), ups.split(VERTICES_PER_BLOCK), strict=True):
+        for block, w in zip(ids.split(VERTICES_PER_BLOCK), up.split(VERTICES_PER_BLOCK), strict=True):
             neighbours, weights = gather_neighbours(self.graph, block, W)
             place = new[neighbours]  # of a neighbour among the sampled clients, or −1
-            others = torch.where((place < 0).unsqueeze(1), W[neighbours], ups[place])
+            others = torch.where((place < 0).unsqueeze(1), W[neighbours], up[place])
             force = weights / compute_distances(w, others).clamp_min(self.smoothing)
             pulls.append(force.sum(1, keepdim=True) * w - force @ others)
-        return RowUpdate(ids, ups - self.coupling.step * torch.cat(pulls))
+        mixed = up - self.coupling.step * torch.cat(pulls)
+        return ClientModels(server.models.with_rows(ids, mixed))
 
-    def penalty(self, W: VertexModels, private: None) -> Float[Tensor, ""]:
+    def penalty(self, server: ClientModels, private: None) -> Float[Tensor, ""]:
         """Return η Σ_{k<ℓ} a_kℓ h(‖w_k − w_ℓ‖)."""
-        W = W.double()
+        W = server.models.values.double()
         total = W.new_zeros(())
         for ids in torch.arange(len(W), device=W.device).split(VERTICES_PER_BLOCK):
             neighbours, weights = gather_neighbours(self.graph, ids, W)
@@ -123,9 +120,9 @@ class NetworkLasso:
             total = total + (weights * (close.square() / (2 * self.smoothing) + distance - close)).sum()
         return self.coupling.eta / 2 * total  # the sum counts every pair twice
 
-    def personal_models(self, W: VertexModels, private: None, clients: int) -> Stack:
+    def personal_models(self, server: ClientModels, private: None, clients: int) -> Stack:
         """Return each client's model."""
-        return W[:clients]
+        return server.models.values[:clients]
 
 
 def gather_neighbours(

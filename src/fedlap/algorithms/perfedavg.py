@@ -3,7 +3,12 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from fedlap.algorithms.interface import GlobalModel, Ids, Kind, Steadiness, check_local_work
+from torch import Tensor
+
+from fedlap.algorithms.client_table import Ids
+from fedlap.algorithms.interface import Traits, check_local_work
+from fedlap.algorithms.local_updates import first_order_maml, maml
+from fedlap.algorithms.server_models import SharedModel
 from fedlap.algorithms.task import Task
 from fedlap.errors import InputError, check_number
 from fedlap.models.model import Stack
@@ -41,8 +46,7 @@ class PerFedAvg:
     local_steps: int | None = None
     local_epochs: int | None = None
 
-    kind: ClassVar[Kind] = "personal"
-    steady: ClassVar[Steadiness] = "round"
+    traits: ClassVar[Traits] = Traits("personal", static="round")
     citation: ClassVar[str] = (
         "A. Fallah, A. Mokhtari and A. Ozdaglar. Personalized Federated Learning with Theoretical "
         "Guarantees: A Model-Agnostic Meta-Learning Approach. NeurIPS, 2020."
@@ -63,33 +67,29 @@ class PerFedAvg:
         """Two mini-batches, D and D′, and a third, D″, for the Hessian."""
         return 3 if self.form == "hessian" else 2
 
-    def init(self, start: Stack) -> tuple[GlobalModel, None]:
+    def init_server(self, start: Stack) -> SharedModel:
         """Start the global model at the mean of the clients' start models."""
-        return start.mean(0, keepdim=True), None
+        return SharedModel.average(start)
 
-    def send(self, w: GlobalModel, ids: Ids) -> Stack:
+    def init_clients(self, start: Stack, counts: Tensor) -> None:
+        """Store nothing at the clients."""
+
+    def send(self, server: SharedModel, ids: Ids) -> Stack:
         """Send the global model."""
-        return w.expand(len(ids), -1)
+        return server.copies(len(ids))
 
     def local(self, private: None, w: Stack, task: Task) -> tuple[None, Stack]:
         """Run R steps on the loss after adaptation; send the model."""
-        w = w.clone()
-        if self.form == "first-order":
-            return private, task.first_order_maml(w, self.adapt_lr, self.lr)
-        for here, there, curved in zip(*[task.batches()] * 3, strict=True):  # one iterator
-            reached = task.step(w.clone(), here, self.adapt_lr)
-            step = task.gradient(reached[: len(there.x)], there)[: len(curved.x)]
-            step = step - self.adapt_lr * task.curvature(w[: len(step)], curved, step)
-            w[: len(step)] -= self.lr * step
-        return private, w
+        update = first_order_maml if self.form == "first-order" else maml
+        return private, task.run(update, w, adapt_lr=self.adapt_lr, lr=self.lr)
 
-    def merge(self, w: GlobalModel, ids: Ids, ups: Stack) -> GlobalModel:
+    def merge(self, server: SharedModel, ids: Ids, w: Stack) -> SharedModel:
         """Average the clients' models with equal weights."""
-        return ups.mean(0, keepdim=True)
+        return SharedModel.average(w)
 
-    def personal_models(self, w: GlobalModel, private: None, clients: int) -> Stack:
+    def personal_models(self, server: SharedModel, private: None, clients: int) -> Stack:
         """Return the global model, before adaptation, for every client."""
-        return w.expand(clients, -1)
+        return server.copies(clients)
 
     def adapt(self, w: Stack, task: Task) -> Stack:
         """Take one gradient step over all training rows of each client."""

@@ -6,7 +6,10 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms.interface import GlobalModel, Ids, Kind, Steadiness, check_local_work
+from fedlap.algorithms.client_table import Ids
+from fedlap.algorithms.interface import Traits, check_local_work
+from fedlap.algorithms.local_updates import moreau
+from fedlap.algorithms.server_models import SharedModel
 from fedlap.algorithms.task import Task
 from fedlap.errors import InputError, check_integer, check_number
 from fedlap.models.model import Stack
@@ -48,8 +51,7 @@ class PFedMe:
     local_steps: int | None = None
     local_epochs: int | None = None
 
-    kind: ClassVar[Kind] = "personal"
-    steady: ClassVar[Steadiness] = "round"
+    traits: ClassVar[Traits] = Traits("personal", static="round")
     citation: ClassVar[str] = (
         "C. T. Dinh, N. H. Tran and T. D. Nguyen. Personalized Federated Learning with Moreau Envelopes. "
         "NeurIPS, 2020."
@@ -69,29 +71,33 @@ class PFedMe:
                 scope="pfedme",
             )
 
-    def init(self, start: Stack) -> tuple[GlobalModel, Stack]:
-        """Start the global model at the mean of the starts, and each personal model at its client's start."""
-        return start.mean(0, keepdim=True), start.clone()
+    def init_server(self, start: Stack) -> SharedModel:
+        """Start the global model at the mean of the clients' start models."""
+        return SharedModel.average(start)
 
-    def send(self, w: GlobalModel, ids: Ids) -> Stack:
+    def init_clients(self, start: Stack, counts: Tensor) -> Stack:
+        """Start each personal model at its client's start."""
+        return start.clone()
+
+    def send(self, server: SharedModel, ids: Ids) -> Stack:
         """Send the global model."""
-        return w.expand(len(ids), -1)
+        return server.copies(len(ids))
 
     def local(self, private: Stack, w: Stack, task: Task) -> tuple[Stack, Stack]:
         """Run R steps on the envelope, each after K on the personal model; send w_k, store θ_k."""
-        w = w.clone()
-        pull, anchor_pull = self.inner_lr * self.regularisation, self.lr * self.regularisation
-        theta = task.proximal_sgd(w.clone(), self.inner_lr, w, pull, self.inner_steps, anchor_pull)
+        inner = {"inner_lr": self.inner_lr, "inner_steps": self.inner_steps}
+        theta, w = task.run(moreau, w, lr=self.lr, regularisation=self.regularisation, **inner)
         return theta, w
 
-    def merge(self, w: GlobalModel, ids: Ids, ups: Stack) -> GlobalModel:
+    def merge(self, server: SharedModel, ids: Ids, w: Stack) -> SharedModel:
         """Step towards the mean of the clients' models, or past it."""
-        return (1 - self.server_mix) * w + self.server_mix * ups.mean(0, keepdim=True)
+        mean = w.mean(0, keepdim=True)
+        return SharedModel((1 - self.server_mix) * server.model + self.server_mix * mean)
 
-    def penalty(self, w: GlobalModel, theta: Stack) -> Float[Tensor, ""]:
+    def penalty(self, server: SharedModel, theta: Stack) -> Float[Tensor, ""]:
         """Return (λ/2) Σ_k ‖θ_k − w‖², so that J is N times the paper's objective at these models."""
-        return self.regularisation / 2 * (theta - w).square().sum()
+        return self.regularisation / 2 * (theta - server.model).square().sum()
 
-    def personal_models(self, w: GlobalModel, theta: Stack, clients: int) -> Stack:
+    def personal_models(self, server: SharedModel, theta: Stack, clients: int) -> Stack:
         """Return θ_k of each client."""
         return theta

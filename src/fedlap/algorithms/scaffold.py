@@ -1,18 +1,34 @@
 """SCAFFOLD: a global model, with control variates that correct the drift of local steps."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms.interface import GlobalModel, Ids, Kind, Steadiness, check_local_work
+from fedlap.algorithms.client_table import Ids
+from fedlap.algorithms.interface import Traits, check_local_work
+from fedlap.algorithms.local_updates import sgd
+from fedlap.algorithms.server_models import GlobalModel
 from fedlap.algorithms.task import Task
 from fedlap.errors import check_number
 from fedlap.models.model import Stack
 
-ScaffoldServer = tuple[GlobalModel, GlobalModel, Float[Tensor, ""]]  # w, c and the number of clients
+
+class ScaffoldServer(NamedTuple):
+    """The global model, the server's control variate and the number of clients."""
+
+    model: GlobalModel
+    control: GlobalModel
+    clients: Float[Tensor, ""]
+
+
+class ScaffoldMessage(NamedTuple):
+    """A model and a control variate, down; their changes, up."""
+
+    model: Stack
+    control: Stack
 
 
 @dataclass(frozen=True)
@@ -37,8 +53,7 @@ class Scaffold:
     local_steps: int | None = None
     local_epochs: int | None = None
 
-    kind: ClassVar[Kind] = "one model"
-    steady: ClassVar[Steadiness] = "round"
+    traits: ClassVar[Traits] = Traits("one model", static="round")
     citation: ClassVar[str] = (
         "S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich and A. T. Suresh. SCAFFOLD: "
         "Stochastic Controlled Averaging for Federated Learning. ICML, 2020."
@@ -48,39 +63,34 @@ class Scaffold:
         check_local_work("scaffold", self.lr, self.local_steps, self.local_epochs)
         check_number("server_lr", self.server_lr, zero=False, scope="scaffold")
 
-    def init(self, start: Stack) -> tuple[ScaffoldServer, Stack]:
-        """Store w, c and the number of clients at the server, and c_k as private state."""
+    def init_server(self, start: Stack) -> ScaffoldServer:
+        """Start at the mean of the clients' start models, with a control variate of zero."""
         w = start.mean(0, keepdim=True)
-        return (w, torch.zeros_like(w), start.new_tensor(float(len(start)))), torch.zeros_like(start)
+        return ScaffoldServer(w, torch.zeros_like(w), start.new_tensor(float(len(start))))
 
-    def send(self, server: ScaffoldServer, ids: Ids) -> tuple[Stack, Stack]:
+    def init_clients(self, start: Stack, counts: Tensor) -> Stack:
+        """Start every client's control variate at zero."""
+        return torch.zeros_like(start)
+
+    def send(self, server: ScaffoldServer, ids: Ids) -> ScaffoldMessage:
         """Send the global model and the server's control variate."""
-        w, c, _ = server
-        return w.expand(len(ids), -1), c.expand(len(ids), -1)
+        return ScaffoldMessage(server.model.expand(len(ids), -1), server.control.expand(len(ids), -1))
 
-    def local(
-        self, control: Stack, received: tuple[Stack, Stack], task: Task
-    ) -> tuple[Stack, tuple[Stack, Stack]]:
+    def local(self, control: Stack, received: ScaffoldMessage, task: Task) -> tuple[Stack, ScaffoldMessage]:
         """Run corrected steps; send the changes of the model and of the client's control variate."""
         start, c = received
-        w = start.clone()
-        for batch in task.batches():
-            active = len(batch.x)
-            w = task.step(w, batch, self.lr)
-            w[:active] -= self.lr * (c - control)[:active]
+        w = task.run(sgd, start, lr=self.lr, shift=self.lr * (c - control))
         new = control - c + (start - w) / (task.steps * self.lr)
-        return new, (w - start, new - control)
+        return new, ScaffoldMessage(w - start, new - control)
 
-    def merge(self, server: ScaffoldServer, ids: Ids, ups: tuple[Stack, Stack]) -> ScaffoldServer:
+    def merge(self, server: ScaffoldServer, ids: Ids, up: ScaffoldMessage) -> ScaffoldServer:
         """Step along the mean change; the control variate moves by the sampled clients' changes over N."""
-        w, c, clients = server
-        model_change, control_change = ups
-        return (
-            w + self.server_lr * model_change.mean(0, keepdim=True),
-            c + control_change.sum(0, keepdim=True) / clients,
-            clients,
+        return ScaffoldServer(
+            server.model + self.server_lr * up.model.mean(0, keepdim=True),
+            server.control + up.control.sum(0, keepdim=True) / server.clients,
+            server.clients,
         )
 
     def personal_models(self, server: ScaffoldServer, control: Stack, clients: int) -> Stack:
         """Return the global model for every client."""
-        return server[0].expand(clients, -1)
+        return server.model.expand(clients, -1)

@@ -1,19 +1,20 @@
 """The local work of a round, as a method sees it."""
 
-from collections.abc import Iterator
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fedlap.algorithms.conjugates import Conjugate
-from fedlap.algorithms.per_run import Number
 from fedlap.models import Batch
 from fedlap.models.model import Stack
 
 ClientScalars = Float[Tensor, "client 1"]  # one number per client
 DualVariables = Float[Tensor, "client row output"]  # α, one per row and score; zero past a client's rows
-PaddedStack = Float[Tensor, "_ param"]  # a stack that may have more rows than the batch has clients
+Setting = (
+    float | ClientScalars
+)  # a real-valued setting: one number, or one per client in a stack of several runs
+LocalUpdate = Callable[..., Any]  # (w, task, **values) -> the new w, or a tuple of stacks
 
 
 @runtime_checkable
@@ -33,53 +34,35 @@ class Task(Protocol):
         """Number of mini-batches of each client in this round."""
         ...
 
-    def batches(self) -> Iterator[Batch]:
-        """Yield the round's mini-batches; later ones may hold fewer clients, always the first ones."""
+    def run(self, update: LocalUpdate, w: Stack, **values: Any) -> Any:
+        """Return update(w, task, **values), a function such as those in `algorithms/local_updates.py`.
+
+        Pass values with one row per client as arguments, never by closure: a stack runs functions that it
+        does not know on groups of clients with equally many mini-batches. The inputs stay unchanged.
+        """
         ...
 
-    def batches_with_indices(self) -> Iterator[tuple[Batch, Int64[Tensor, "client batch"]]]:
+    def batches(self) -> Iterator[Batch]:
+        """Yield the round's mini-batches, for a function that `run` calls."""
+        ...
+
+    def batches_with_rows(self) -> Iterator[tuple[Batch, Int64[Tensor, "client batch"]]]:
         """Yield the round's mini-batches, each with the indices of its rows among the client's rows."""
         ...
 
     def rows(self) -> Iterator[tuple[Batch, Int64[Tensor, "client batch"]]]:
-        """Yield every training row once, in order, in blocks weighted by 1/n_k, with the rows' indices."""
-        ...
+        """Yield every training row once, in order, in blocks weighted by 1/n_k, with the rows' indices.
 
-    def sgd(self, w: Stack, lr: Number) -> Stack:
-        """Run `step` on all of the round's mini-batches."""
-        ...
-
-    def proximal_sgd(
-        self,
-        w: Stack,
-        lr: Number,
-        anchor: Stack,
-        pull: Number,
-        steps_per_batch: int = 1,
-        anchor_pull: Number | None = None,
-    ) -> Stack:
-        """Run `steps_per_batch` steps on each of the round's mini-batches, pulled to an anchor.
-
-        w_k ← w_k − lr ∇F̃_k(w_k) − pull (w_k − anchor_k)
-        After each mini-batch anchor_k ← anchor_k − anchor_pull (anchor_k − w_k), unless anchor_pull is None.
-        Both `w` and `anchor` change in place.
+        Later blocks may hold fewer clients, always the first ones.
         """
         ...
 
-    def first_order_maml(self, w: Stack, adapt_lr: Number, lr: Number) -> Stack:
-        """Run w_k ← w_k − lr ∇F̃′_k(w_k − adapt_lr ∇F̃_k(w_k)) in place, on two mini-batches per step."""
+    def gradient(self, w: Stack, batch: Batch) -> Stack:
+        """Return ∇F̃_k(w_k) for the clients of the batch."""
         ...
 
-    def step(self, w: Stack, batch: Batch, lr: Number) -> Stack:
-        """Run w_k ← w_k − lr ∇F̃_k(w_k) in place for the clients of the batch; other rows stay unchanged."""
-        ...
-
-    def gradient(self, w: PaddedStack, batch: Batch) -> Stack:
-        """Return ∇F̃_k(w_k) for the clients of the batch; w may have more rows."""
-        ...
-
-    def curvature(self, w: PaddedStack, batch: Batch, v: PaddedStack) -> Stack:
-        """Return ∇²F̃_k(w_k) v_k for the clients of the batch; w and v may have more rows."""
+    def curvature(self, w: Stack, batch: Batch, v: Stack) -> Stack:
+        """Return ∇²F̃_k(w_k) v_k for the clients of the batch."""
         ...
 
     def full_gradient(self, w: Stack) -> Stack:
@@ -88,19 +71,4 @@ class Task(Protocol):
 
     def loss(self, w: Stack) -> ClientScalars:
         """Return F_k(w_k) of every client."""
-        ...
-
-    def dual_coordinate_ascent(
-        self,
-        w: Stack,
-        alpha: DualVariables,
-        scale: ClientScalars,
-        share: ClientScalars,
-        loss: Conjugate,
-    ) -> bool:
-        """Run dual coordinate ascent on linear models over all of the round's rows, in place.
-
-        A change Δα of a row x adds scale·Δα x to w. In each mini-batch only a share of the rows is used.
-        Return False, with nothing changed, if no kernel supports this; the method then goes row by row.
-        """
         ...

@@ -21,8 +21,8 @@ def group_rows(
 ) -> tuple[Int64[Tensor, "owned"], Int64[Tensor, "client"]]:
     """Return each client's rows in rising order, client by client, and their counts; −1 means no owner.
 
-    It builds a sparse matrix with a one per row in its owner's line and converts it from columns to lines:
-    counting is faster than sorting.
+    A sparse matrix with a one per row, in its owner's line, is converted from columns to lines: this counts
+    rows, which is faster than sorting them.
     """
     rows = len(owner)
     if (wrong := find_outside(owner, -1, clients)) is not None:
@@ -114,7 +114,7 @@ class ClientRows:
         if store.dim() < 2 or not (store.dtype == torch.uint8 or store.is_floating_point()):
             raise InputError(
                 f"{where}: the store is {describe_tensor(store)}; "
-                "expected bytes or real numbers, one line per row",
+                "expected bytes or real numbers, with rows along the first of two or more axes",
                 scope="data",
             )
         if row.dim() != 1 or row.dtype != torch.int64:
@@ -136,8 +136,8 @@ class ClientRows:
             )
         if bool((count < 0).any()) or int(count.sum()) != len(row):
             raise InputError(
-                f"{where}: counts are {int(count.min())} and more, {int(count.sum())} in all, for {len(row)} "
-                "rows; pass the number of rows of each client",
+                f"{where}: counts sum to {int(count.sum())} and the smallest is {int(count.min())}; expected "
+                f"the number of rows of each client, {len(row)} in all",
                 scope="data",
             )
         for values, end, name in ((row, len(store), "index in the store"), (y, labels, "label")):

@@ -115,7 +115,7 @@ def _download(official_file: OfficialFile, target: Path) -> Path:
             partial.replace(target)
             return target
         except IncompleteDownloadError as error:
-            failures.append(f"{address}: {error}; run it again to resume")
+            failures.append(f"{address}: {error}; run the command again to resume")
         except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
             failures.append(f"{address}: {_describe_url_error(error)}")
         except InputError as error:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedlap.data.client_rows import ClientRows, concatenate_ranges
 from fedlap.data.frames import table_from_frame
+from fedlap.data.roster import Roster
 from fedlap.data.standardize import UNSCALED, Scaling, Standardizer
 from fedlap.data.table import Table, table_from_arrays, table_from_dataset, table_from_partitioner
 from fedlap.data.validate import ArrayPair, check_unique_names, draw_rows, draw_test_rows
@@ -87,11 +88,13 @@ class Federation:
                 f"test_share = {test_share}; expected a number in [0, 1)", field="test_share", scope="data"
             )
         clients, row, count = table.assign_rows(partition, seed)
-        test = table.test
-        held = draw_test_rows(digest_names(clients), count, test_share, seed) if test is None else test[row]
-        everything = ClientRows(table.x, row, table.y[row], count)
-        train, held_back = everything.select(~held), everything.select(held)
-        return cls(clients, train, held_back, table.labels, UNSCALED, table.features, table.target)
+        if table.test is None:
+            is_test = draw_test_rows(digest_names(clients), count, test_share, seed)
+        else:
+            is_test = table.test[row]
+        rows = ClientRows(table.x, row, table.y[row], count)
+        train, test = rows.select(~is_test), rows.select(is_test)
+        return cls(clients, train, test, table.labels, UNSCALED, table.features, table.target)
 
     @classmethod
     def from_dataframe(
@@ -167,6 +170,11 @@ class Federation:
         """Digests of the clients' names, which identify clients in random draws."""
         return digest_names(self.clients)
 
+    @cached_property
+    def roster(self) -> Roster:
+        """Everything that may be known about the clients without their rows."""
+        return Roster(self.clients, self.digests, self.train.count, self.labels)
+
     @property
     def inputs(self) -> tuple[int, ...]:
         """The shape of one row's features."""
@@ -212,7 +220,11 @@ class Federation:
     def reorder(self, clients: Sequence[str]) -> "Federation":
         """Return the federation with its clients in another order."""
         if sorted(clients) != sorted(self.clients):
-            raise InputError("a new order must name each client exactly once", scope="data")
+            raise InputError(
+                "the new order does not name each client exactly once; "
+                f"pass the {len(self.clients)} names of federation.clients in another order",
+                scope="data",
+            )
         index = {name: k for k, name in enumerate(self.clients)}
         order = [index[name] for name in clients]
         train, test = (rows.reorder(order) for rows in (self.train, self.test))
@@ -257,12 +269,12 @@ class Federation:
         # Clients begin at different folds, so that small clients do not all leave the same folds empty.
         begin = stream.keys(self.digests) % number
         fold_of_row[order] = concatenate_ranges(begin, count) % number
-        held = (fold_of_row == held_out) & (count > 1).repeat_interleave(count)
-        if not bool(held.any()):
+        is_test = (fold_of_row == held_out) & (count > 1).repeat_interleave(count)
+        if not bool(is_test.any()):
             raise InputError(
                 f"fold {held_out} of {number} is empty; use fewer folds or more rows", scope="fold"
             )
-        return replace(self, train=self.train.select(~held), test=self.train.select(held)).standardize(
+        return replace(self, train=self.train.select(~is_test), test=self.train.select(is_test)).standardize(
             self.scale.kind
         )
 
@@ -280,7 +292,7 @@ class Federation:
             )
         findings.append((self.test.count == 0, "no test rows and do not count in test scores"))
         return [
-            f"{len(names)} of {len(self.clients)} clients have {complaint}: {_list_first(names)}"
+            f"{len(names)} of {len(self.clients)} clients have {complaint}: {_abbreviate_names(names)}"
             for mask, complaint in findings
             if (names := [self.clients[k] for k in mask.nonzero().flatten().tolist()])
         ]
@@ -289,8 +301,8 @@ class Federation:
         self, rows: ClientRows, clients: Int64[Tensor, "chosen"], keep: float, seed: int, step: int
     ) -> ClientRows:
         """Draw a share of the rows of `clients`, at least one each, by the client's name."""
-        left = (keep * rows.count.double() + 0.5).floor().long().clamp(min=1).minimum(rows.count)
-        wanted = rows.count.index_copy(0, clients, left[clients])
+        remaining = (keep * rows.count.double() + 0.5).floor().long().clamp(min=1).minimum(rows.count)
+        wanted = rows.count.index_copy(0, clients, remaining[clients])
         return rows.select(draw_rows(draws(seed, "scarce"), step, self.digests, rows.count, wanted))
 
     def _check_rows(self) -> None:
@@ -316,5 +328,5 @@ def _parse_labels(labels: Iterable[str] | SupportsIndex | None) -> tuple[str, ..
     return None if labels is None else check_integer("labels", labels, 1, scope="data")
 
 
-def _list_first(names: Sequence[str]) -> str:
+def _abbreviate_names(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")

@@ -74,8 +74,8 @@ def table_from_frame(
         ]
         check_test_clients(names_per_frame[0], names_per_frame[-1], location.name, test_location.name)
         names = [name for frame_names in names_per_frame for name in frame_names]
-    held = torch.arange(len(x)) >= len(frames[0][0]) if test is not None else None
-    table = Table.of((x, y), names, labels=labels, test=held, where=location.name)
+    is_test = torch.arange(len(x)) >= len(frames[0][0]) if test is not None else None
+    table = Table.of((x, y), names, labels=labels, test=is_test, where=location.name)
     return replace(table, features=tuple(columns), target=label)
 
 
@@ -86,8 +86,8 @@ def encode_labels(values: Series, task: str, where: str) -> tuple[Num[np.ndarray
     series = pandas.Series(values)
     if pandas.api.types.is_complex_dtype(series):
         raise InputError(f"{where}: labels are complex numbers; use real numbers or classes")
-    number = pandas.api.types.is_numeric_dtype(series) and not pandas.api.types.is_bool_dtype(series)
-    if number:
+    numeric = pandas.api.types.is_numeric_dtype(series) and not pandas.api.types.is_bool_dtype(series)
+    if numeric:
         real = series.to_numpy(dtype=np.float64)
         if not np.isfinite(real).all():
             row = int((~np.isfinite(real)).nonzero()[0][0])
@@ -108,14 +108,14 @@ def encode_labels(values: Series, task: str, where: str) -> tuple[Num[np.ndarray
                 "task = classification or task = regression (--set data.task=…)"
             )
     elif task == "regression":
-        raise InputError(f"{where}: labels are {series.dtype}; a regression needs numbers")
+        raise InputError(f"{where}: labels are {series.dtype}; use numbers, or task = classification")
     if isinstance(series.dtype, pandas.CategoricalDtype):
         return series.cat.codes.to_numpy(np.int64), [str(name) for name in series.cat.categories]
     try:
         codes, classes = pandas.factorize(series, sort=True)
     except TypeError as error:
         raise InputError(
-            f"{where}: expected labels of one type (text, numbers or booleans): {error}"
+            f"{where}: labels have several types ({error}); use only text, only numbers or only booleans"
         ) from error
     return codes.astype(np.int64), [str(name) for name in classes]
 
@@ -217,8 +217,8 @@ def _check_cells(frame: DataFrame, location: FrameLocation) -> None:
             bad = (pandas.to_numeric(text, errors="coerce").isna() & column.notna()).to_numpy()
             row = int(bad.argmax())
             raise InputError(
-                f"{location.describe_cell(row, name)}: {text.iloc[row]!r} is {kind}, not numbers; remove the "
-                "column (drop, or --drop), or convert it to numbers first"
+                f"{location.describe_cell(row, name)}: {text.iloc[row]!r} in a column of {kind}, not "
+                "numbers; remove the column (drop, or --drop), or convert it first"
             )
         bad = ~np.isfinite(column.to_numpy(dtype=np.float64, na_value=np.nan))
         if bad.any():

@@ -183,8 +183,8 @@ class Quantity(OwnerPartition):
         """The client of each row."""
         stream = draws(seed, "partition")
         sizes = _compute_sizes(len(y), self.spread, stream.normal(0, 0, self.clients))
-        whose = torch.arange(self.clients).repeat_interleave(sizes)
-        return torch.empty_like(whose).index_copy_(0, stream.permutation(0, 1, len(y)), whose)
+        owner = torch.arange(self.clients).repeat_interleave(sizes)
+        return torch.empty_like(owner).index_copy_(0, stream.permutation(0, 1, len(y)), owner)
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ def _apportion(
 def _take_in_turn(
     sizes: Int64[Tensor, "client"], log_mix: Float64[Tensor, "client label"], left: Int64[Tensor, "label"]
 ) -> Int64[Tensor, "client label"]:
-    """Return the rows of each label that each client takes, one client after another, of the rows left.
+    """Return how many rows of each label each client takes, one client after another.
 
     Until a label runs out, clients do not affect each other, so a block of clients is computed at once. A
     block ends early only if a label runs out.
@@ -272,15 +272,15 @@ def _take_in_turn(
         before = wanted.cumsum(0) - wanted
         # A client is affected if fewer rows are left than it wants, or a label in its mix has run out.
         short = (((left - before) < wanted) | ((left > 0) & (before >= left))).any(1)
-        undisturbed = int(short.long().argmax()) if bool(short.any()) else len(wanted)
-        taken[begin : begin + undisturbed] = wanted[:undisturbed]
-        left = left - wanted[:undisturbed].sum(0)
-        begin += undisturbed
-        if undisturbed < len(wanted):
+        unaffected = int(short.long().argmax()) if bool(short.any()) else len(wanted)
+        taken[begin : begin + unaffected] = wanted[:unaffected]
+        left = left - wanted[:unaffected].sum(0)
+        begin += unaffected
+        if unaffected < len(wanted):
             taken[begin] = _take_rows(int(sizes[begin]), log_mix[begin], left)
             left = left - taken[begin]
             begin += 1
-        block_size = 2 * block_size if undisturbed == len(wanted) else 16
+        block_size = 2 * block_size if unaffected == len(wanted) else 16
     return taken
 
 

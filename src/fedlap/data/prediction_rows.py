@@ -54,10 +54,11 @@ class PredictionRows:
         known = [truth for truth in truths if truth is not None]
         if labels is not None:
             return rows, torch.tensor(known, dtype=torch.int64)
-        if any(len(truth) != outputs for truth in known if isinstance(truth, list)):
-            raise InputError(
-                f"{self.path}: a row has another number of targets than the model; expected {outputs}"
-            )
+        for truth in known:
+            if isinstance(truth, list) and len(truth) != outputs:
+                raise InputError(
+                    f"{self.path}: a row has {len(truth)} targets; expected {outputs}, as in training"
+                )
         return rows, torch.tensor(known, dtype=torch.float64).view(len(known), outputs)
 
 

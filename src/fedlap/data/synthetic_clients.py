@@ -83,12 +83,12 @@ def synthetic(
             scope="synthetic",
         )
     names = tuple(str(k) for k in range(clients))
-    member = torch.arange(clients) * clusters // clients
-    graph = _connect_clusters(names, member) if clusters else Graph.ring(names)
+    cluster_of = torch.arange(clients) * clusters // clients
+    graph = _connect_clusters(names, cluster_of) if clusters else Graph.ring(names)
     classes = labels if task == "classification" else None
     outputs = classes or 1
     z = draws(seed, "data").normal(0, 0, clients * (features + 1) * outputs).view(clients, -1)
-    W = _smooth_in_clusters(z, member, smoothness) if clusters else _smooth_on_ring(z, graph, smoothness)
+    W = _smooth_in_clusters(z, cluster_of, smoothness) if clusters else _smooth_on_ring(z, graph, smoothness)
     W *= size / features**0.5
     stream, ids = draws(seed, "data", 1), digest_names(names)
     share = stream.uniforms(ids, 0, 1).flatten().tolist()
@@ -136,9 +136,9 @@ def _draw_rows(
     return x.flatten(0, 1), (scores + gumbel).argmax(2).flatten()
 
 
-def _connect_clusters(names: tuple[str, ...], member: Int64[Tensor, "client"]) -> Graph:
+def _connect_clusters(names: tuple[str, ...], cluster_of: Int64[Tensor, "client"]) -> Graph:
     """Build a graph in which every cluster is complete and no two clusters are connected."""
-    groups = torch.arange(len(member)).split(member.bincount().tolist())
+    groups = torch.arange(len(cluster_of)).split(cluster_of.bincount().tolist())
     pairs = torch.cat([torch.combinations(members) for members in groups])
     ones = np.ones(2 * len(pairs))
     ends = torch.cat([pairs, pairs.flip(1)]).T.numpy()
@@ -146,16 +146,16 @@ def _connect_clusters(names: tuple[str, ...], member: Int64[Tensor, "client"]) -
 
 
 def _smooth_in_clusters(
-    z: Float64[Tensor, "client param"], member: Int64[Tensor, "client"], smoothness: float
+    z: Float64[Tensor, "client param"], cluster_of: Int64[Tensor, "client"], smoothness: float
 ) -> Float64[Tensor, "client param"]:
     """Compute (I + smoothness·L)⁻¹ z for complete clusters, scaled back to unit variance.
 
     Each model's difference from its cluster's mean shrinks.
     """
-    count = member.bincount()
-    sums = torch.zeros(len(count), z.shape[1], dtype=z.dtype).index_add_(0, member, z)
-    size = count.double().unsqueeze(1)[member]
-    mean = sums[member] / size
+    count = cluster_of.bincount()
+    sums = torch.zeros(len(count), z.shape[1], dtype=z.dtype).index_add_(0, cluster_of, z)
+    size = count.double().unsqueeze(1)[cluster_of]
+    mean = sums[cluster_of] / size
     factor = 1 / (1 + smoothness * size)
     return (mean + factor * (z - mean)) / (1 / size + factor.square() * (1 - 1 / size)).sqrt()
 
@@ -168,10 +168,10 @@ def _smooth_on_ring(
         angle = 2 * math.pi * torch.arange(graph.size, dtype=torch.float64) / graph.size
         factor = 1 / (1 + smoothness * (2 - 2 * angle.cos()))
         waves = torch.fft.rfft(z, dim=0) * factor[: graph.size // 2 + 1].unsqueeze(1)
-        around: Tensor = torch.fft.irfft(waves, graph.size, dim=0)
-        return around / factor.square().mean().sqrt()
+        smooth_models: Tensor = torch.fft.irfft(waves, graph.size, dim=0)
+        return smooth_models / factor.square().mean().sqrt()
     a = torch.from_numpy(graph.weights.matrix().toarray())
-    filtered = torch.linalg.inv(torch.eye(len(a)).double() + smoothness * (torch.diag(a.sum(1)) - a))
-    spread: Tensor = filtered.square().sum(1, keepdim=True).sqrt()
-    smooth: Tensor = filtered @ z / spread
+    inverse = torch.linalg.inv(torch.eye(len(a)).double() + smoothness * (torch.diag(a.sum(1)) - a))
+    spread: Tensor = inverse.square().sum(1, keepdim=True).sqrt()
+    smooth: Tensor = inverse @ z / spread
     return smooth

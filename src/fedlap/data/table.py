@@ -52,7 +52,7 @@ class Table:
         test: Bool[Tensor, "row"] | None = None,
         where: str = "data",
     ) -> "Table":
-        """Check rows, optionally with the name of each row's client; errors begin with `where`."""
+        """Build a table of checked rows, optionally with each row's client; errors begin with `where`."""
         x, y = validate_pair(where, pair, len(labels) if isinstance(labels, Sequence) else labels)
         if not len(x):
             raise InputError(f"{where} has no rows; expected at least one")
@@ -68,7 +68,7 @@ class Table:
         labels: tuple[str, ...],
         client: Int64[np.ndarray, "row"],
     ) -> "Table":
-        """Rows of clients that are identified by numbers, in rising order."""
+        """Build a table of clients that are identified by numbers, in rising order."""
         numbers, owner = np.unique(client, return_inverse=True)
         rows = torch.from_numpy(x), torch.from_numpy(y)
         return Table(*rows, labels, tuple(str(number) for number in numbers), torch.from_numpy(owner))
@@ -114,7 +114,8 @@ def _check_cut(cut: Any, rows: int) -> list[Int64[Tensor, "_"]]:
         for indices in rows_per_client
     ):
         raise InputError(
-            "`cut` must return the rows of each client, as vectors of torch.int64", scope="partition"
+            f"`cut` returned a {type(cut).__name__}; expected a list of one torch.int64 vector per client",
+            scope="partition",
         )
     for client, indices in enumerate(rows_per_client):
         if (wrong := find_outside(indices, 0, rows)) is not None:
@@ -147,45 +148,45 @@ def table_from_arrays(
             scope="data",
         )
     if not arrays:
-        raise InputError("there are no clients; a federation needs at least one", scope="data")
+        raise InputError("there are no clients; pass at least one", scope="data")
     names = tuple(str(name) for name in arrays)
     check_unique_names(names)
     classes = len(labels) if isinstance(labels, tuple) else labels
     index = {name: k for k, name in enumerate(names)}
-    listed = [
+    named_pairs = [
         (str(name), pair, row_name)
         for mapping, row_name in ((arrays, "row"), (test or {}, "test row"))
         for name, pair in mapping.items()
     ]
     try:
-        x, y, count = _concatenate_pairs(listed, index, classes)
+        x, y, count = _concatenate_pairs(named_pairs, index, classes)
     except InputError:
-        for name, pair, row_name in listed:  # Client by client, so that the error names the client.
+        for name, pair, row_name in named_pairs:  # Client by client, so that the error names the client.
             _check_has_training_rows(name, index)
             validate_pair(f"data: client {name!r}", pair, classes, row_name)
         raise
-    owner = torch.tensor([index[name] for name, _, _ in listed]).repeat_interleave(count)
-    held = None if test is None else torch.arange(len(x)) >= int(count[: len(names)].sum())
-    return Table(x, y, name_labels(labels, y), names, owner, held)
+    owner = torch.tensor([index[name] for name, _, _ in named_pairs]).repeat_interleave(count)
+    is_test = None if test is None else torch.arange(len(x)) >= int(count[: len(names)].sum())
+    return Table(x, y, name_labels(labels, y), names, owner, is_test)
 
 
 def _concatenate_pairs(
-    listed: Sequence[tuple[str, ArrayPair, str]], index: Mapping[str, int], labels: int | None
-) -> tuple[Tensor, Tensor, Int64[Tensor, "given"]]:
+    named_pairs: Sequence[tuple[str, ArrayPair, str]], index: Mapping[str, int], labels: int | None
+) -> tuple[Tensor, Tensor, Int64[Tensor, "pair"]]:
     """Concatenate all features and labels, and return the number of rows of each pair.
 
     The values are checked all at once.
     """
-    for name, _, _ in listed:
+    for name, _, _ in named_pairs:
         _check_has_training_rows(name, index)
-    pairs = [pair for _, pair, _ in listed]
+    pairs = [pair for _, pair, _ in named_pairs]
     if is_uniform(pairs):
         xs, ys = zip(*pairs, strict=True)
         x, y = convert_pair("data", (np.concatenate(xs), np.concatenate(ys)))
         count = torch.tensor([len(x_k) for x_k, _ in pairs])
     else:
         converted = [convert_pair("data", pair) for pair in pairs]
-        check_uniform([name for name, _, _ in listed], converted)
+        check_uniform([name for name, _, _ in named_pairs], converted)
         x, y = (torch.cat(tensors) for tensors in zip(*converted, strict=True))
         count = torch.tensor([x_k.shape[0] for x_k, _ in converted])
     check_row_values("data", x, y, labels, "row")
@@ -251,8 +252,8 @@ def table_from_dataset(
         raise
     except (LookupError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(
-            "a dataset needs a length, and items that are pairs (features, label) of numbers, all of "
-            f"one shape: {error}",
+            f"the dataset cannot be read ({error}); it needs a length, and items that are pairs "
+            "(features, label) of numbers, all of one shape",
             scope="data",
         ) from error
     if not isinstance(client, Mapping):
@@ -266,7 +267,7 @@ def table_from_dataset(
                 and owner_of_item[int(item)] < 0
             ):
                 raise InputError(
-                    f"client {str(name)!r} has an item that does not exist or has a client already; "
+                    f"client {str(name)!r} has item {item!r}, which does not exist or has a client already; "
                     f"expected items 0 to {len(x) - 1}, each for one client",
                     scope="data",
                 )
@@ -335,7 +336,8 @@ def table_from_partitioner(
         if isinstance(error, InputError):
             raise
         raise InputError(
-            f"expected features of one shape and numbers as labels: {error}", scope="data"
+            f"the partitions cannot be read ({error}); use features of one shape, and numbers as labels",
+            scope="data",
         ) from error
     names = [str(k) for k in range(partitioner.num_partitions)]
     table = _build_owned_table(pair, names, torch.tensor(owner), labels, "the partitions")

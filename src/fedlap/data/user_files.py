@@ -13,6 +13,7 @@ from fedlap.storage.files import check_claimed_size, check_user_file, describe_e
 
 USER_FILE_TYPES: Final = (".csv", ".parquet", ".npz")
 
+# Words that mark a missing value in a column of numbers.
 MISSING_WORDS: Final = (
     "",
     "NA",
@@ -23,7 +24,7 @@ MISSING_WORDS: Final = (
     "null",
     "NULL",
     "None",
-)  # in a column of numbers
+)
 
 
 def load_file(
@@ -67,10 +68,10 @@ def load_file(
                 scope="data",
             )
         return table_from_npz(path, client, label, test, chosen, task, sha256, test_sha256)
-    contents = [check_user_file("data", path, sha256)]
+    digests = [check_user_file("data", path, sha256)]
     if test is not None:
-        contents.append(check_user_file("data", test, test_sha256))
-    return _load_table(path, client, str(label), test, chosen, tuple(drop or ()), task, tuple(contents))
+        digests.append(check_user_file("data", test, test_sha256))
+    return _load_table(path, client, str(label), test, chosen, tuple(drop or ()), task, tuple(digests))
 
 
 @lru_cache(maxsize=1)  # Comparisons load the same rows many times; the cached table is never written to.
@@ -82,19 +83,19 @@ def _load_table(
     features: tuple[str, ...] | None,
     drop: tuple[str, ...],
     task: LearningTask,
-    contents: tuple[str, ...],  # the files' SHA-256, so that a changed file is read again
+    digests: tuple[str, ...],  # the files' SHA-256, so that a changed file is read again
 ) -> Table:
     import pandas
 
     paths = [name for name in (path, test) if name is not None]
-    frames = [read_frame(name, client, label, content) for name, content in zip(paths, contents, strict=True)]
+    frames = [read_frame(name, client, label, digest) for name, digest in zip(paths, digests, strict=True)]
     if Path(path).suffix.lower() == ".csv" and all(label in frame.columns for frame in frames):
         # The type is inferred from both files, since text in one means no numbers in the other.
         text = pandas.concat([frame[label] for frame in frames], ignore_index=True)
-        typed = _infer_type(text, f"{path}, column {label!r}")
-        frames[0][label] = typed[: len(frames[0])].to_numpy()
+        label_values = _infer_type(text, f"{path}, column {label!r}")
+        frames[0][label] = label_values[: len(frames[0])].to_numpy()
         if test is not None:
-            frames[1][label] = typed[len(frames[0]) :].to_numpy()
+            frames[1][label] = label_values[len(frames[0]) :].to_numpy()
     return table_from_frame(
         frames[0],
         client,
@@ -157,8 +158,8 @@ def _check_parquet(file: BytesIO) -> None:
     """Raise ValueError if a file claims far more values than its size allows."""
     from pyarrow.parquet import ParquetFile  # type: ignore[import-untyped]
 
-    about = ParquetFile(file).metadata
-    check_claimed_size(8 * about.num_rows * max(about.num_columns, 1), len(file.getbuffer()))
+    metadata = ParquetFile(file).metadata
+    check_claimed_size(8 * metadata.num_rows * max(metadata.num_columns, 1), len(file.getbuffer()))
     file.seek(0)
 
 

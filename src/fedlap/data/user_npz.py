@@ -33,7 +33,10 @@ def table_from_npz(
 ) -> Table:
     """Build a table from arrays of features, labels and, optionally, clients; check the files' SHA-256."""
     if features is not None and len(features) != 1:
-        raise InputError(f"{path!r} needs one array of features; set features = ['x']", scope="data")
+        raise InputError(
+            f"features names {len(features)} arrays of {path!r}; expected one array, as in features = ['x']",
+            scope="data",
+        )
     paths = [name for name in (path, test) if name is not None]
     files = [read_npz(name, wanted) for name, wanted in zip(paths, (sha256, test_sha256), strict=False)]
     names = {"x": "x" if features is None else features[0], "y": label or "y"}
@@ -55,9 +58,12 @@ def table_from_npz(
     if y.ndim == 1:
         y, labels = encode_labels(y, task, f"{path}, array {names['y']!r}")
     elif task == "classification":
-        raise InputError(f"{path}, array {names['y']!r}: a classification needs one label per row")
-    held = None if test is None else torch.arange(len(y)) >= rows
-    table = Table.of((columns["x"], y), clients, labels=labels, test=held, where=path)
+        raise InputError(
+            f"{path}, array {names['y']!r}: labels have shape {y.shape}; a classification needs one "
+            "label per row: reshape them, or use task = regression"
+        )
+    is_test = None if test is None else torch.arange(len(y)) >= rows
+    table = Table.of((columns["x"], y), clients, labels=labels, test=is_test, where=path)
     return replace(table, target=names["y"])
 
 

@@ -47,7 +47,7 @@ def convert_pair(where: str, pair: ArrayPair) -> TensorPair:
         raise InputError(f"{where} needs (features, labels) as arrays of numbers: {error}") from error
     if not matching or x.is_complex() or y.is_complex():
         raise InputError(
-            f"{_describe_shapes(where, shapes)}; both need one entry, real numbers, for each row"
+            f"{_describe_shapes(where, shapes)}; expected real numbers, one entry per row in both"
         )
     x = x.unsqueeze(1) if len(shapes[0]) == 1 else x
     if 0 in shapes[0][1:]:
@@ -140,8 +140,8 @@ def draw_test_rows(
 
     `clients` are digests. Every client retains at least one training row.
     """
-    held = (test_share * count.double() + 0.5).floor().long().minimum((count - 1).clamp(min=0))
-    return draw_rows(draws(seed, "split"), 0, clients, count, held)
+    test_count = (test_share * count.double() + 0.5).floor().long().minimum((count - 1).clamp(min=0))
+    return draw_rows(draws(seed, "split"), 0, clients, count, test_count)
 
 
 def draw_rows(

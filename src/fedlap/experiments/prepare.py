@@ -14,8 +14,8 @@ from fedlap.models import Model
 from fedlap.training import packing
 from fedlap.training.fit import fit_all
 from fedlap.training.jobs import Job, bind_algorithm
-from fedlap.training.loop import RoundEnd
 from fedlap.training.packing import SizedJob
+from fedlap.training.recorder import RoundEnd
 from fedlap.training.result import Result
 from fedlap.training.schedule import compute_sample_size
 from fedlap.training.scores import Score

@@ -56,7 +56,7 @@ class RunFolder:
         refuse_links(run.folder, RUN_SUBFOLDERS)
         if (run.folder / EXPERIMENT_FILE).exists() and run.experiment.digest != experiment.digest:
             raise InputError(
-                f"out: {str(run.folder)!r} contains another experiment than its name states; move it away"
+                f"out: {str(run.folder)!r} contains an experiment that does not match its name; move it away"
             )
         return run
 
@@ -122,10 +122,8 @@ class RunFolder:
 
     def read_checkpoints(self) -> tuple[list[Checkpoint], list[str]]:
         """Return valid checkpoints, newest first, and why the others were rejected."""
-        saved, experiment = (
-            self.saved_rounds,
-            self.experiment,
-        )  # read before the scores, which another process may extend
+        # Rounds are read before the scores, since another process may write both in the meantime.
+        saved, experiment = self.saved_rounds, self.experiment
         scored = {score.round for score in self.read_scores()}
         found, remarks = [], []
         for round in saved:

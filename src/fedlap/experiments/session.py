@@ -14,7 +14,7 @@ from fedlap.experiments.run_folder import RunFolder
 from fedlap.experiments.score_log import ScoreLog
 from fedlap.storage.locks import lock_folders, raise_if_locked
 from fedlap.tracking import Tracker
-from fedlap.training.loop import RoundEnd
+from fedlap.training.recorder import RoundEnd
 from fedlap.training.result import Progress, Result
 from fedlap.training.scores import Score
 

@@ -23,8 +23,9 @@ VALUES_PER_CLIENT = 25  # approximate memory of a client's name and list entries
 
 
 def inspect_settings(build: Callable[..., Any], skip: tuple[str, ...] = ()) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a builder of data, models, algorithms or graphs."""
-    return {name: p for name, p in inspect.signature(build).parameters.items() if name not in skip}
+    """Return the settings of a builder of data, models, algorithms or graphs; `bind` sets a field `_name`."""
+    parameters = inspect.signature(build).parameters.items()
+    return {name: p for name, p in parameters if name not in skip and not name.startswith("_")}
 
 
 def check_section_name(where: str, kind: str, section: Section, known: Any) -> str:
@@ -170,7 +171,7 @@ def check_training_size(
     """Raise InputError for models and mini-batches that do not fit into memory, before they are created."""
     clients, largest = len(federation.clients), int(federation.train.count.max())
     cohort = math.ceil(sample * clients)
-    models = cohort if algorithm.kind == "one model" else clients
+    models = cohort if algorithm.traits.kind == "one model" else clients
     _check_memory(f"{models} models of {network.size} parameters", (models + 4) * network.size, scope="model")
     work = LocalWork.of(algorithm.local_steps, algorithm.local_epochs)
     size = largest if batch == "all" else batch

@@ -33,9 +33,8 @@ FULL_LAYER_KERNELS = ("full_forward", "full_backward")
 # clients, until clients times parts reach the second number.
 MIN_BATCH_PARTS, MIN_BLOCKS = 4, 64
 PADDED_TAPS = 28  # taps of a filter, padded to a multiple of four for the backward pass
-LARGEST_FULL_LAYER_BATCH = (
-    32  # rows of a batch for which a full layer has kernels; for more, products are as good
-)
+# Rows per batch: up to this size a full layer has kernels; for larger batches, products are as fast.
+LARGEST_FULL_LAYER_BATCH = 32
 
 Launch = Callable[[int, Sequence[Any]], None]  # called with the number of units and the arguments
 Launches = Mapping[str, Launch]
@@ -145,7 +144,10 @@ class CnnKernels:
 
 
 def _pack_step(into: Stack, lr: float, decay: DecayFactor) -> tuple[Tensor, list[Any]]:
-    """Return decay factors per client, or any tensor; then whether they differ, the common one, and lr."""
+    """Return a tensor of decay factors, and the numbers 1 if it is used, else 0, the common factor, and lr.
+
+    With a common factor the kernels do not read the tensor, so any tensor may be passed.
+    """
     if isinstance(decay, Tensor):
         return decay.contiguous(), [1, 1.0, float(lr)]
     return into, [0, float(decay), float(lr)]
@@ -197,14 +199,14 @@ def compile_cnn_kernels(
         return None
 
     @cache
-    def full_for(batch: int) -> Launches | None:
+    def compile_full_layer(batch: int) -> Launches | None:
         if not 0 < batch <= LARGEST_FULL_LAYER_BATCH:
             return None
         return _compile_launches(
             assemble_full_layer_source(image, filters, hidden, batch), FULL_LAYER_KERNELS, device
         )
 
-    return CnnKernels(image, filters, hidden, launches, full_for)
+    return CnnKernels(image, filters, hidden, launches, compile_full_layer)
 
 
 def _compile_launches(source: str, names: Sequence[str], device: torch.device) -> Launches | None:

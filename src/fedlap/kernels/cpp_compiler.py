@@ -87,11 +87,11 @@ def _compile(command: list[str], folder: Path, prefix: str) -> Path:
         return library.replace(folder / f"{prefix}{hash_file(library)}.so")
 
 
-def _is_safe(about: os.stat_result) -> bool:
+def _is_safe(status: os.stat_result) -> bool:
     """Return whether only this user or root can have written the file."""
     if os.name != "posix":
         return True
-    return about.st_uid in (os.getuid(), 0) and not about.st_mode & WRITABLE_BY_OTHERS
+    return status.st_uid in (os.getuid(), 0) and not status.st_mode & WRITABLE_BY_OTHERS
 
 
 def _prepare_folder() -> Path:
@@ -100,9 +100,9 @@ def _prepare_folder() -> Path:
 
     folder = get_cache_folder() / "kernels"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    about = folder.stat()
-    if os.name == "posix" and about.st_uid == os.getuid() and about.st_mode & WRITABLE_BY_OTHERS:
-        folder.chmod(stat.S_IMODE(about.st_mode) & ~WRITABLE_BY_OTHERS)
+    status = folder.stat()
+    if os.name == "posix" and status.st_uid == os.getuid() and status.st_mode & WRITABLE_BY_OTHERS:
+        folder.chmod(stat.S_IMODE(status.st_mode) & ~WRITABLE_BY_OTHERS)
     return folder
 
 
@@ -121,12 +121,12 @@ def _read_version(compiler: tuple[str, ...]) -> str | None:
     """Return the version that the compiler prints; None if it cannot be run."""
     command, environment = [*compiler, "--version"], {**os.environ, "LC_ALL": "C"}
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command, check=True, capture_output=True, timeout=COMPILER_TIMEOUT, env=environment
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.decode("utf-8", "replace")
+    return completed.stdout.decode("utf-8", "replace")
 
 
 def _identify_processor() -> str:
@@ -135,9 +135,9 @@ def _identify_processor() -> str:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:
         lines = []
-    about = {line.split(":")[0].strip(): line for line in lines}
+    lines_by_key = {line.split(":")[0].strip(): line for line in lines}
     return (
         platform.machine()
         + platform.processor()
-        + "".join(about.get(key, "") for key in ("model name", "flags", "Features"))
+        + "".join(lines_by_key.get(key, "") for key in ("model name", "flags", "Features"))
     )

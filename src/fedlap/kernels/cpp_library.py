@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -34,44 +34,85 @@ FAILURE_TEXTS = {
 }
 
 
+class StepArguments(NamedTuple):
+    """The arguments of a round's steps, in the order of the CUDA kernel's parameters.
+
+    Tensors per client have one row or one value for each of the `clients`; models are flat rows.
+    """
+
+    w: Tensor  # models, updated in place
+    scratch: Tensor  # a GPU's memory for transposed models, one row per block
+    anchor: Tensor  # in the shape of w; in dual ascent the dual variables
+    shift: Tensor  # in the shape of w; read only if `has_shift`
+    store: Tensor
+    place: Tensor  # of each row in the store
+    label: Tensor
+    rows: Tensor
+    weight: Tensor
+    lr: Tensor
+    decay: Tensor
+    pull: Tensor
+    follow: Tensor
+    feature_shift: Tensor
+    feature_factor: Tensor
+    first: Tensor
+    next_client: Tensor  # a GPU's counter of the clients that blocks have taken
+    clients: int
+    batches: int
+    times: int
+    row_step: int
+    row_client: int
+    weight_step: int
+    weight_client: int
+    kind: int
+    has_shift: int
+    alphas: int
+
+
 class StepLibrary:
     """The functions of the compiled library, for one floating-point type."""
 
-    def __init__(self, built: CompiledLibrary, dtype: torch.dtype) -> None:
+    def __init__(self, compiled: CompiledLibrary, dtype: torch.dtype) -> None:
         """Load the library from its file."""
-        self.compiler, self._dtype = built.compiler, dtype
-        library = ctypes.CDLL(str(built.path))
+        self.compiler, self._dtype = compiled.compiler, dtype
+        library = ctypes.CDLL(str(compiled.path))
         self._steps, self._tally = library.steps, library.tally
         self._steps.restype = self._tally.restype = ctypes.c_longlong
 
-    def steps(self, args: Sequence[Any], batch: int, ascent: int, widths: tuple[int, ...]) -> None:
-        """Take all steps of a round in place; the arguments are those of the CUDA kernel."""
-        tensors = [argument for argument in args if isinstance(argument, Tensor)]
-        w, _, anchor, store, row, y, rows, weight, *settings, first, _ = tensors
-        clients, batches, times, *_, kind, alphas = (number for number in args if isinstance(number, int))
-        real, integer = self._dtype, torch.int64
-        stored, placed = self._check_rows(store, row, y, widths)
-        _check_tensor("models", w, real, (clients, _count_parameters(widths)))
+    def steps(self, args: StepArguments, batch: int, ascent: int, widths: tuple[int, ...]) -> None:
+        """Take all steps of a round in place, after a check of every argument."""
+        clients, times, alphas = args.clients, args.times, args.alphas
+        real, integer, models = self._dtype, torch.int64, (clients, _count_parameters(widths))
+        stored, all_rows = self._check_rows(args.store, args.place, args.label, widths)
+        _check_tensor("models", args.w, real, models)
         if ascent:
             if len(widths) != 2:
                 raise InputError(f"kernel: dual ascent for {len(widths) - 1} layers; use a linear model")
-            _check_tensor("dual variables", anchor, real, (clients, alphas, widths[1]))
-        elif kind != NO_ANCHOR:
-            _check_tensor("anchors", anchor, real, (clients, _count_parameters(widths)))
+            _check_tensor("dual variables", args.anchor, real, (clients, alphas, widths[1]))
+        elif args.kind != NO_ANCHOR:
+            _check_tensor("anchors", args.anchor, real, models)
+        if args.has_shift:
+            _check_tensor("shifts of steps", args.shift, real, models)
+        settings = args.lr, args.decay, args.pull, args.follow, args.feature_shift, args.feature_factor
         for name, setting in zip(SETTING_NAMES, settings, strict=True):
             _check_tensor(name, setting, real, (clients,))
-        _check_tensor("first rows", first, integer, (clients,))
+        _check_tensor("first rows", args.first, integer, (clients,))
         for name, planned, dtype in (
-            ("row numbers", rows, integer),
-            ("weights of rows", weight, torch.float64),
+            ("row numbers", args.rows, integer),
+            ("weights of rows", args.weight, torch.float64),
         ):
-            _check_tensor(name, planned, dtype, (batches, clients, batch), strided=True)
+            _check_tensor(name, planned, dtype, (args.batches, clients, batch), strided=True)
         if not 0 < times <= LARGEST_BLOCK:
             raise InputError(f"kernel: times = {times}; expected 1 to {LARGEST_BLOCK}")
-        strides = *rows.stride()[:2], *weight.stride()[:2]
-        shape = (batch, int(store.dtype == torch.uint8), ascent, len(widths) - 1, *widths)
-        numbers = (clients, batches, times, *strides, kind, alphas, placed, stored, *shape)
-        self._call(self._steps, tensors, numbers, (placed, stored, widths[-1], alphas))
+        # Strides are read from the tensors that were checked, not from the numbers of the call.
+        row_strides, weight_strides = args.rows.stride()[:2], args.weight.stride()[:2]
+        tensors = [argument for argument in args if isinstance(argument, Tensor)]
+        numbers = (
+            *(clients, args.batches, times, *row_strides, *weight_strides),
+            *(args.kind, args.has_shift, alphas, all_rows, stored),
+            *(batch, int(args.store.dtype == torch.uint8), ascent, len(widths) - 1, *widths),
+        )
+        self._call(self._steps, tensors, numbers, (all_rows, stored, widths[-1], alphas))
 
     def tally(
         self,
@@ -88,7 +129,7 @@ class StepLibrary:
             client_rows.row,
             self._dtype,
         )
-        stored, placed = self._check_rows(store, row, client_rows.y, widths)
+        stored, all_rows = self._check_rows(store, row, client_rows.y, widths)
         _check_tensor("models", W, real, (clients, _count_parameters(widths)), strided=True)
         for name, tensor in (("numbers of rows", client_rows.count), ("first rows", client_rows.first)):
             _check_tensor(name, tensor, torch.int64, (clients,))
@@ -108,8 +149,8 @@ class StepLibrary:
             hits,
         ]
         shape = (ROWS_PER_SCORED_BLOCK, int(store.dtype == torch.uint8), len(widths) - 1, *widths)
-        numbers = (clients, W.stride(0), placed, stored, *shape)
-        self._call(self._tally, tensors, numbers, (placed, stored, widths[-1], 0))
+        numbers = (clients, W.stride(0), all_rows, stored, *shape)
+        self._call(self._tally, tensors, numbers, (all_rows, stored, widths[-1], 0))
         return Tally(loss, hits, client_rows.count)
 
     def _check_rows(self, store: Tensor, row: Tensor, y: Tensor, widths: tuple[int, ...]) -> tuple[int, int]:
@@ -119,12 +160,12 @@ class StepLibrary:
                 f"kernel: rows of shape {tuple(store.shape[1:])} for a model of {widths[0]} features; "
                 "pass rows and models of one federation"
             )
-        stored, placed = store.shape[0], row.numel()  # `len` of a tensor takes a microsecond
+        stored, all_rows = store.shape[0], row.numel()  # `len` of a tensor takes a microsecond
         bytes_or_real = torch.uint8 if store.dtype == torch.uint8 else self._dtype
         _check_tensor("features", store, bytes_or_real, store.shape)
-        _check_tensor("places of rows", row, torch.int64, (placed,))
-        _check_tensor("labels", y, torch.int64, (placed,))
-        return stored, placed
+        _check_tensor("places of rows", row, torch.int64, (all_rows,))
+        _check_tensor("labels", y, torch.int64, (all_rows,))
+        return stored, all_rows
 
     def _call(
         self, function: Any, tensors: Sequence[Tensor], numbers: Sequence[int], ends: tuple[int, ...]
@@ -152,14 +193,17 @@ class StepLibrary:
 
 
 def bind_kernel(
-    widths: tuple[int, ...], batch: int, as_bytes: bool, dtype: torch.dtype, ascent: int
+    widths: tuple[int, ...], batch: int, as_bytes: bool, dtype: torch.dtype, ascent: int, shifted: bool
 ) -> tuple[Callable[..., None], int] | None:
-    """Return a function that takes all steps of a round, with the signature of the CUDA kernel, or None."""
+    """Return a function that takes all steps of a round, with the signature of the CUDA kernel, or None.
+
+    The library takes steps with and without a shift, so `shifted` makes no difference here.
+    """
     library = load_library(dtype)
     if library is None or max(widths) * batch > LARGEST_BLOCK:
         return None
 
-    def call(blocks: int, threads: int, args: list[Any], shared: int) -> None:
+    def call(blocks: int, threads: int, args: StepArguments, shared: int) -> None:
         library.steps(args, batch, ascent, widths)
 
     return call, 0
@@ -185,8 +229,8 @@ def load_library(dtype: torch.dtype) -> StepLibrary | None:
     if dtype not in CPP_TYPES:
         return None
     try:
-        built = build_library(f"-DREAL={CPP_TYPES[dtype]}")
-        return None if built is None else StepLibrary(built, dtype)
+        compiled = build_library(f"-DREAL={CPP_TYPES[dtype]}")
+        return None if compiled is None else StepLibrary(compiled, dtype)
     except (OSError, subprocess.SubprocessError):  # the folder cannot be written, or the compiler failed
         return None
 

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from fedlap.algorithms.conjugates import Conjugate, Hinge, Logistic, Squared
-from fedlap.algorithms.per_run import Number, PerRun, take_first_rows
+from fedlap.algorithms.task import Setting
 from fedlap.data.client_rows import ClientRows
 from fedlap.errors import InputError
 from fedlap.kernels import cpp_library, nvrtc
@@ -40,15 +40,18 @@ THREADS = 256  # threads per block
 
 
 @dataclass(frozen=True)
-class ProximalPull:
-    """Pull each step towards an anchor: w ← w + pull (anchor − w).
+class AffineStep:
+    """Gradient steps with an affine term: w ← w − lr ∇F̃(w) − pull (w − anchor) − shift.
 
+    anchor: None leaves out the pull.
+    shift: one row per client, in the shape of w; None leaves out the shift.
     follow: after each batch the anchor moves by follow (w − anchor); None leaves the anchor fixed.
     """
 
-    anchor: Stack
-    pull: Number
-    follow: Number | None = None
+    anchor: Stack | None = None
+    pull: Setting = 0.0
+    shift: Stack | None = None
+    follow: Setting | None = None
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class MamlLookahead:
     The second gradient is taken at the trial point and applied to the parameters before the trial step.
     """
 
-    lr: Number
+    lr: Setting
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class DualAscent:
     share: Float[Tensor, "client 1"]
 
 
-StepVariant = ProximalPull | MamlLookahead | DualAscent | None
+StepVariant = AffineStep | MamlLookahead | DualAscent | None
 PLAIN, ANCHORED, MOVING_ANCHOR, LOOKAHEAD = range(4)  # codes shared with the kernels
 DUAL_LOSS_CODES = {Squared: 1, Hinge: 2, Logistic: 3}
 
@@ -85,12 +88,13 @@ DUAL_LOSS_CODES = {Squared: 1, Hinge: 2, Logistic: 3}
 class DenseKernel:
     """The kernel for these clients.
 
-    compile: returns the kernel and its shared memory in bytes for a dual loss code (0: gradient steps).
-    scratch: on a GPU, one row per block with space for the first layer and for anchors.
+    compile: returns the kernel and its shared memory in bytes for a dual loss code (0: gradient steps), with
+        or without a shift.
+    scratch: on a GPU, one row per block with space for the first layer, the anchor and the shift.
     """
 
     clients: "PlacedClients"
-    compile: Callable[[int], tuple[KernelCall, int] | None]
+    compile: Callable[[int, bool], tuple[KernelCall, int] | None]
     scratch: Float[Tensor, "block value"]
 
     @staticmethod
@@ -120,7 +124,7 @@ class DenseKernel:
         w: Stack,
         cohort: Cohort,
         plan: BatchPlan,
-        lr: Number = 0.0,
+        lr: Setting = 0.0,
         times: int = 1,
         variant: StepVariant = None,
     ) -> bool:
@@ -128,20 +132,22 @@ class DenseKernel:
         ascent = DUAL_LOSS_CODES.get(type(variant.loss)) if isinstance(variant, DualAscent) else 0
         if ascent is None or not w.is_contiguous() or plan.rows.shape[2] != self.clients.batch:
             return False
-        if isinstance(variant, DualAscent) and not variant.alpha.is_contiguous():
+        if not all(tensor.is_contiguous() for tensor in _list_tensors(variant)):
             return False
-        compiled = self.compile(ascent)
+        shift = variant.shift if isinstance(variant, AffineStep) else None
+        compiled = self.compile(ascent, shift is not None)
         if compiled is None:
             return False
         train, scale, l2 = self.clients.train, self.clients.scale, self.clients.model.l2
         rate = _expand_setting(lr, w)
-        shift, factor = (_gather_scale(scale.kind, t, cohort.ids, w) for t in (scale.shift, scale.factor))
-        # Variants share argument slots: `follow` is also a lookahead's decay and an ascent's share.
+        # Variants share arguments: `follow` is also a lookahead's decay and an ascent's share. If there is no
+        # anchor or no shift, its argument is w, which the kernel then ignores.
         pull, follow, anchor, kind, alphas = rate, rate, w, PLAIN, 0
-        if isinstance(variant, ProximalPull):
-            pull, anchor, kind = _expand_setting(variant.pull, w), variant.anchor, ANCHORED
-            if variant.follow is not None:
-                follow, kind = _expand_setting(variant.follow, w), MOVING_ANCHOR
+        if isinstance(variant, AffineStep):
+            if variant.anchor is not None:
+                pull, anchor, kind = _expand_setting(variant.pull, w), variant.anchor, ANCHORED
+                if variant.follow is not None:
+                    follow, kind = _expand_setting(variant.follow, w), MOVING_ANCHOR
         elif isinstance(variant, MamlLookahead):
             pull, kind = _expand_setting(variant.lr, w), LOOKAHEAD
             follow = 1 - l2 * pull
@@ -149,26 +155,46 @@ class DenseKernel:
             pull, follow = variant.scale.flatten().contiguous(), variant.share.flatten().contiguous()
             anchor, alphas = variant.alpha, variant.alpha.shape[1]
         kernel, shared = compiled
-        strides = *plan.rows.stride()[:2], *plan.weight.stride()[:2]
-        kernel(
-            min(w.shape[0], len(self.scratch)),
-            THREADS,
-            [
-                *(w, self.scratch, anchor, train.store, train.row, train.y, plan.rows, plan.weight),
-                *(rate, 1 - l2 * rate, pull, follow, shift, factor, cohort.first.contiguous()),
-                torch.zeros(1, dtype=torch.int32, device=w.device),
-                *(w.shape[0], plan.rows.shape[0], times, *strides, kind, alphas),
-            ],
-            shared,
+        row_step, row_client = plan.rows.stride()[:2]
+        weight_step, weight_client = plan.weight.stride()[:2]
+        arguments = cpp_library.StepArguments(
+            w=w,
+            scratch=self.scratch,
+            anchor=anchor,
+            shift=w if shift is None else shift,
+            store=train.store,
+            place=train.row,
+            label=train.y,
+            rows=plan.rows,
+            weight=plan.weight,
+            lr=rate,
+            decay=1 - l2 * rate,
+            pull=pull,
+            follow=follow,
+            feature_shift=_gather_scale(scale.kind, scale.shift, cohort.ids, w),
+            feature_factor=_gather_scale(scale.kind, scale.factor, cohort.ids, w),
+            first=cohort.first.contiguous(),
+            next_client=torch.zeros(1, dtype=torch.int32, device=w.device),
+            clients=w.shape[0],
+            batches=plan.rows.shape[0],
+            times=times,
+            row_step=row_step,
+            row_client=row_client,
+            weight_step=weight_step,
+            weight_client=weight_client,
+            kind=kind,
+            has_shift=int(shift is not None),
+            alphas=alphas,
         )
+        kernel(min(w.shape[0], len(self.scratch)), THREADS, arguments, shared)
         return True
 
     def tally(self, W: Stack, client_rows: ClientRows) -> Tally | None:
         """Sums of loss and correct predictions over each client's rows; None without the CPU kernel."""
         network, train, scale = self.clients.model.network, self.clients.train, self.clients.scale
         assert isinstance(network, DenseNetwork)
-        alike = client_rows.store.dtype == train.store.dtype and client_rows.store.is_contiguous()
-        if self.clients.device.type != "cpu" or not alike:
+        readable = client_rows.store.dtype == train.store.dtype and client_rows.store.is_contiguous()
+        if self.clients.device.type != "cpu" or not readable:
             return None
         everyone = torch.arange(len(W))
         shift, factor = (_gather_scale(scale.kind, t, everyone, W) for t in (scale.shift, scale.factor))
@@ -176,10 +202,17 @@ class DenseKernel:
 
 
 def count_scratch_values(widths: tuple[int, ...]) -> int:
-    """Values per block in global memory: the first layer and the whole anchor, padded and transposed."""
+    """Values per block in global memory: the first layer, the anchor and the shift, padded and transposed."""
     padded = [widths[0] + -widths[0] % 8, *(width + -width % 4 for width in widths[1:])]
     layers = [i * o for i, o in pairwise(padded)]
-    return layers[0] + sum(layers)
+    return layers[0] + 2 * sum(layers)
+
+
+def _list_tensors(variant: StepVariant) -> list[Tensor]:
+    """The tensors of a variant that the kernel reads by address."""
+    if isinstance(variant, AffineStep):
+        return [tensor for tensor in (variant.anchor, variant.shift) if tensor is not None]
+    return [variant.alpha] if isinstance(variant, DualAscent) else []
 
 
 def _can_read_rows(clients: "PlacedClients") -> bool:
@@ -194,10 +227,10 @@ def _can_read_rows(clients: "PlacedClients") -> bool:
     return store.dtype == clients.dtype and scale.kind == "none"
 
 
-def _expand_setting(number: Number, w: Stack) -> Float[Tensor, "client"]:
+def _expand_setting(number: Setting, w: Stack) -> Float[Tensor, "client"]:
     """A setting as one value per client."""
-    if isinstance(number, PerRun):
-        return take_first_rows(number, w.shape[0]).flatten().to(w).contiguous()
+    if isinstance(number, Tensor):
+        return number.flatten().to(w).contiguous()
     try:
         return torch.full((w.shape[0],), number, dtype=w.dtype, device=w.device)
     except TypeError as error:
@@ -213,7 +246,13 @@ def _gather_scale(kind: str, constants: Tensor, ids: Int64[Tensor, "_"], w: Stac
 
 
 def assemble_source(
-    widths: tuple[int, ...], batch: int, as_bytes: bool, ascent: int, shared: int, threads: int
+    widths: tuple[int, ...],
+    batch: int,
+    as_bytes: bool,
+    ascent: int,
+    shifted: bool,
+    shared: int,
+    threads: int,
 ) -> str:
     """The source of the kernel, preceded by its constants."""
     constants = {
@@ -221,6 +260,7 @@ def assemble_source(
         "BATCH": batch,
         "BYTES": int(as_bytes),
         "ASCENT": ascent,
+        "SHIFT": int(shifted),
         "SHARED": shared,
         "THREADS": threads,
     }
@@ -229,14 +269,14 @@ def assemble_source(
 
 @cache
 def compile_kernel(
-    widths: tuple[int, ...], batch: int, as_bytes: bool, device: int, ascent: int
+    widths: tuple[int, ...], batch: int, as_bytes: bool, device: int, ascent: int, shifted: bool
 ) -> tuple[KernelCall, int] | None:
     """The kernel and its shared memory in bytes; None if it does not compile or the network is too large."""
     shared = nvrtc.query_shared_memory(torch.device("cuda", device))
     if not shared:
         return None
     kernels = nvrtc.compile_kernels(
-        assemble_source(widths, batch, as_bytes, ascent, shared, THREADS), ["steps"]
+        assemble_source(widths, batch, as_bytes, ascent, shifted, shared, THREADS), ["steps"]
     )
     if kernels is None:
         return None

@@ -44,29 +44,33 @@ def join_client(
         check_integer("batch", batch, 1, scope="join")
     if str(name) in trained.clients:
         raise InputError(f"join: client {str(name)!r} already exists; use another name")
-    length = _default_lr(algorithm) if lr is None else check_number("lr", lr, zero=False, scope="join")
+    learning_rate = (
+        _get_default_lr(algorithm) if lr is None else check_number("lr", lr, zero=False, scope="join")
+    )
     models, weights = _gather_neighbours(trained, neighbours)
     federation = _build_federation(trained, str(name), _check_rows(rows, trained.metadata))
     device, dtype = models.device, models.dtype
-    resident = federation.to_device(device, dtype)
-    clients = PlacedClients.of([resident], [seed], objective, batch, device, dtype)
+    placed_federation = federation.to_device(device, dtype)
+    clients = PlacedClients.of([placed_federation], [seed], objective, batch, device, dtype)
     cohort = clients.build_cohort(torch.zeros(1, dtype=torch.int64))
     work = LocalWork.of(algorithm.local_steps, algorithm.local_epochs)
-    method = Local(length, algorithm.local_steps, algorithm.local_epochs)
-    step = _mixing_step(algorithm, length * work.repeats, weights)
-    w = _average(models, weights)
+    method = Local(learning_rate, algorithm.local_steps, algorithm.local_epochs)
+    step = _compute_mixing_step(algorithm, learning_rate * work.repeats, weights)
+    w = _average_models(models, weights)
     for round in range(1, rounds + 1):
         w, _ = method.local(w, None, StackTask(clients, cohort, round, work))
         if step:
-            w = w - step * _pull(algorithm, w, models, weights)
+            w = w - step * _compute_pull(algorithm, w, models, weights)
     if not bool(w.isfinite().all()):
-        raise DivergedError(f"join: training diverged with lr = {length:g}; lower lr, or scale the features")
+        raise DivergedError(
+            f"join: training diverged with lr = {learning_rate:g}; lower lr, or scale the features"
+        )
     return Personal(str(name), trained.metadata, objective.network, w[0], federation.scale)
 
 
-def _default_lr(algorithm: Algorithm) -> float:
+def _get_default_lr(algorithm: Algorithm) -> float:
     if isinstance(algorithm, Mocha):
-        raise InputError("join: MOCHA has no step length for the new client; pass one, for example lr=0.03")
+        raise InputError("join: MOCHA has no learning rate for the new client; pass one, for example lr=0.03")
     return algorithm.lr
 
 
@@ -76,7 +80,8 @@ def _gather_neighbours(
     """Return the neighbours' models and edge weights, in the order of the run's clients."""
     if not isinstance(neighbours, Mapping):
         raise InputError(
-            "join: neighbours must be a dictionary of names and weights, for example {'north': 1.0}"
+            f"join: neighbours is a {type(neighbours).__name__}; "
+            "pass a dictionary of names and weights, for example {'north': 1.0}"
         )
     if not neighbours:
         raise InputError(
@@ -98,7 +103,7 @@ def _gather_neighbours(
     return models, weights
 
 
-def _average(
+def _average_models(
     models: Float[Tensor, "neighbour param"], weights: Float[Tensor, "neighbour 1"]
 ) -> Float[Tensor, "1 param"]:
     """Return Σ a_ℓ w_ℓ / Σ a_ℓ."""
@@ -106,7 +111,7 @@ def _average(
     return (share * models.double()).sum(0, keepdim=True).to(models.dtype)
 
 
-def _mixing_step(algorithm: Algorithm, length: float, weights: Float[Tensor, "neighbour 1"]) -> float:
+def _compute_mixing_step(algorithm: Algorithm, length: float, weights: Float[Tensor, "neighbour 1"]) -> float:
     """Return μRη if the method pulls neighbours together, else 0; raise InputError if this would diverge.
 
     Implicit mixing is a shorter step along the pull: w⁺ = w + s Σ a_ℓ (w_ℓ − w⁺).
@@ -126,7 +131,7 @@ def _mixing_step(algorithm: Algorithm, length: float, weights: Float[Tensor, "ne
     return step
 
 
-def _pull(
+def _compute_pull(
     algorithm: Algorithm,
     w: Float[Tensor, "1 param"],
     models: Float[Tensor, "neighbour param"],
@@ -139,7 +144,7 @@ def _pull(
 
 
 def _build_federation(trained: Personals, name: str, rows: TensorPair) -> Federation:
-    """Return a federation of the new client alone, standardized as in the run."""
+    """Return a federation of the new client alone, standardised as in the run."""
     x, y = rows
     train = ClientRows.of(x, y, torch.tensor([len(x)]))
     test = train.select(torch.zeros(len(x), dtype=torch.bool))

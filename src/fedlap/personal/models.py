@@ -23,7 +23,7 @@ from fedlap.personal.metadata import ModelMetadata
 from fedlap.personal.model_files import invalid_field_error, read_model_files, write_model_files
 
 MODEL_FILE_SUFFIX = ".safetensors"
-PREDICTION_BLOCK_VALUES = 4_000_000  # of models or features used together (16 MB in float32)
+PREDICTION_BLOCK_VALUES = 4_000_000  # values of models or features used together (16 MB in float32)
 MODELS_FILE, METADATA_FILE = "models.safetensors", "about.json"  # in the models folder of a run
 
 
@@ -52,7 +52,7 @@ class Personal:
         return self.network.module(self.parameters)
 
     def scores(self, x: Any) -> Float[Tensor, "row output"]:
-        """Return the network's output for rows of raw features: a score per class, or the values."""
+        """Return the network's output for rows of raw features: one score per class, or the values."""
         place = torch.zeros(1, dtype=torch.int64, device=self.parameters.device)
         raw = restore_bytes(self._check_features(x), self.metadata).to(place.device)
         scaled = self.scale.apply(raw.unsqueeze(0), place, self.parameters.dtype)
@@ -99,7 +99,7 @@ class Personal:
             raw = x if isinstance(x, Tensor) else torch.from_numpy(np.array(self._select_columns(x)))
         except (TypeError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())
-            raise InputError(f"predict: x is not an array of numbers: {reason}") from error
+            raise InputError(f"predict: x cannot be read ({reason}); pass an array of numbers") from error
         if raw.is_complex():
             raise InputError("predict: x holds complex numbers; pass real numbers")
         if raw.is_floating_point() and not bool(raw.isfinite().all()):

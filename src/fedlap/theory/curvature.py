@@ -82,7 +82,7 @@ def _compute_extreme_eigenvalues(problem: LaplacianProblem, client: int) -> tupl
     if min(rows, width) > LARGEST_DECOMPOSITION:
         raise InputError(
             f"theory: client {client} has {rows} rows with {width - 1} features; expected at most "
-            f"{LARGEST_DECOMPOSITION} of either to compute the exact curvature"
+            f"{LARGEST_DECOMPOSITION} of either; use smaller clients or fewer features"
         )
     gram = features.mT @ features if width <= rows else features @ features.mT
     values = torch.linalg.eigvalsh(gram) / rows

@@ -197,7 +197,7 @@ class LaplacianProblem:
 
         return self.model.network.gradient(V, batch.x, multiply_loss_hessian)
 
-    def _iterate_batches(self) -> Iterator[tuple[Int64[Tensor, "some"], Batch]]:
+    def _iterate_batches(self) -> Iterator[tuple[Int64[Tensor, "block"], Batch]]:
         """Yield all rows in blocks with their clients' ids; a weight is 1 / its client's number of rows."""
         ids = self.clients.sort_by_count(torch.arange(self.size))
         cohort = self.clients.build_cohort(ids)

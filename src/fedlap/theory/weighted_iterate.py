@@ -10,7 +10,7 @@ from fedlap.errors import DivergedError
 from fedlap.theory.problem import DoubleStack, LaplacianProblem
 from fedlap.training.fit import fit_all
 from fedlap.training.jobs import Job
-from fedlap.training.loop import RoundEnd
+from fedlap.training.recorder import RoundEnd
 from fedlap.training.schedule import Schedule
 
 
@@ -50,13 +50,13 @@ class WeightedIterate:
 
 
 def replay_iterates(
-    problem: LaplacianProblem, trial: Job, schedule: Schedule, visit: Callable[[int, DoubleStack], None]
+    problem: LaplacianProblem, job: Job, schedule: Schedule, visit: Callable[[int, DoubleStack], None]
 ) -> None:
     """Repeat the training and call `visit` with W(0), W(1), …, W(T) in double precision.
 
     The numbers are those of the first training.
     """
-    visit(0, problem.initial_models(trial.seed))
+    visit(0, problem.initial_models(job.seed))
 
     def on_round(round_end: RoundEnd) -> None:
         (progress,) = round_end.collect_progress()
@@ -68,6 +68,6 @@ def replay_iterates(
                 .cpu(),
             )
 
-    (result,) = fit_all([trial], replace(schedule, evaluate_every=0), on_round=on_round)
+    (result,) = fit_all([job], replace(schedule, evaluate_every=0), on_round=on_round)
     if isinstance(result, DivergedError):
         raise result

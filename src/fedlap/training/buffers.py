@@ -1,4 +1,4 @@
-"""Buffers for the states that clients overwrite in a round."""
+"""Buffers for the models that clients train in a round."""
 
 from functools import partial
 
@@ -6,41 +6,43 @@ import torch
 from torch import Tensor
 
 from fedlap.algorithms import GatheredRows, State
-from fedlap.training.state import list_tensors, map_state
+from fedlap.training.state import map_state
 
 
 class BufferPool:
-    """Buffers for a round's inputs; on a CPU they are reused in the next round.
+    """Buffers for a round's models; on a CPU they are reused in the next round.
 
     A CPU allocates large blocks page by page, which takes longer than filling them.
     """
 
     def __init__(self, device: torch.device) -> None:
         """Start without buffers, for states on this device."""
-        self._reuses = device.type == "cpu"
+        self.device, self._reuses = device, device.type == "cpu"
         self._buffers: list[Tensor] = []
         self._used = 0
 
-    def fill(self, inputs: State, stored: State, in_place: bool = False) -> State:
-        """Copy tensors that alias stored state; return the others unchanged.
-
-        Buffers of the round before are overwritten unless stored state uses them by now. `in_place`: a table
-        whose rows are all gathered, in their order, is returned itself.
-        """
-        stored_pointers = {tensor.untyped_storage().data_ptr() for tensor in list_tensors(stored)}
-        self._buffers = [b for b in self._buffers if b.untyped_storage().data_ptr() not in stored_pointers]
+    def start_round(self) -> None:
+        """Release the buffers of the round before; no stored state uses them (see `ManyRuns.merge`)."""
         self._used = 0
-        return map_state(partial(self._fill_leaf, stored_pointers, in_place), inputs)
 
-    def _fill_leaf(self, stored_pointers: set[int], in_place: bool, leaf: GatheredRows | Tensor) -> Tensor:
-        if isinstance(leaf, GatheredRows):
-            if in_place and len(leaf.ids) == len(leaf.table):
-                return leaf.table
-            shape = (len(leaf.ids), *leaf.table.shape[1:])
-            return torch.index_select(leaf.table, 0, leaf.ids, out=self._take_buffer(shape, leaf.table))
-        if leaf.is_contiguous() and leaf.untyped_storage().data_ptr() not in stored_pointers:
+    def gather(self, inputs: State, in_place: bool = False) -> State:
+        """Gather rows of tables; return other tensors unchanged.
+
+        `in_place`: a table whose rows are all gathered, in their order, is returned itself.
+        """
+        return map_state(partial(self._gather_leaf, in_place), inputs)
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        """Return a contiguous copy that may be overwritten."""
+        return self._take_buffer(tuple(tensor.shape), tensor).copy_(tensor)
+
+    def _gather_leaf(self, in_place: bool, leaf: GatheredRows | Tensor) -> Tensor:
+        if not isinstance(leaf, GatheredRows):
             return leaf
-        return self._take_buffer(tuple(leaf.shape), leaf).copy_(leaf)
+        if in_place and len(leaf.ids) == len(leaf.table):
+            return leaf.table
+        shape = (len(leaf.ids), *leaf.table.shape[1:])
+        return torch.index_select(leaf.table, 0, leaf.ids, out=self._take_buffer(shape, leaf.table))
 
     def _take_buffer(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Return a buffer of this shape that is unused in this round."""

@@ -1,25 +1,31 @@
 """Rounds on a GPU that are captured once and then replayed without Python in between."""
 
+import gc
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import torch
 
 from fedlap.algorithms import State
-from fedlap.training.state import copy_state
+from fedlap.training.cohorts import RoundCohort
+from fedlap.training.engines import Engine, Stacked
+from fedlap.training.stacking import ManyRuns
+from fedlap.training.state import apply_updates, copy_state, list_tensors
+from fedlap.training.traffic import Traffic
+
+MIN_CAPTURED_ROUNDS = 4  # fewer rounds finish before a capture pays off
 
 # From the stored state and the inputs of a round to the next state and an output.
-RoundFunction = Callable[[State, State], tuple[State, Any]]
-
-
-T = TypeVar("T")
-MAX_BRANCHES = 8  # parallel streams of a captured round
+StateFunction = Callable[[State, State], tuple[State, Any]]
+Played = tuple[Sequence[State], list[Traffic]]
+PlayRound = Callable[[ManyRuns, Engine, Sequence[State], int, Any], Played]
 
 
 class CudaGraph:
     """A captured function of tensors; every replay overwrites the stored state in place."""
 
-    def __init__(self, function: RoundFunction, state: State, inputs: State) -> None:
+    def __init__(self, function: StateFunction, state: State, inputs: State) -> None:
         """Capture one round and take ownership of the state.
 
         The function must have run before, so that libraries are initialised.
@@ -30,9 +36,15 @@ class CudaGraph:
         self._function = function
         self._graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        with torch.cuda.graph(self._graph):
-            after, self.output = function(self.state, self._inputs)
-            _overwrite(self.state, after, self.state)
+        collects = gc.isenabled()
+        gc.disable()  # The collector could destroy an older graph, which would end the capture.
+        try:
+            with torch.cuda.graph(self._graph):
+                after, self.output = function(self.state, self._inputs)
+                _overwrite(self.state, after, self.state)
+        finally:
+            if collects:
+                gc.enable()
 
     def __call__(self, inputs: State) -> None:
         """Replay the round with other inputs of the same shapes."""
@@ -41,21 +53,72 @@ class CudaGraph:
         self._graph.replay()
 
 
-def run_in_branches(functions: Sequence[Callable[[], T]]) -> list[T]:
-    """Run independent functions; during a capture they become branches that a GPU runs concurrently."""
-    if len(functions) == 1 or not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
-        return [function() for function in functions]
-    here = torch.cuda.current_stream()
-    branches = [torch.cuda.Stream() for _ in range(min(MAX_BRANCHES, len(functions)))]
-    results = []
-    for branch in branches:
-        branch.wait_stream(here)
-    for position, function in enumerate(functions):
-        with torch.cuda.stream(branches[position % len(branches)]):
-            results.append(function())
-    for branch in branches:
-        here.wait_stream(branch)
-    return results
+def capture_rounds(play: PlayRound, rounds: int) -> PlayRound:
+    """Return `play` for this many rounds, of which all but the first are replayed where that is possible.
+
+    A whole round is captured if every operation of it is static, else the merges of several runs.
+    """
+    graph: CudaGraph | None = None
+    merging: ManyRuns | None = None
+    played = 0
+
+    def play_round(
+        method: ManyRuns, engine: Engine, server: Sequence[State], round: int, cohort: Any
+    ) -> Played:
+        nonlocal graph, merging, played
+        played += 1
+        if played == 1 or rounds < MIN_CAPTURED_ROUNDS or not isinstance(engine, Stacked):
+            return play(method, engine, server, round, cohort)
+        if engine.can_capture_rounds:
+            graph = graph or capture_round(play, method, engine, server, cohort)
+            graph(cohort.collect_tensors())
+            engine.sampler.prepare(round + 1)  # The host draws the next round while the device computes.
+            return graph.state[0], graph.output
+        if engine.can_capture_merges and list_tensors(tuple(server)):
+            merging = merging or ManyRuns(method.runs, MergeGraph(method, engine))
+            return play(merging, engine, server, round, cohort)
+        return play(method, engine, server, round, cohort)
+
+    return play_round
+
+
+def capture_round(
+    play: PlayRound, method: ManyRuns, engine: Stacked, server: Sequence[State], cohort: RoundCohort
+) -> CudaGraph:
+    """Capture a round; it replays with the tensors of another round's cohort."""
+
+    def play_tensors(states: State, tensors: State) -> tuple[State, list[Traffic]]:
+        before, engine.private = states
+        after, traffic = play(method, engine, before, cohort.task.round, cohort.with_tensors(tensors))
+        return (tuple(after), tuple(engine.private)), traffic
+
+    states = engine.copy_states(server)
+    graph = CudaGraph(play_tensors, states, cohort.collect_tensors())
+    engine.private = graph.state[1]
+    return graph
+
+
+class MergeGraph:
+    """The merges of several runs, replayed as one CUDA graph where their local work cannot be captured."""
+
+    def __init__(self, method: ManyRuns, engine: Stacked) -> None:
+        """Store the runs; the first call captures their merges."""
+        self._method, self._engine = method, engine
+        self._graph: CudaGraph | None = None
+
+    def __call__(self, server: Sequence[State], ids: Sequence[Any], up: Sequence[State]) -> list[State]:
+        """Return the next server state of each run."""
+        inputs = (tuple(ids), tuple(up))
+        if self._graph is None:
+            servers, self._engine.private = self._engine.copy_states(server)
+            self._graph = CudaGraph(partial(merge_tensors, self._method), servers, inputs)
+        self._graph(inputs)
+        return list(self._graph.state)
+
+
+def merge_tensors(method: ManyRuns, server: State, inputs: State) -> tuple[State, None]:
+    """Merge all runs, as a function that can be captured."""
+    return tuple(apply_updates(server, method.merge(server, *inputs))), None
 
 
 def _overwrite(old: State, new: State, unchanged: State) -> None:

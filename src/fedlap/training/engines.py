@@ -1,119 +1,322 @@
-"""Engines: how the local work of a round is executed.
+"""Engines own the clients: their rows, their private state, the sampler, and where they run.
 
-`OneByOneEngine` is the plain reference; `StackedEngine` is the fast one, and tests hold it to the reference.
+`Stacked` runs all clients of a cohort at once. `OneByOne` in `one_by_one.py` is the plain reference, and
+tests hold `Stacked` to it.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, runtime_checkable
+from functools import cached_property, partial
+from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor
 
-from fedlap.algorithms import PeerAlgorithm, State
+from fedlap.algorithms import Adapting, Algorithm, Certified, GatheredRows, Penalised, State
+from fedlap.algorithms.client_table import Ids
+from fedlap.algorithms.local_work import LocalWork
 from fedlap.data.client_rows import ClientRows
-from fedlap.training.placement import PlacedClients
+from fedlap.training.branches import is_capturing, run_in_branches
+from fedlap.training.buffers import BufferPool
+from fedlap.training.cohorts import CohortDraws, CohortPlanner, RoundCohort
+from fedlap.training.placement import PlacedClients, check_models
+from fedlap.training.run_tables import CohortIndex, RunTables
 from fedlap.training.scores import Tally
-from fedlap.training.state import concatenate_states, gather_rows
+from fedlap.training.stacking import ManyRuns
+from fedlap.training.state import (
+    concatenate_states,
+    count_bytes,
+    gather_rows,
+    map_state,
+    split_state,
+    to_device,
+)
 from fedlap.training.task import StackTask
+from fedlap.training.traffic import Traffic
 
-ClientFunction = Callable[..., State]  # of rows of states, and a task
+MAX_CAPTURED_STEPS = 4_000  # per round
+
+
+@dataclass(frozen=True, eq=False)
+class Replies:
+    """The clients of each run that have answered, and their uploads."""
+
+    ids: list[Any]  # of Ids, whose numbers differ
+    up: list[State]
+
+
+@dataclass(frozen=True, eq=False)
+class Tallies:
+    """Everything that the scores of a run are computed from; sums over rows, never rows."""
+
+    train: Tally
+    test: Tally
+    ridge: Float64[Tensor, "client"]  # the L2 term of each client's model
+    penalty: float  # the term that the method adds to J(W)
+    gap: float | None  # the duality gap, if the method computes it
+
+
+@runtime_checkable
+class SampledClients(Protocol):
+    """The cohort of a round."""
+
+    @property
+    def ids(self) -> list[Any]:
+        """The sampled clients (Ids) of each run."""
+        ...
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """Draws the cohort of each round."""
+
+    def draw(self, round: int) -> SampledClients:
+        """Return the cohort of a round: a pure function of seed and round."""
+        ...
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """Executes the work of clients; algorithms know nothing of devices or processes."""
+    """Executes the work of clients; methods know nothing of devices or processes."""
 
     @property
-    def clients(self) -> PlacedClients:
-        """The clients whose work the engine executes."""
+    def sampler(self) -> Sampler:
+        """The sampler of the clients."""
         ...
 
-    def map_clients(self, function: ClientFunction, states: tuple[State, ...], task: StackTask) -> State:
-        """Apply a function of one client to every client's rows of the states and its task.
-
-        The function may overwrite the states.
-        """
+    @property
+    def private(self) -> Sequence[State]:
+        """The private state of the clients of each run."""
         ...
 
-    def mix(
-        self, algorithm: PeerAlgorithm, W: Float[Tensor, "client param"]
-    ) -> Float[Tensor, "client param"]:
-        """Return each peer's next model, from its model and those of its neighbours."""
+    def local(self, method: ManyRuns, round: int, cohort: Any, down: Sequence[State] | None) -> Replies:
+        """Run the local work of a cohort, which has received `down`."""
         ...
 
-    def score(self, W: Float[Tensor, "client param"]) -> tuple[Tally, Tally]:
-        """Tally each client's model on its training rows and on its test rows."""
+    def mix(self, method: ManyRuns, round: int) -> list[Traffic]:
+        """Run all exchanges between peers in a round."""
+        ...
+
+    def score(self, method: ManyRuns, server: Sequence[State]) -> list[Tallies]:
+        """Tally every client's model on its training rows and on its test rows, for each run."""
+        ...
+
+    def models(self, method: ManyRuns, server: Sequence[State]) -> list[Tensor]:
+        """Return the models that the clients of each run are scored with."""
+        ...
+
+    def wait(self) -> None:
+        """Wait until all work on a device has finished."""
         ...
 
 
-@dataclass(frozen=True, eq=False)
-class OneByOneEngine:
-    """Every client is a stack of one, as it would be on a separate machine."""
+class Stacked:
+    """All clients of a cohort, of all runs, are one stack: every operation runs over the client axis.
 
-    clients: PlacedClients
+    method: the runs. clients: the clients that train. scored: the clients that are scored.
+    home: where states are stored between rounds, the device or the host. last: the last round.
+    """
 
-    def map_clients(self, function: ClientFunction, states: tuple[State, ...], task: StackTask) -> State:
-        """Call the function client by client."""
-        results = []
-        for place in range(len(task.cohort.max_count)):
-            at = torch.tensor([place], device=self.clients.device)
-            results.append(function(*(gather_rows(state, at) for state in states), task.select_client(place)))
-        return concatenate_states(results)
+    def __init__(
+        self,
+        method: ManyRuns,
+        clients: PlacedClients,
+        scored: PlacedClients,
+        work: LocalWork,
+        home: torch.device,
+        last: int,
+    ) -> None:
+        """Prepare the kernels, the buffers and the sampler; `load` sets the private state."""
+        steps = work.count_steps(int(clients.train.count.max()), clients.batch)
+        same = scored is clients
+        self.clients = clients.prepare(steps)
+        self.scored = self.clients if same else scored
+        self.home, self.work = home, work
+        self.private: Sequence[State] = ()
+        self._method, self._steps = method, steps
+        how = {"on_device": self.can_capture_rounds, "in_place": self._trains_in_place}
+        self.sampler = CohortPlanner(CohortDraws(method.runs, self.clients, work, home, **how), last)
+        self._buffers = BufferPool(home)
+        self._tables = RunTables([run.cohort_size for run in method.runs])
+        self._shared: tuple[CohortIndex | None, Any] = (None, None)
 
-    def mix(
-        self, algorithm: PeerAlgorithm, W: Float[Tensor, "client param"]
-    ) -> Float[Tensor, "client param"]:
-        """Mix peer by peer, from the models of its neighbours alone."""
-        neighbours = [algorithm.in_neighbours(place) for place in range(len(W))]
-        held: list[tuple[Tensor, ...]] = [(W[place : place + 1],) for place in range(len(W))]
-        for exchange in range(algorithm.exchanges):
-            sent = torch.cat([tensors[0] for tensors in held])
-            held = [
-                algorithm.mix(exchange, tensors, sent[ids.to(W.device)].unsqueeze(0), a.to(W).unsqueeze(0))
-                for tensors, (ids, a) in zip(held, neighbours, strict=True)
-            ]
-        return torch.cat([tensors[0] for tensors in held])
+    def load(self, server: Sequence[State], private: Sequence[State]) -> Sequence[State]:
+        """Store the private state of each run and return the server states; several runs share tables."""
+        self.private = private
+        if len(private) > 1:
+            server, self.private = self.copy_states(server)
+        return server
 
-    def score(self, W: Float[Tensor, "client param"]) -> tuple[Tally, Tally]:
-        """Tally client by client."""
-        return self._tally(W, self.clients.train), self._tally(W, self.clients.test)
+    def copy_states(self, server: Sequence[State]) -> tuple[tuple[State, ...], tuple[State, ...]]:
+        """Copy the server states and the private states of all runs into shared, writable tables."""
+        states = self._tables.contiguous_copy(list(zip(server, self.private, strict=True)))
+        servers, private = zip(*states, strict=True)
+        return servers, private
 
-    def _tally(self, W: Tensor, client_rows: ClientRows) -> Tally:
-        tallies = [self.clients.tally(W[k : k + 1], client_rows, torch.tensor([k])) for k in range(len(W))]
-        hits = [tally.hits for tally in tallies if tally.hits is not None]
-        loss, count = (torch.cat(v) for v in ([t.loss for t in tallies], [t.count for t in tallies]))
-        return Tally(loss, torch.cat(hits) if hits else None, count)
+    # The work of a round.
 
+    def local(
+        self, method: ManyRuns, round: int, cohort: RoundCohort, down: Sequence[State] | None
+    ) -> Replies:
+        """Gather the cohort's rows of all states, run its local work, and scatter its private state."""
+        index = cohort.index
+        private = [
+            describe_rows(state, ids) for state, ids in zip(self.private, index.ids_per_run, strict=True)
+        ]
+        inputs = list(zip(private, down or [None] * len(private), strict=True))
+        self._buffers.start_round()
+        if len(inputs) == 1:
+            rows = self._buffers.gather(inputs[0], self._trains_in_place)
+        else:
+            rows = self._tables.gather(inputs, index)
+        task = cohort.task.with_memory(self._buffers, in_place=not method.traits.reads_old_rows)
+        shared = self._share_settings(method, index)
+        outputs = to_device(shared.local(*to_device(rows, self.clients.device), task), self.home)
+        private_rows, up = outputs if index.inverse is None else gather_rows(outputs, index.inverse)
+        if not is_capturing():
+            self.sampler.prepare(round + 1)  # The host draws the next round while the device computes.
+        self.private = self._tables.scatter(self.private, index, private_rows)
+        return Replies(index.ids_per_run, split_state(up, index.sizes))
 
-@dataclass(frozen=True, eq=False)
-class StackedEngine:
-    """Every operation runs over the client axis."""
+    def mix(self, method: ManyRuns, round: int) -> list[Traffic]:
+        """Mix all peers of a run by products with the Laplacian."""
+        peers: Any = [run.algorithm for run in method.runs]
+        traffic = [count_exchanged(peer, W) for peer, W in zip(peers, self.private, strict=True)]
+        mixes = [partial(peer.mix_all, W) for peer, W in zip(peers, self.private, strict=True)]
+        self.private = tuple(run_in_branches(mixes))
+        return traffic
 
-    clients: PlacedClients
+    def _share_settings(self, method: ManyRuns, index: CohortIndex) -> Any:
+        """Return the method of the cohort's local work; settings depend on the order of clients alone."""
+        known, shared = self._shared
+        if shared is None or known is None or known.order is not index.order or known.sizes != index.sizes:
+            like = torch.empty(0, dtype=self.clients.dtype, device=self.home)
+            shared = method.share_settings(index, like, self.clients.device)
+            self._shared = index, shared
+        return shared
 
-    def map_clients(self, function: ClientFunction, states: tuple[State, ...], task: StackTask) -> State:
-        """Call the function once for all clients."""
-        return function(*states, task)
+    # Models and scores.
 
-    def mix(
-        self, algorithm: PeerAlgorithm, W: Float[Tensor, "client param"]
-    ) -> Float[Tensor, "client param"]:
-        """Mix all peers by one product with the Laplacian."""
-        return algorithm.mix_all(W)
+    def models(self, method: ManyRuns, server: Sequence[State]) -> list[Tensor]:
+        """Return the models that clients are scored with, run by run, adapted where the method does so."""
+        sizes = self._scored_sizes
+        models = method.personal_models(server, self.private, sizes)
+        self._check_returned(models, "personal_models")
+        if isinstance(self._algorithm, Adapting):
+            models = list(self._map_scored("adapt", method, (_stack(models),)).split(sizes))
+            self._check_returned(models, "adapt")
+        return models
 
-    def score(self, W: Float[Tensor, "client param"]) -> tuple[Tally, Tally]:
+    def score(self, method: ManyRuns, server: Sequence[State]) -> list[Tallies]:
         """Tally all clients in one call, or in blocks of clients and rows."""
-        return self._tally(W, self.clients.train), self._tally(W, self.clients.test)
+        models, sizes = self.models(method, server), self._scored_sizes
+        W = _stack(models)
+        train, test = (self._tally(W, rows).split(sizes) for rows in (self.scored.train, self.scored.test))
+        gaps: list[float | None] = [None] * len(sizes)
+        if isinstance(self._algorithm, Certified):
+            gap = self._map_scored("gap", method, (concatenate_states(self.private), W))
+            gaps = [float(of_run.sum()) for of_run in gap.double().split(sizes)]
+        ridges = [compute_ridge(self.clients.model, of_run) for of_run in models]
+        penalties = [
+            compute_penalty(run.algorithm, state, private)
+            for run, state, private in zip(method.runs, server, self.private, strict=True)
+        ]
+        return [Tallies(*sums) for sums in zip(train, test, ridges, penalties, gaps, strict=True)]
+
+    def wait(self) -> None:
+        """Wait until all work on a device has finished."""
+        if self.clients.device.type == "cuda":
+            torch.cuda.synchronize(self.clients.device)
+
+    @property
+    def _algorithm(self) -> Any:
+        return self._method.runs[0].algorithm
+
+    @cached_property
+    def _scored_sizes(self) -> list[int]:
+        """The number of scored clients of each run."""
+        return torch.bincount(self.scored.run, minlength=len(self._method.runs)).tolist()
 
     def _tally(self, W: Float[Tensor, "client param"], client_rows: ClientRows) -> Tally:
-        fused = self.clients.fused
+        fused = self.scored.fused
         tally = None if fused is None else fused.tally(W, client_rows)
-        return self.clients.tally(W, client_rows, torch.arange(len(W))) if tally is None else tally
+        return self.scored.tally(W, client_rows, torch.arange(len(W))) if tally is None else tally
+
+    def _map_scored(self, ability: str, method: ManyRuns, states: tuple[State, ...]) -> Tensor:
+        """Apply a function of the method, which draws nothing, to all scored clients; keep their order."""
+        clients = self.scored
+        ids = clients.sort_by_count(torch.arange(sum(self._scored_sizes)))
+        on_device = clients.copy_to_device(ids)
+        places = ids if on_device is clients else torch.arange(len(ids))
+        task = StackTask(on_device, on_device.build_cohort(places), 0, LocalWork(1, False))
+        at = ids.to(self.home)
+        like = torch.empty(0, dtype=clients.dtype, device=self.home)
+        index = CohortIndex(at, tuple(self._scored_sizes), at)
+        function = getattr(method.share_settings(index, like, clients.device), ability)
+        inputs = to_device(tuple(gather_rows(state, at) for state in states), clients.device)
+        outputs: Tensor = to_device(function(*inputs, task), self.home)
+        return torch.empty_like(outputs).index_copy_(0, at, outputs)
+
+    def _check_returned(self, models: Sequence[Tensor], ability: str) -> None:
+        """Raise InputError unless a method has returned one model per client of each run."""
+        name = f"the return value of {type(self._algorithm).__name__}.{ability}"
+        for W, size in zip(models, self._scored_sizes, strict=True):
+            check_models(name, W, size, self.clients.model, self.clients.dtype)
+
+    # What is possible on this device.
+
+    @cached_property
+    def can_capture_rounds(self) -> bool:
+        """Return whether every round is the same sequence of operations on tensors that stay on a GPU."""
+        sampled = any(run.is_sampled for run in self._method.runs)
+        resident = self.clients.train.store.device == self.home
+        # Epochs of sampled clients, and batch norms, read sizes of batches on the host.
+        static = not (self.work.epochs and sampled) and not self.clients.model.is_batch_dependent
+        return self._is_capturable and resident and static and self._steps <= MAX_CAPTURED_STEPS
+
+    @property
+    def can_capture_merges(self) -> bool:
+        """Return whether at least merging several runs is the same sequence of operations on a GPU."""
+        several = len(self._method.runs) > 1 and self._method.has_server
+        return self._is_capturable and not self.can_capture_rounds and several
+
+    @property
+    def _is_capturable(self) -> bool:
+        return self._method.traits.is_capturable and self.home.type == "cuda"
+
+    @cached_property
+    def _trains_in_place(self) -> bool:
+        """Return whether clients on a CPU may overwrite the server's table.
+
+        All clients then take equally many steps, in the order of the table.
+        """
+        runs = self._method.runs
+        full = self.clients.train.store.device == self.clients.device and not runs[0].is_sampled
+        on_host = self.clients.device.type == "cpu" and full and not self.work.epochs
+        return on_host and len(runs) == 1 and not self._method.traits.reads_old_rows
 
 
-ENGINES: Final[dict[str, Callable[[PlacedClients], Engine]]] = {
-    "stacked": StackedEngine,
-    "one_by_one": OneByOneEngine,
-}
+def count_exchanged(peer: Any, W: Tensor) -> Traffic:
+    """Count the bytes that peers exchange in a round; every message is sent by a client and to a client."""
+    sent = peer.count_messages() * count_bytes(W) // len(W)
+    return Traffic(sent, sent)
+
+
+def compute_penalty(algorithm: Algorithm, server: State, private: State) -> float:
+    """Return the term that the method adds to J(W)."""
+    return float(algorithm.penalty(server, private)) if isinstance(algorithm, Penalised) else 0.0
+
+
+def compute_ridge(model: Any, W: Float[Tensor, "client param"]) -> Float64[Tensor, "client"]:
+    """Return the L2 term of each client's model."""
+    return model.ridge(W.double()).cpu() if model.l2 else torch.zeros(len(W)).double()
+
+
+def describe_rows(state: State, ids: Ids) -> State:
+    """Return the rows `ids` of a state, to be gathered."""
+    return map_state(lambda table: GatheredRows(table, ids), state)
+
+
+def _stack(models: Sequence[Tensor]) -> Tensor:
+    return models[0] if len(models) == 1 else torch.cat(list(models))

@@ -11,8 +11,10 @@ from fedlap.algorithms.local_work import BatchSize
 from fedlap.data.federation import Federation
 from fedlap.errors import DivergedError, report_out_of_memory
 from fedlap.models import Architecture
+from fedlap.training.assemble import assemble
 from fedlap.training.jobs import Job
-from fedlap.training.loop import RoundEnd, RunGroup
+from fedlap.training.loop import train
+from fedlap.training.recorder import Recorder, RoundEnd
 from fedlap.training.result import Result
 from fedlap.training.schedule import DtypeName, EngineName, KeepName, Precision, Schedule, use_precision
 from fedlap.training.scores import Score
@@ -92,7 +94,10 @@ def fit_all(
         use_precision(schedule.precision),
         _select_device(schedule.resolve_device()),
     ):
-        return RunGroup.of(jobs, schedule).train(on_score, on_round)
+        training = assemble(jobs, schedule)
+        recorder = Recorder(training.jobs, training.origins, schedule, on_score, on_round)
+        server = train(training.method, training.engine, training.server, schedule, recorder)
+        return training.collect_results(server, recorder)
 
 
 def _select_device(device: torch.device) -> AbstractContextManager[Any]:

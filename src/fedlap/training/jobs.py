@@ -1,13 +1,11 @@
 """Jobs: runs to train, whether they can be stacked, and when one has diverged."""
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, get_args
 
-from fedlap.algorithms import Algorithm, Binding, Coupled, Grouping, Pooling, Steady
+from fedlap.algorithms import Algorithm, Binding, Coupled, Grouping, Pooling, list_settings
 from fedlap.algorithms.local_work import BatchSize, LocalWork
-from fedlap.algorithms.per_run import PerRun
 from fedlap.data.federation import Federation
 from fedlap.errors import DivergedError, InputError, check_integer
 from fedlap.models import Architecture, Model
@@ -42,14 +40,15 @@ class Job:
 
 
 def compute_stack_key(job: Job) -> Any:
-    """Return a key that is equal for jobs that can be stacked; it is unique if the method is not steady."""
+    """Return a key that is equal for jobs that can be stacked; it is unique if the method cannot be."""
     algorithm, federation = job.algorithm, job.federation
-    if not isinstance(algorithm, Steady):
+    if not algorithm.traits.is_stackable:
         return object()
+    types = {field.name: field.type for field in fields(algorithm)}  # type: ignore[arg-type]
     settings = tuple(
-        getattr(algorithm, field.name)
-        for field in fields(algorithm)  # type: ignore[arg-type]
-        if field.init and field.name != "graph" and float not in (field.type, *get_args(field.type))
+        value
+        for name, value in list_settings(algorithm).items()
+        if name != "graph" and float not in (types[name], *get_args(types[name]))
     )
     shape = federation.inputs, federation.outputs, type(federation.loss)
     # The number of pooled clients determines the number of local steps.
@@ -57,35 +56,12 @@ def compute_stack_key(job: Job) -> Any:
     return type(algorithm), settings, job.model, shape, pooled, job.rounds_done
 
 
-def find_differing_settings(algorithms: Sequence[Algorithm]) -> dict[str, list[Any]]:
-    """Return the settings in which the methods differ, with the values of all methods."""
-    settings = {field.name: [getattr(a, field.name) for a in algorithms] for field in fields(algorithms[0])}  # type: ignore[arg-type]
-    return {name: values for name, values in settings.items() if any(v != values[0] for v in values)}
-
-
-def combine_methods(
-    first: Algorithm, differing: dict[str, list[Any]], to_column: Callable[[list[float]], PerRun]
-) -> Algorithm:
-    """Return a copy of the method with one value per run for each real-valued setting that differs.
-
-    Other settings that differ, such as the graph, become None: only the server uses them, run by run.
-    """
-    if not differing:
-        return first
-    combined = object.__new__(type(first))
-    combined.__dict__.update(vars(first))
-    for name, values in differing.items():
-        real = all(isinstance(value, float | int) for value in values)
-        combined.__dict__[name] = to_column(values) if real else None
-    return combined
-
-
 def bind_algorithm(
     algorithm: Algorithm, federation: Federation, model: Architecture
 ) -> tuple[Algorithm, Model]:
     """Bind the algorithm to the clients and size the model; raise InputError if they do not fit."""
     sized = Model(model.build(federation.inputs, federation.outputs), federation.loss, model.l2)
-    return algorithm.bind(federation, sized) if isinstance(algorithm, Binding) else algorithm, sized
+    return algorithm.bind(federation.roster, sized) if isinstance(algorithm, Binding) else algorithm, sized
 
 
 def plan_local_work(algorithm: Algorithm, sampled: int) -> LocalWork:

@@ -105,7 +105,7 @@ class PlacedClients:
         rows, if their copy is small enough.
         """
         network, train = self.model.network, self.train
-        if self.device.type != "cpu" or (self.fused and self.fused.compile(0)):
+        if self.device.type != "cpu" or (self.fused and self.fused.compile(0, False)):
             return self
         if steps < MIN_WIDE_STEPS or self.scale.kind != "none" or not isinstance(network, DenseNetwork):
             return self

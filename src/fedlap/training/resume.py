@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlap.algorithms import Algorithm
+from fedlap.algorithms import Algorithm, list_settings
 from fedlap.data.federation import Federation
 from fedlap.data.standardize import Standardizer
 from fedlap.errors import InputError
@@ -96,19 +96,12 @@ def _compare_algorithms(now: Algorithm, before: Algorithm) -> Iterator[str]:
     if type(now) is not type(before):
         yield _describe_change("algorithm", type(now).__name__, type(before).__name__)
         return
-    for name, value in _get_settings(now).items():
-        expected = _get_settings(before).get(name)
+    for name, value in list_settings(now).items():
+        expected = list_settings(before).get(name)
         if isinstance(value, Graph) and not _is_same(value, expected):
             yield f"the {name} differs from the {name} of the run; pass the same {name}"
         elif not _is_same(value, expected):
             yield _describe_change(name, repr(value), repr(expected))
-
-
-def _get_settings(algorithm: Algorithm) -> dict[str, Any]:
-    """Return the hyper-parameters of a method, without the fields that `bind` derives from data and model."""
-    if not is_dataclass(algorithm):
-        return dict(vars(algorithm))
-    return {field.name: getattr(algorithm, field.name) for field in fields(algorithm) if field.init}
 
 
 def _compare_data(now: Federation, before: Federation) -> Iterator[str]:

@@ -7,12 +7,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fedlap.algorithms import GatheredRows, RowUpdate, State
-from fedlap.algorithms.interface import Ids
+from fedlap.algorithms import ClientTable, GatheredRows, RowUpdate, State
+from fedlap.algorithms.client_table import Ids
 from fedlap.training.state import (
     concatenate_states,
     copy_state,
     gather_lazy_rows,
+    rebuild_tuple,
     scatter_rows,
     split_state,
     trim_rows,
@@ -65,7 +66,7 @@ class RunTables:
             return list(states)
         if isinstance(first, tuple):
             copies = [self._copy_into_tables(parts) for parts in zip(*states, strict=True)]
-            return list(zip(*copies, strict=True)) if copies else list(states)
+            return [rebuild_tuple(first, parts) for parts in zip(*copies, strict=True)] or list(states)
         if len(states) == 1 or not first.dim() or len({state.shape[1:] for state in states}) > 1:
             return [copy_state(state) for state in states]
         table = torch.cat(list(states))
@@ -88,7 +89,7 @@ class RunTables:
         if first is None:
             return None
         if isinstance(first, tuple):
-            return tuple(self.gather(parts, index) for parts in zip(*states, strict=True))
+            return rebuild_tuple(first, (self.gather(parts, index) for parts in zip(*states, strict=True)))
         if isinstance(first, GatheredRows):
             current = all(state.ids is its for state, its in zip(states, index.ids_per_run, strict=True))
             shared = self._find_shared([state.table for state in states]) if current else None
@@ -102,14 +103,14 @@ class RunTables:
             return list(states)
         if isinstance(rows, tuple):
             parts = [self.scatter(s, index, r) for s, r in zip(zip(*states, strict=True), rows, strict=True)]
-            return list(zip(*parts, strict=True)) if parts else list(states)
+            return [rebuild_tuple(rows, state) for state in zip(*parts, strict=True)] or list(states)
         shared = self._find_shared(states)
         if shared is not None:
             shared.table.index_copy_(0, index.ids + shared.offsets, rows)
             return list(states)
         rows_per_run = split_state(rows, index.sizes)
         return [
-            scatter_rows(s, RowUpdate(ids, trim_rows(r, s)))
+            scatter_rows(ClientTable(s), RowUpdate(ids, trim_rows(r, s))).values
             for s, ids, r in zip(states, index.ids_per_run, rows_per_run, strict=True)
         ]
 

@@ -1,13 +1,21 @@
-"""Operations on state: a tensor, a tuple of states, or None, as servers and clients store it."""
+"""Operations on state: a tensor, a tuple of states (a NamedTuple stays one), or None."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedlap.algorithms import GatheredRows, RowUpdate, State
+from fedlap.training.branches import run_in_branches
+
+
+def rebuild_tuple(like: tuple[Any, ...], parts: Iterable[Any]) -> Any:
+    """Return the parts as a tuple of the type of `like`."""
+    make: Callable[[Iterable[Any]], Any] = getattr(type(like), "_make", tuple)
+    return make(parts)
 
 
 def map_state(function: Callable[[Any], Any], state: State) -> State:
@@ -15,7 +23,7 @@ def map_state(function: Callable[[Any], Any], state: State) -> State:
     if state is None:
         return None
     if isinstance(state, tuple):
-        return tuple(map_state(function, part) for part in state)
+        return rebuild_tuple(state, (map_state(function, part) for part in state))
     return function(state)
 
 
@@ -60,7 +68,7 @@ def concatenate_states(states: Sequence[State]) -> State:
     if first is None or len(states) == 1:
         return first
     if isinstance(first, tuple):
-        return tuple(concatenate_states(parts) for parts in zip(*states, strict=True))
+        return rebuild_tuple(first, (concatenate_states(parts) for parts in zip(*states, strict=True)))
     if len(row_shapes := {state.shape[1:] for state in states}) == 1:
         return torch.cat(list(states))
     longest = [max(lengths) for lengths in zip(*row_shapes, strict=True)]
@@ -76,9 +84,9 @@ def trim_rows(rows: Tensor, like: Tensor) -> Tensor:
 
 
 def match_devices(state: State, other: State) -> State:
-    """Return the state with each tensor on the device of its counterpart in `other`."""
+    """Return the state with the types of tuples and the devices of tensors that `other` has."""
     if isinstance(state, tuple):
-        return tuple(match_devices(s, o) for s, o in zip(state, other, strict=True))
+        return rebuild_tuple(other, (match_devices(s, o) for s, o in zip(state, other, strict=True)))
     return state if state is None else state.to(other.device)
 
 
@@ -92,22 +100,40 @@ def split_state(state: State, sizes: Sequence[int]) -> list[State]:
     if state is None:
         return [None] * len(sizes)
     if isinstance(state, tuple):
-        return [tuple(parts) for parts in zip(*(split_state(part, sizes) for part in state), strict=True)]
+        parts_of_sizes = zip(*(split_state(part, sizes) for part in state), strict=True)
+        return [rebuild_tuple(state, parts) for parts in parts_of_sizes]
     return list(state.split(list(sizes)))
 
 
 def scatter_rows(old: State, new: State) -> State:
-    """Return the new state; a `RowUpdate` is scattered into the old tensor, at the cost of its rows alone.
+    """Return the new state; a `RowUpdate` is scattered into the old table, at the cost of its rows alone.
 
     Rows that clients updated in place need no copy.
     """
     if isinstance(new, RowUpdate):
-        if new.values.shape == old.shape and new.values.data_ptr() == old.data_ptr():
-            return old
-        return old.index_copy_(0, new.ids, new.values)
+        table = old.values
+        if new.values.shape != table.shape or new.values.data_ptr() != table.data_ptr():
+            table.index_copy_(0, new.ids, new.values)
+        return old
     if isinstance(new, tuple):
-        return tuple(scatter_rows(o, n) for o, n in zip(old, new, strict=True))
+        return rebuild_tuple(new, (scatter_rows(o, n) for o, n in zip(old, new, strict=True)))
     return new
+
+
+def copy_aliases(state: State, messages: State) -> State:
+    """Return the state with copies of the tensors that share memory with messages, which is reused."""
+    pointers = {tensor.untyped_storage().data_ptr() for tensor in list_tensors(messages)}
+
+    def copy_alias(leaf: Any) -> Any:
+        aliased = isinstance(leaf, Tensor) and leaf.untyped_storage().data_ptr() in pointers
+        return _copy(leaf) if aliased else leaf
+
+    return map_state(copy_alias, state)
+
+
+def apply_updates(old: Sequence[State], new: Sequence[State]) -> list[State]:
+    """Return the new state of each run, with every `RowUpdate` written into its table."""
+    return run_in_branches([partial(scatter_rows, *states) for states in zip(old, new, strict=True)])
 
 
 def count_bytes(state: State) -> int:

@@ -1,7 +1,7 @@
 """The local work of a stack of clients in one round."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import groupby
 from typing import Any
@@ -10,16 +10,15 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fedlap.algorithms.conjugates import Conjugate
 from fedlap.algorithms.local_work import LocalWork
-from fedlap.algorithms.per_run import Number, PerRun, take_first_rows
-from fedlap.algorithms.task import ClientScalars, DualVariables, PaddedStack
-from fedlap.errors import InputError, check_integer
-from fedlap.kernels.dense import DualAscent, MamlLookahead, ProximalPull, StepVariant
+from fedlap.algorithms.task import ClientScalars, LocalUpdate
 from fedlap.models import Batch, BufferFactory, WeightedTargets
 from fedlap.models.model import Stack
+from fedlap.training.batched_updates import UPDATES
 from fedlap.training.batches import BatchPlan, Cohort
+from fedlap.training.buffers import BufferPool
 from fedlap.training.placement import PlacedClients, check_models
+from fedlap.training.state import concatenate_states
 
 FeatureReader = Callable[[], Float[Tensor, "client batch *feature"]]
 # Consecutive steps with equally many clients: the number of clients, the reader of features, the places of
@@ -57,6 +56,8 @@ class StackTask:
     """The work of a stack of clients in a round.
 
     known_plan: the batches, if they were drawn before.
+    in_place: whether `run` may overwrite the models that it is given.
+    buffers: memory for the copies that `run` trains otherwise.
     step_by_step: do not use a kernel that runs all steps at once.
     """
 
@@ -65,6 +66,8 @@ class StackTask:
     round: int
     work: LocalWork
     known_plan: BatchPlan | None = None
+    in_place: bool = False
+    buffers: BufferPool | None = None
     step_by_step: bool = False
 
     @cached_property
@@ -72,11 +75,9 @@ class StackTask:
         """The rows that each client uses in each step."""
         return self.known_plan or self.clients.draw_plans(self.cohort, [self.round], self.work)[0]
 
-    def select_client(self, place: int) -> "StackTask":
-        """Return the task of one client of the stack."""
-        c, one = self.cohort, slice(place, place + 1)
-        cohort = Cohort(c.ids[one], c.digests[one], c.first[one], c.count[one], c.max_count[one])
-        return StackTask(self.clients, cohort, self.round, self.work, step_by_step=True)
+    def with_memory(self, buffers: BufferPool, *, in_place: bool) -> "StackTask":
+        """Return the task with buffers for its models; `in_place` as above."""
+        return replace(self, buffers=buffers, in_place=in_place)
 
     @property
     def count(self) -> ClientScalars:
@@ -94,19 +95,19 @@ class StackTask:
         for batch, _ in self._iterate_batches():
             yield batch
 
-    def batches_with_indices(self) -> Iterator[tuple[Batch, Int64[Tensor, "client batch"]]]:
+    def batches_with_rows(self) -> Iterator[tuple[Batch, Int64[Tensor, "client batch"]]]:
         """Iterate over the mini-batches, each with the indices of its rows among the client's rows."""
         for batch, rows in self._iterate_batches():
             yield batch, rows - self.cohort.first[: len(rows)].unsqueeze(1)
 
     def _iterate_batches(self) -> Iterator[tuple[Batch, Int64[Tensor, "client batch"]]]:
         numbers = _group_steps(self.plan.active, self.plan.rows)
-        for (_, batch), (_, (rows,)) in zip(self._iterate_steps(), _iterate_groups(numbers), strict=True):
+        for (_, batch), (_, (rows,)) in zip(self.iterate_steps(), _iterate_groups(numbers), strict=True):
             for _ in range(self.plan.repeat):
                 yield batch, rows
             batch.forget()
 
-    def _iterate_steps(
+    def iterate_steps(
         self, memory: BufferFactory | None = None, wide: Tensor | None = None
     ) -> Iterator[tuple[int, LazyBatch]]:
         """Iterate over the steps: the number of active clients, and their batch."""
@@ -133,17 +134,17 @@ class StackTask:
         return self.clients.train.row.index_select(0, rows.flatten()).view(rows.shape)
 
     @property
-    def _precomputes_targets(self) -> bool:
+    def precomputes_targets(self) -> bool:
         """Return whether a CPU computes the weighted targets of all steps at once."""
         return self._labels[0].numel() * self.clients.model.network.outputs <= MAX_TARGET_VALUES
 
-    def _group_batches(self, memory: BufferFactory | None, wide: Tensor | None) -> Iterator[StepGroup]:
+    def group_batches(self, memory: BufferFactory | None, wide: Tensor | None) -> Iterator[StepGroup]:
         """Iterate over the steps of the round on a CPU, in groups of equally many clients."""
         clients, (y, weight) = self.clients, self._labels
         model, batch = clients.model, y.shape[2]
         at, store = (self._stored_places, clients.train.store) if wide is None else (self.plan.rows, wide)
         tensors = [at]
-        if self._precomputes_targets:
+        if self.precomputes_targets:
             tensors += [
                 model.loss_function.weighted_targets(y, weight, model.network.outputs),
                 weight.unsqueeze(2),
@@ -157,7 +158,7 @@ class StackTask:
         self, memory: BufferFactory | None, wide: Tensor | None
     ) -> Iterator[tuple[FeatureReader, WeightedTargets | None]]:
         """Iterate over the steps: a function that reads the features, and the weighted targets or None."""
-        for _, read, places, targets_per_step in self._group_batches(memory, wide):
+        for _, read, places, targets_per_step in self.group_batches(memory, wide):
             for at, targets in zip(places, targets_per_step, strict=True):
                 yield partial(read, at), targets
 
@@ -179,110 +180,53 @@ class StackTask:
             for size, features, targets, w in steps:
                 yield partial(features.narrow, 0, 0, size), (targets[:size], w[:size])
 
-    def step(self, w: Stack, batch: Batch, lr: Number) -> Stack:
-        """Take one step at the clients of the batch, in place."""
-        active = len(batch.x)
-        self.clients.model.descend(w[:active], batch, take_first_rows(lr, active))
-        return w
+    def run(self, update: LocalUpdate, w: Stack, **values: Any) -> Any:
+        """Run a local update of all clients: batched if it is known, else as written, group by group."""
+        self.check("w", w)
+        batched = UPDATES.get(update)
+        if batched is not None:
+            return batched(self, self.make_writable(w), **values)
+        results = []
+        for first, last, group in self._split_by_steps():
+            rows = {name: take_rows(value, len(w), first, last) for name, value in values.items()}
+            results.append(update(w[first:last], group, **rows))
+        return concatenate_states(results)
 
-    def sgd(self, w: Stack, lr: Number) -> Stack:
-        """Take all steps of the round, in place."""
-        self._check("w", w)
-        if self._run_fused(w, lr):
-            return w
-        if self.clients.model.is_batch_dependent:
-            for batch in self.batches():
-                self.step(w, batch, lr)
-            return w
-        clients, plan, before = self.clients, self.plan, -1
-        model, memory, repeats = clients.model, clients.memory, range(plan.repeat)
-        wide = clients.wide_rows if len(w) > 1 else None
-        held = model.network.prepare_weights(w, len(plan.active) * plan.repeat, memory, wide is not None)
-        if clients.device.type == "cpu" and self._precomputes_targets and not isinstance(lr, PerRun):
-            # Products fill the cache, so anything else that a step touches costs time.
-            for active, read, places, targets_per_step in self._group_batches(memory, wide):
-                descend = held.step_for(active)
-                for at, targets in zip(places, targets_per_step, strict=True):
-                    x = read(at)
-                    for _ in repeats:
-                        model.step_to_targets(descend, x, targets, lr)
-        else:
-            for active, batch in self._iterate_steps(memory, wide):
-                if active != before:
-                    before, descend, rate = active, held.step_for(active), take_first_rows(lr, active)
-                for _ in repeats:
-                    model.step(descend, batch, rate)
-        held.write_back()
-        return w
+    def make_writable(self, w: Stack) -> Stack:
+        """Return models that the update may overwrite: a copy, unless the method never reads them again."""
+        return w if self.in_place and w.is_contiguous() else self.copy(w)
 
-    def proximal_sgd(
-        self,
-        w: Stack,
-        lr: Number,
-        anchor: Stack,
-        pull: Number,
-        steps_per_batch: int = 1,
-        anchor_pull: Number | None = None,
-    ) -> Stack:
-        """Take all steps of the round, in place, each with a pull towards the anchor."""
-        self._check("w", w)
-        self._check("anchor", anchor)
-        check_integer("steps_per_batch", steps_per_batch, 1, scope="proximal_sgd")
-        variant = ProximalPull(anchor, pull, anchor_pull)
-        if anchor.is_contiguous() and self._run_fused(w, lr, steps_per_batch, variant):
-            return w
-        for batch in self.batches():
-            active = len(batch.x)
-            for _ in range(steps_per_batch):
-                back = w[:active] - anchor[:active]
-                w = self.step(w, batch, lr)
-                w[:active] -= pull * back
-            if anchor_pull is not None:
-                anchor[:active] -= anchor_pull * (anchor[:active] - w[:active])
-        return w
+    def copy(self, w: Stack) -> Stack:
+        """Return a contiguous copy of models that the update may overwrite."""
+        if self.buffers is None or w.device != self.buffers.device:
+            return w.clone(memory_format=torch.contiguous_format)
+        return self.buffers.copy(w)
 
-    def first_order_maml(self, w: Stack, adapt_lr: Number, lr: Number) -> Stack:
-        """Take steps by the gradient at the end of a look-ahead step on another mini-batch, in place."""
-        self._check("w", w)
-        if self._run_fused(w, adapt_lr, 1, MamlLookahead(lr)):
-            return w
-        for here, there in zip(*[self.batches()] * 2, strict=True):  # one iterator: batches alternate
-            reached = self.step(w.clone(), here, adapt_lr)
-            step = self.gradient(reached[: len(there.x)], there)
-            w[: len(step)] -= lr * step
-        return w
+    def _split_by_steps(self) -> Iterator[tuple[int, int, "StackTask"]]:
+        """Split the stack into groups of clients with equally many mini-batches."""
+        cohort, plan, first = self.cohort, self.plan, 0
+        steps = [sum(active > place for active in plan.active) for place in range(plan.rows.shape[1])]
+        for count, members in groupby(steps):
+            last = first + len(list(members))
+            chosen = slice(first, last)
+            tensors = (cohort.ids, cohort.digests, cohort.first, cohort.count, cohort.max_count)
+            group = Cohort(*(tensor[chosen] for tensor in tensors))
+            batches = BatchPlan(
+                plan.rows[:count, chosen], plan.weight[:count, chosen], (last - first,) * count, plan.repeat
+            )
+            yield first, last, replace(self, cohort=group, known_plan=batches)
+            first = last
 
-    def dual_coordinate_ascent(
-        self,
-        w: Stack,
-        alpha: DualVariables,
-        scale: ClientScalars,
-        share: ClientScalars,
-        loss: Conjugate,
-    ) -> bool:
-        """Run dual coordinate ascent on the round's rows, in place; return False if no kernel supports it."""
-        self._check("w", w)
-        return self._run_fused(w, 0.0, 1, DualAscent(loss, alpha, scale, share))
-
-    def _check(self, name: str, w: Tensor) -> None:
-        """Raise InputError unless w holds the models of the task's clients and can be updated in place."""
+    def check(self, name: str, w: Tensor) -> None:
+        """Raise InputError unless w holds the models of the task's clients."""
         clients = self.clients
         check_models(name, w, self.cohort.max_count.shape[0], clients.model, clients.dtype, clients.device)
-        if w.shape[0] > 1 and not w.stride()[0]:
-            raise InputError(f"rows of {name} share memory; pass a copy: {name}.clone()")
 
-    def _run_fused(self, w: Stack, lr: Number, times: int = 1, variant: StepVariant = None) -> bool:
-        """Run all steps in one kernel, in place; return False if no kernel supports them."""
-        fused, plan = None if self.step_by_step else self.clients.fused, self.plan
-        if fused is None or (plan.repeat > 1 and variant is not None):
-            return False
-        return fused(w, self.cohort, plan, lr, plan.repeat * times, variant)
-
-    def gradient(self, w: PaddedStack, batch: Batch) -> Stack:
+    def gradient(self, w: Stack, batch: Batch) -> Stack:
         """Return the gradient at the clients of the batch."""
         return self.clients.model.gradient(w[: len(batch.x)], batch)
 
-    def curvature(self, w: PaddedStack, batch: Batch, v: PaddedStack) -> Stack:
+    def curvature(self, w: Stack, batch: Batch, v: Stack) -> Stack:
         """Return the Hessian times v at the clients of the batch, by differentiating twice."""
         active = len(batch.x)
         with torch.enable_grad():
@@ -340,3 +284,9 @@ def _iterate_groups(
 
 def _unbind(tensors: Sequence[Tensor]) -> Iterator[tuple[Tensor, ...]]:
     return zip(*(tensor.unbind(0) for tensor in tensors), strict=True)
+
+
+def take_rows(value: Any, clients: int, first: int, last: int) -> Any:
+    """Return the rows of some clients if a value has one row per client, else the value unchanged."""
+    per_client = isinstance(value, Tensor) and value.dim() > 0 and len(value) == clients
+    return value[first:last] if per_client else value

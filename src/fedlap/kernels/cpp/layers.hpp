@@ -89,34 +89,41 @@ void multiply(
         }
 }
 
-// Step towards an anchor, w ← decay·w + pull·(to − w) + change, after which the anchor may move by
+// An affine step, w ← decay·w + pull·(to − w) − shift + change, after which the anchor `to` may move by
 // follow·(w − to). Differences are scaled, since rounded shares whose sum is not one would accumulate over steps.
-struct Pull {
+struct AffineStep {
     real decay, pull, follow;
     bool has_anchor, moves_anchor;
+    const real *shift;  // one value per parameter of the client, or null
 
     template <class T> T pull_to(const T &w, const T &to) const { return decay * w + pull * (to - w); }
     template <class T> T move_anchor(const T &w, const T &to) const { return to + follow * (w - to); }
 };
 
-// W ← decay·W + pull·(to − W) + Σ_b slope_b ⊗ x_b, for O outputs.
+// W ← decay·W + pull·(to − W) − shift + Σ_b slope_b ⊗ x_b, for O outputs. Whether there is a shift is asked once per
+// block of weights, which costs no measurable time; the anchor, which may move, has a version of its own.
 template <int O, bool HAS_ANCHOR> struct LayerUpdate {
     real *W, *to;
-    const Pull &pull;
+    const real *shift;  // in the layout of W, or null
+    const AffineStep &affine;
     const real *const *x;
     int rows;
     const real *slope;
     int stride, ins;
 
-    // Update N vectors at input i, from the weights and anchors `before` the update.
+    // Update N vectors at input i, from the weights and anchors `before` the update. The shift never changes, so it
+    // is read at its place.
     template <int N> inline void at(int i, const real *before, const real *anchor_before, int row_stride) const {
         vec w[O][N];
         for (int o = 0; o < O; ++o)
             for (int v = 0; v < N; ++v) {
                 w[o][v] = load(before + (integer)o * row_stride + v * LANES);
-                if constexpr (HAS_ANCHOR) w[o][v] = pull.pull_to(w[o][v], load(anchor_before + (integer)o * row_stride + v * LANES));
-                else w[o][v] *= pull.decay;
+                if constexpr (HAS_ANCHOR) w[o][v] = affine.pull_to(w[o][v], load(anchor_before + (integer)o * row_stride + v * LANES));
+                else w[o][v] *= affine.decay;
             }
+        if (shift)
+            for (int o = 0; o < O; ++o)
+                for (int v = 0; v < N; ++v) w[o][v] -= load(shift + (integer)o * ins + i + v * LANES);
         for (int b = 0; b < rows; ++b) {
             vec a[N];
             for (int v = 0; v < N; ++v) a[v] = load(x[b] + i + v * LANES);
@@ -126,8 +133,8 @@ template <int O, bool HAS_ANCHOR> struct LayerUpdate {
         for (int o = 0; o < O; ++o)
             for (int v = 0; v < N; ++v) {
                 const integer here = (integer)o * ins + i + v * LANES;
-                if (HAS_ANCHOR && pull.moves_anchor)
-                    store(to + here, pull.move_anchor(w[o][v], load(anchor_before + (integer)o * row_stride + v * LANES)));
+                if (HAS_ANCHOR && affine.moves_anchor)
+                    store(to + here, affine.move_anchor(w[o][v], load(anchor_before + (integer)o * row_stride + v * LANES)));
                 store(W + here, w[o][v]);
             }
     }
@@ -150,9 +157,10 @@ template <int O, bool HAS_ANCHOR> struct LayerUpdate {
         for (; i < ins; ++i)
             for (int o = 0; o < O; ++o) {
                 real &w = W[(integer)o * ins + i], &anchor = to[(integer)o * ins + i];
-                w = HAS_ANCHOR ? pull.pull_to(w, anchor) : pull.decay * w;
+                w = HAS_ANCHOR ? affine.pull_to(w, anchor) : affine.decay * w;
+                if (shift) w -= shift[(integer)o * ins + i];
                 for (int b = 0; b < rows; ++b) w += slope[b * stride + o] * x[b][i];
-                if (HAS_ANCHOR && pull.moves_anchor) anchor = pull.move_anchor(w, anchor);
+                if (HAS_ANCHOR && affine.moves_anchor) anchor = affine.move_anchor(w, anchor);
             }
     }
 };

@@ -39,10 +39,11 @@ inline bool in_range(integer number, integer end) { return number >= 0 && number
 struct Round {
     const void *data;  // features, row by row, as bytes or as `real`
     const integer *place, *label;
-    const real *shift, *factor;
+    const real *feature_shift, *feature_factor;
     integer clients, batch, bytes, all_rows, stored, layers;
     const integer *widths;
     real *w = nullptr, *anchor = nullptr;
+    const real *shift = nullptr;  // in the layout of w; null without a shift
     const integer *rows = nullptr, *begin = nullptr;
     const double *weight = nullptr;
     const real *lr = nullptr, *decay = nullptr, *pull = nullptr, *follow = nullptr;
@@ -97,7 +98,7 @@ struct Worker {
         }
         const unsigned char *from = static_cast<const unsigned char *>(round.data) + at;
         real *to = features.data() + b * ins;
-        const real shift = round.shift[c], factor = round.factor[c];
+        const real shift = round.feature_shift[c], factor = round.feature_factor[c];
         for (integer i = 0; i < ins; ++i) to[i] = (from[i] - shift) * factor;
         x[b] = to;
         return true;
@@ -144,7 +145,8 @@ struct Worker {
         }
     }
 
-    void step(real *w, real *to, const Pull &pull, int n) {
+    void step(real *w, real *to, const AffineStep &affine, int n) {
+        const auto shift_at = [&](integer at) { return affine.shift ? affine.shift + at : nullptr; };
         for (integer l = round.layers - 1; l >= 0; --l) {
             const int ins = (int)round.widths[l], outs = (int)round.widths[l + 1];
             const real *const *in = l ? rows_of[l].data() : x.data();
@@ -158,15 +160,17 @@ struct Worker {
                 });
             for_blocks<OUTS>(outs, [&](int o, auto O) {
                 const integer at = (integer)o * ins;
-                if (pull.has_anchor) LayerUpdate<O(), true>{W + at, to + weight_offset[l] + at, pull, in, n, out + o, stride[l], ins}();
-                else LayerUpdate<O(), false>{W + at, W + at, pull, in, n, out + o, stride[l], ins}();
+                const real *shift = shift_at(weight_offset[l] + at);
+                if (affine.has_anchor) LayerUpdate<O(), true>{W + at, to + weight_offset[l] + at, shift, affine, in, n, out + o, stride[l], ins}();
+                else LayerUpdate<O(), false>{W + at, W + at, shift, affine, in, n, out + o, stride[l], ins}();
             });
             for (int o = 0; o < outs; ++o) {
                 real change = 0;
                 for (int b = 0; b < n; ++b) change += out[b * stride[l] + o];
+                if (affine.shift) change -= affine.shift[bias_offset[l] + o];
                 real &anchor = to[bias_offset[l] + o];
-                bias[o] = (pull.has_anchor ? pull.pull_to(bias[o], anchor) : pull.decay * bias[o]) + change;
-                if (pull.moves_anchor) anchor = pull.move_anchor(bias[o], anchor);
+                bias[o] = (affine.has_anchor ? affine.pull_to(bias[o], anchor) : affine.decay * bias[o]) + change;
+                if (affine.moves_anchor) anchor = affine.move_anchor(bias[o], anchor);
             }
         }
     }
@@ -185,16 +189,19 @@ struct Worker {
             if (!n) break;
             const bool meta_step = round.kind == LOOKAHEAD && q % 2;
             const real lr = meta_step ? round.pull[c] : round.lr[c];
-            Pull pull{meta_step ? round.follow[c] : round.decay[c], meta_step ? 1 : round.pull[c], meta_step ? 1 : round.follow[c], false, false};
-            pull.has_anchor = meta_step || round.kind == ANCHORED || round.kind == MOVING_ANCHOR;
+            AffineStep affine{
+                .decay = meta_step ? round.follow[c] : round.decay[c], .pull = meta_step ? 1 : round.pull[c],
+                .follow = meta_step ? 1 : round.follow[c],
+                .has_anchor = meta_step || round.kind == ANCHORED || round.kind == MOVING_ANCHOR, .moves_anchor = false,
+                .shift = round.shift ? round.shift + c * size : nullptr};
             for (integer repetition = 0; repetition < round.repeat; ++repetition) {
-                pull.moves_anchor = meta_step || (round.kind == MOVING_ANCHOR && repetition == round.repeat - 1);
+                affine.moves_anchor = meta_step || (round.kind == MOVING_ANCHOR && repetition == round.repeat - 1);
                 forward(w, n, repetition == round.repeat - 1 && prefetch_batch(c, q + 1, n));
                 for (int b = 0; b < n; ++b)
                     loss_slope(
                         outputs[last].data() + b * stride[last], slope[last].data() + b * stride[last],
                         (int)round.widths[last + 1], (real)weight[b], round.label[row[b]], lr);
-                step(w, to, pull, n);
+                step(w, to, affine, n);
             }
         }
     }
@@ -204,7 +211,7 @@ struct Worker {
     void ascend(integer c) {
         real *w = round.w + c * size;
         const int ins = (int)round.widths[0], outs = (int)round.widths[1];
-        const Pull free{1, 0, 0, false, false};
+        const AffineStep free{.decay = 1, .pull = 0, .follow = 0, .has_anchor = false, .moves_anchor = false, .shift = nullptr};
         for (integer q = 0; q < round.batches; ++q) {
             const integer *row = round.rows + c * round.row_client + q * round.row_step;
             const int n = load_batch(c, q, row);
@@ -236,7 +243,7 @@ struct Worker {
                 }
                 for_blocks<OUTS>(outs, [&](int o, auto O) {
                     real *W = w + (integer)o * ins;
-                    LayerUpdate<O(), false>{W, W, free, &features_of_row, 1, changes + o, stride[0], ins}();
+                    LayerUpdate<O(), false>{W, W, nullptr, free, &features_of_row, 1, changes + o, stride[0], ins}();
                 });
             }
         }
@@ -303,16 +310,35 @@ template <class Work> void for_all(const Round &round, Failure &failure, integer
     if (next < round.clients) failure.report(MEMORY, next, 0);
 }
 
-// The arguments are those of the CUDA kernel, followed by sizes: rows, places in the store, batch, bytes, loss of the
-// ascent, layers, widths. Returns the code of a failure, and writes its client and number to `to`.
+// Places of the arguments of `steps`: the tensors and the numbers of `StepArguments` in `cpp_library.py`, in its order,
+// then the numbers that `StepLibrary.steps` adds.
+namespace tensor {
+enum { w, scratch, anchor, shift, store, place, label, rows, weight, lr, decay, pull, follow, feature_shift, feature_factor, begin };
+}
+namespace number {
+enum {
+    clients, batches, repeat, row_step, row_client, weight_step, weight_client, kind, has_shift, alphas,
+    all_rows, stored, batch, bytes, loss, layers, widths
+};
+}
+
+// Returns the code of a failure, and writes its client and number to `to`.
 extern "C" integer steps(void **p, const integer *n, integer threads, Parallel *parallel, integer *to) {
+    const auto reals = [p](int place) { return static_cast<real *>(p[place]); };
+    const auto integers = [p](int place) { return static_cast<const integer *>(p[place]); };
     const Round round{
-        .data = p[3], .place = (integer *)p[4], .label = (integer *)p[5], .shift = (real *)p[12], .factor = (real *)p[13],
-        .clients = n[0], .batch = n[11], .bytes = n[12], .all_rows = n[9], .stored = n[10], .layers = n[14],
-        .widths = n + 15, .w = (real *)p[0], .anchor = (real *)p[2], .rows = (integer *)p[6], .begin = (integer *)p[14],
-        .weight = (double *)p[7], .lr = (real *)p[8], .decay = (real *)p[9], .pull = (real *)p[10], .follow = (real *)p[11],
-        .batches = n[1], .repeat = n[2], .row_step = n[3], .row_client = n[4], .weight_step = n[5],
-        .weight_client = n[6], .kind = n[7], .alphas = n[8], .loss = n[13]};
+        .data = p[tensor::store], .place = integers(tensor::place), .label = integers(tensor::label),
+        .feature_shift = reals(tensor::feature_shift), .feature_factor = reals(tensor::feature_factor),
+        .clients = n[number::clients], .batch = n[number::batch], .bytes = n[number::bytes],
+        .all_rows = n[number::all_rows], .stored = n[number::stored], .layers = n[number::layers],
+        .widths = n + number::widths, .w = reals(tensor::w), .anchor = reals(tensor::anchor),
+        .shift = n[number::has_shift] ? reals(tensor::shift) : nullptr, .rows = integers(tensor::rows),
+        .begin = integers(tensor::begin), .weight = static_cast<const double *>(p[tensor::weight]),
+        .lr = reals(tensor::lr), .decay = reals(tensor::decay), .pull = reals(tensor::pull), .follow = reals(tensor::follow),
+        .batches = n[number::batches], .repeat = n[number::repeat], .row_step = n[number::row_step],
+        .row_client = n[number::row_client], .weight_step = n[number::weight_step],
+        .weight_client = n[number::weight_client], .kind = n[number::kind], .alphas = n[number::alphas],
+        .loss = n[number::loss]};
     Failure failure;
     for_all(round, failure, threads, parallel, [&](Worker &worker, integer c) {
         round.loss ? worker.ascend(c) : worker.descend(c);
@@ -326,7 +352,8 @@ extern "C" integer tally(void **p, const integer *n, integer threads, Parallel *
     const integer *first = (integer *)p[4], *count = (integer *)p[5];
     double *loss = (double *)p[8], *hits = (double *)p[9];
     const Round round{
-        .data = p[1], .place = (integer *)p[2], .label = (integer *)p[3], .shift = (real *)p[6], .factor = (real *)p[7],
+        .data = p[1], .place = (integer *)p[2], .label = (integer *)p[3],
+        .feature_shift = (real *)p[6], .feature_factor = (real *)p[7],
         .clients = n[0], .batch = n[4], .bytes = n[5], .all_rows = n[2], .stored = n[3], .layers = n[6],
         .widths = n + 7};
     Failure failure;

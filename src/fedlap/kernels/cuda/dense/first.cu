@@ -61,17 +61,19 @@ struct Tile {
 #pragma unroll
         for (int i = 0; i < 8; ++i) as_float4(scratch + (i0 + i) * HP + h0) = w[i];
     }
-    // w ← decay·w + pull·(to − w) + Σ_b x_b ⊗ slope_b
-    __device__ __forceinline__ void update(float *x, float *slope, const Pull &pull, float *to, int i0, int h0) {
-        if (pull.has_anchor) {
+    // w ← decay·w + pull·(anchor − w) − shift + Σ_b x_b ⊗ slope_b; `transposed` are the transposed copies of the
+    // anchor and of the shift. The shift is read after the sums, when fewer registers are in use.
+    __device__ __forceinline__ void update(
+        float *x, float *slope, const AffineStep &affine, float *transposed, int i0, int h0) {
+        if (affine.has_anchor) {
             Tile anchor_tile;
-            anchor_tile.load(to, i0, h0);
+            anchor_tile.load(transposed, i0, h0);
 #pragma unroll
-            for (int i = 0; i < 8; ++i) w[i] = pull.pull_to(w[i], anchor_tile.w[i]);
+            for (int i = 0; i < 8; ++i) w[i] = affine.pull_to(w[i], anchor_tile.w[i]);
         } else {
 #pragma unroll
             for (int i = 0; i < 8; ++i)
-                w[i] = make_float4(pull.decay * w[i].x, pull.decay * w[i].y, pull.decay * w[i].z, pull.decay * w[i].w);
+                w[i] = make_float4(affine.decay * w[i].x, affine.decay * w[i].y, affine.decay * w[i].z, affine.decay * w[i].w);
         }
 #pragma unroll
         for (int b = 0; b < B; ++b) {
@@ -85,12 +87,18 @@ struct Tile {
             add(w[6], x1.z, d);
             add(w[7], x1.w, d);
         }
-        if (pull.moves_anchor) {
-            Tile anchor_tile;
-            anchor_tile.load(to, i0, h0);
+        if constexpr (SHIFT) {
+            Tile shift_tile;
+            shift_tile.load(transposed + TRANSPOSED_SIZE, i0, h0);
 #pragma unroll
-            for (int i = 0; i < 8; ++i) anchor_tile.w[i] = pull.move_anchor(w[i], anchor_tile.w[i]);
-            anchor_tile.store(to, i0, h0);
+            for (int i = 0; i < 8; ++i) add(w[i], -1.f, shift_tile.w[i]);
+        }
+        if (affine.moves_anchor) {
+            Tile anchor_tile;
+            anchor_tile.load(transposed, i0, h0);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) anchor_tile.w[i] = affine.move_anchor(w[i], anchor_tile.w[i]);
+            anchor_tile.store(transposed, i0, h0);
         }
     }
     __device__ __forceinline__ void multiply(float *x, int i0, float4 *sum) const {

@@ -94,11 +94,14 @@ template <int l> __device__ void backward(float *s) {
     }
 }
 
-// Step towards an anchor, w ← decay·w + pull·(anchor − w) + change, after which the anchor may move by
+// An affine step, w ← decay·w + pull·(anchor − w) − shift + change, after which the anchor may move by
 // follow·(w − anchor). Differences are scaled, since rounded shares whose sum is not one would accumulate over
 // steps. The struct is in shared memory, since registers are scarce in the innermost loops.
-struct Pull {
-    float *anchor;
+struct AffineStep {
+    float *anchor;       // of the client, in the layout of w
+#if SHIFT
+    const float *shift;  // of the client, in the layout of w
+#endif
     float decay, pull, follow;
     bool has_anchor, moves_anchor;
 
@@ -111,6 +114,9 @@ struct Pull {
         return make_float4(move_anchor(w.x, to.x), move_anchor(w.y, to.y), move_anchor(w.z, to.z), move_anchor(w.w, to.w));
     }
     __device__ __forceinline__ float update(float w, float change, int at) const {
+#if SHIFT
+        change -= shift[at];
+#endif
         if (!has_anchor) return fmaf(decay, w, change);
         const float to = anchor[at];
         w = pull_to(w, to) + change;
@@ -119,12 +125,13 @@ struct Pull {
     }
 };
 
-// Update the inner layer l.
-template <int l> __device__ void update_layer(float *s, const Pull &pull, float *anchors) {
+// Update the inner layer l; `transposed` are the transposed copies of the anchor and of the shift.
+template <int l> __device__ void update_layer(float *s, const AffineStep &affine, float *transposed) {
     constexpr int O = Width<l + 1>::n, IP = Width<l>::padded, OP = Width<l + 1>::padded;
     constexpr int OG = OP / 4, IG = IP / 4, GROUPS_AT_ONCE = THREADS / OG, TILES = (IG + GROUPS_AT_ONCE - 1) / GROUPS_AT_ONCE;
     static_assert(OG <= THREADS, "too wide");
-    float *W = s + inner_offset(l), *bias = s + inner_bias_offset(l), *anchor = anchors + transposed_offset(l);
+    float *W = s + inner_offset(l), *bias = s + inner_bias_offset(l);
+    float *anchor = transposed + transposed_offset(l), *shift = anchor + TRANSPOSED_SIZE;
     float *inputs = s + out_offset(l), *slope = s + slope_offset(l + 1);
     const int tid = thread(), og = tid % OG, ig0 = tid / OG;
     if (ig0 < GROUPS_AT_ONCE) {
@@ -148,7 +155,16 @@ template <int l> __device__ void update_layer(float *s, const Pull &pull, float 
                     add(sum[t][3], a.w, d);
                 }
             }
-            if (pull.has_anchor) {
+            if constexpr (SHIFT) {
+#pragma unroll
+                for (int t = 0; t < TILES_AT_ONCE; ++t)
+#pragma unroll
+                    for (int j = 0; j < 4; ++j) {
+                        const int i = 4 * (ig0 + (t0 + t) * GROUPS_AT_ONCE) + j;
+                        if (i < IP) add(sum[t][j], -1.f, as_float4(shift + i * OP + 4 * og));
+                    }
+            }
+            if (affine.has_anchor) {
                 float4 to[TILES_AT_ONCE][4];
 #pragma unroll
                 for (int t = 0; t < TILES_AT_ONCE; ++t)
@@ -164,9 +180,9 @@ template <int l> __device__ void update_layer(float *s, const Pull &pull, float 
                         const int i = 4 * (ig0 + (t0 + t) * GROUPS_AT_ONCE) + j;
                         if (i >= IP) continue;
                         float4 &w = as_float4(W + i * OP + 4 * og);
-                        add(sum[t][j], 1.f, pull.pull_to(w, to[t][j]));
+                        add(sum[t][j], 1.f, affine.pull_to(w, to[t][j]));
                         w = sum[t][j];
-                        if (pull.moves_anchor) as_float4(anchor + i * OP + 4 * og) = pull.move_anchor(w, to[t][j]);
+                        if (affine.moves_anchor) as_float4(anchor + i * OP + 4 * og) = affine.move_anchor(w, to[t][j]);
                     }
             } else {
 #pragma unroll
@@ -176,7 +192,7 @@ template <int l> __device__ void update_layer(float *s, const Pull &pull, float 
                         const int i = 4 * (ig0 + (t0 + t) * GROUPS_AT_ONCE) + j;
                         if (i >= IP) continue;
                         float4 &w = as_float4(W + i * OP + 4 * og);
-                        add(sum[t][j], pull.decay, w);
+                        add(sum[t][j], affine.decay, w);
                         w = sum[t][j];
                     }
             }
@@ -186,7 +202,7 @@ template <int l> __device__ void update_layer(float *s, const Pull &pull, float 
         float sum = 0;
 #pragma unroll
         for (int b = 0; b < B; ++b) sum += slope[b * OP + o];
-        bias[o] = pull.update(bias[o], sum, bias_offset(l) + o);
+        bias[o] = affine.update(bias[o], sum, bias_offset(l) + o);
     }
 }
 
@@ -198,12 +214,12 @@ template <int l> __device__ void forward_all(float *s) {
     }
 }
 
-template <int l> __device__ void backward_all(float *s, const Pull &pull, float *anchors) {
+template <int l> __device__ void backward_all(float *s, const AffineStep &affine, float *transposed) {
     if constexpr (l >= 1) {
         backward<l>(s);
         __syncthreads();
-        update_layer<l>(s, pull, anchors);
-        backward_all<l - 1>(s, pull, anchors);
+        update_layer<l>(s, affine, transposed);
+        backward_all<l - 1>(s, affine, transposed);
     }
 }
 

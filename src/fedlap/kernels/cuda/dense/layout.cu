@@ -6,6 +6,7 @@
 //   WIDTHS   of the layers, features first            BATCH    rows per mini-batch
 //   BYTES    1 if features are stored as bytes         SHARED   bytes of shared memory per block
 //   THREADS  per block, a multiple of the warp size   ASCENT   0, or the loss of dual coordinate ascent (`dual.hpp`)
+//   SHIFT    1 if steps subtract a shift
 //
 // Layer l maps width(l) to width(l + 1) values. Matrices are stored transposed, [in][out], with widths padded
 // with zeros to a multiple of four. The first layer, the largest, is in `scratch`, which is small enough for the

@@ -4,22 +4,26 @@
 //   MOVING_ANCHOR   as ANCHORED; after each batch the anchor moves by follow·(w − anchor)
 //   LOOKAHEAD       on alternating batches w̃ ← decay·w − lr·∇, then w ← w − (1 − follow)·w̃ − pull·∇ at w̃; the
 //                   anchor stores w (it is w itself when the round begins)
+// Compiled with SHIFT, PLAIN, ANCHORED and MOVING_ANCHOR steps also subtract `shift`, which has the shape of w. It is a
+// constant of the compilation, since a test in the innermost loops would cost registers, hence time, in all kernels.
 // In dual ascent `anchor` is α, with `alphas` rows per client, `pull` is the scale of a change, and `follow` the
 // share of rows that take part.
 constexpr int PLAIN = 0, ANCHORED = 1, MOVING_ANCHOR = 2, LOOKAHEAD = 3;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) steps(
-    float *w, float *scratch, float *anchor, const void *store, const long long *place, const long long *label,
-    const long long *rows, const double *weight, const float *lr, const float *decay, const float *pull_,
-    const float *follow, const float *shift, const float *factor, const long long *rows_begin, int *next,
-    int clients, int batches, int repeat, int row_step, int row_client, int weight_step, int weight_client,
-    int kind, int alphas) {
+    float *w, float *scratch, float *anchor, const float *shift, const void *store, const long long *place, const long long *label,
+    const long long *rows, const double *weight, const float *lr, const float *decay, const float *pull,
+    const float *follow, const float *feature_shift, const float *feature_factor, const long long *rows_begin,
+    int *next, int clients, int batches, int repeat, int row_step, int row_client, int weight_step,
+    int weight_client, int kind, int has_shift, int alphas) {
     extern __shared__ float s[];
-    __shared__ Pull pull;
+    __shared__ AffineStep affine;
     __shared__ int c;  // the current client
     const int tid = threadIdx.x, slice = tid / GROUPS, h0 = tid % GROUPS * 4;
     const bool has_tiles = slice < SLICES;
-    float *block_scratch = scratch + (long long)blockIdx.x * (DP * HP + TRANSPOSED_SIZE), *to = block_scratch + DP * HP;
+    // The scratch of a block: the first layer, then the anchor and the shift, transposed.
+    float *block_scratch = scratch + (long long)blockIdx.x * (DP * HP + (1 + SHIFT) * TRANSPOSED_SIZE);
+    float *transposed = block_scratch + DP * HP;
     int *places = reinterpret_cast<int *>(s + META), *labels = places + 2 * B;  // for two batches
     int *numbers = labels + 2 * B;  // of a row among those of its client
     float *weights = reinterpret_cast<float *>(numbers + 2 * B);
@@ -33,12 +37,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) steps(
         if (tid == 0) {
             c = atomicAdd(next, 1);
             if (c < clients) {
-                pull.anchor = anchor + (long long)c * SIZE;
-                pull.pull = kind == ANCHORED || kind == MOVING_ANCHOR ? pull_[c] : 0.f;
-                pull.decay = decay[c];
-                pull.follow = kind == MOVING_ANCHOR ? follow[c] : 1.f;
-                pull.has_anchor = kind != PLAIN;
-                pull.moves_anchor = false;
+                affine.anchor = anchor + (long long)c * SIZE;
+#if SHIFT
+                affine.shift = shift + (long long)c * SIZE;
+#endif
+                affine.pull = kind == ANCHORED || kind == MOVING_ANCHOR ? pull[c] : 0.f;
+                affine.decay = decay[c];
+                affine.follow = kind == MOVING_ANCHOR ? follow[c] : 1.f;
+                affine.has_anchor = kind != PLAIN;
+                affine.moves_anchor = false;
             }
         }
         __syncthreads();
@@ -72,10 +79,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) steps(
         if (weights[0] == 0) continue;  // no rows, no steps
         load_inner<0>(s, w + (long long)c * SIZE);
         transpose<0>(w + (long long)c * SIZE, block_scratch);
-        if (kind != PLAIN) transpose_all<0>(pull.anchor, to);
+        if (kind != PLAIN) transpose_all<0>(affine.anchor, transposed);
+#if SHIFT
+        transpose_all<0>(affine.shift, transposed + TRANSPOSED_SIZE);
+#endif
         NextFeatures next_features;
         next_features.begin(store, places, s);
-        next_features.end(s, shift[c], factor[c]);
+        next_features.end(s, feature_shift[c], feature_factor[c]);
         __syncthreads();
 
         int q = 0, repetition = 0;
@@ -93,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) steps(
                         const int i0 = (slice + t * SLICES) * 8;
                         if (i0 >= DP) continue;
                         if (first) tiles[t].load(block_scratch, i0, h0);
-                        else tiles[t].update(x, s + SLOPE1, pull, to, i0, h0);
+                        else tiles[t].update(x, s + SLOPE1, affine, transposed, i0, h0);
                         if (last) tiles[t].store(block_scratch, i0, h0);
                         else tiles[t].multiply(next_x, i0, sum);
                     }
@@ -105,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) steps(
                         Tile tile = next_tile;
                         if (i0 + SLICES * 8 < DP) next_tile.load(block_scratch, i0 + SLICES * 8, h0);
                         if (!first) {
-                            tile.update(x, s + SLOPE1, pull, to, i0, h0);
+                            tile.update(x, s + SLOPE1, affine, transposed, i0, h0);
                             tile.store(block_scratch, i0, h0);
                         }
                         if (!last) tile.multiply(next_x, i0, sum);
@@ -149,10 +159,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) steps(
             }
             const bool meta_step = kind == LOOKAHEAD && q % 2;
             if (tid == 0) {  // the values are read after the next barrier
-                pull.moves_anchor = meta_step || (kind == MOVING_ANCHOR && done);
+                affine.moves_anchor = meta_step || (kind == MOVING_ANCHOR && done);
                 if (kind == LOOKAHEAD) {
-                    pull.pull = meta_step;
-                    pull.decay = meta_step ? follow[c] : decay[c];
+                    affine.pull = meta_step;
+                    affine.decay = meta_step ? follow[c] : decay[c];
                 }
             }
 
@@ -172,19 +182,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) steps(
             __syncthreads();
             float *client_alpha = anchor + (long long)c * alphas * H;
             const int now = q % 2 * B;
-            ascend(s, weights + now, labels + now, numbers + now, client_alpha, pull_[c], follow[c]);
+            ascend(s, weights + now, labels + now, numbers + now, client_alpha, pull[c], follow[c]);
 #else
-            loss_slope(s, weights + q % 2 * B, labels + q % 2 * B, meta_step ? pull_[c] : lr[c]);
+            loss_slope(s, weights + q % 2 * B, labels + q % 2 * B, meta_step ? pull[c] : lr[c]);
 #endif
             __syncthreads();
-            backward_all<LAYERS - 1>(s, pull, to);
+            backward_all<LAYERS - 1>(s, affine, transposed);
             for (int h = thread(); h < H; h += THREADS) {
                 float change = 0;
 #pragma unroll
                 for (int b = 0; b < B; ++b) change += s[SLOPE1 + b * HP + h];
-                s[inner_bias_offset(0) + h] = pull.update(s[inner_bias_offset(0) + h], change, bias_offset(0) + h);
+                s[inner_bias_offset(0) + h] = affine.update(s[inner_bias_offset(0) + h], change, bias_offset(0) + h);
             }
-            if (has_next) next_features.end(other_x, shift[c], factor[c]);
+            if (has_next) next_features.end(other_x, feature_shift[c], feature_factor[c]);
             if (done) {
                 if (tid < B) {
                     places[q % 2 * B + tid] = next_place;
@@ -204,6 +214,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) steps(
         __syncthreads();
         store_inner<0>(s, w + (long long)c * SIZE);
         transpose_back<0>(block_scratch, w + (long long)c * SIZE);
-        if (kind == MOVING_ANCHOR) transpose_all_back<0>(to, pull.anchor);
+        if (kind == MOVING_ANCHOR) transpose_all_back<0>(transposed, affine.anchor);
     }
 }

@@ -1,0 +1,16 @@
+"""The roster of a federation: everything that may be known about clients without their rows."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Int64
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Roster:
+    """The clients of a federation: names, digests of the names, training row counts, and the labels."""
+
+    clients: tuple[str, ...]
+    digests: Int64[Tensor, "client"]
+    counts: Int64[Tensor, "client"]
+    labels: tuple[str, ...] | None  # None where targets are real numbers

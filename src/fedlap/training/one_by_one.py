@@ -1,0 +1,201 @@
+"""The plain engine: one client after another, autograd, a Python loop. Every other engine is held to it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedlap.algorithms import Adapting, Certified, State
+from fedlap.algorithms.client_table import Ids
+from fedlap.algorithms.local_work import LocalWork
+from fedlap.data.client_rows import ClientRows
+from fedlap.models import CrossEntropy
+from fedlap.training.client_sampling import ClientSampler
+from fedlap.training.engines import Replies, Tallies, compute_penalty, compute_ridge, count_exchanged
+from fedlap.training.placement import PlacedClients, check_models
+from fedlap.training.plain_task import PlainTask, draw_client_batches
+from fedlap.training.scores import Tally
+from fedlap.training.stacking import ManyRuns
+from fedlap.training.state import (
+    concatenate_states,
+    gather_lazy_rows,
+    map_state,
+    rebuild_tuple,
+    to_device,
+)
+from fedlap.training.traffic import Traffic
+
+
+@dataclass(frozen=True, eq=False)
+class PlainCohort:
+    """The clients of each run that are sampled in a round, in the order of its federation."""
+
+    ids: list[Any]  # of Ids, whose numbers differ
+
+
+@dataclass(frozen=True, eq=False)
+class PlainSampler:
+    """Draws cohorts round by round."""
+
+    sampler: ClientSampler
+    sizes: list[int]
+    home: torch.device
+
+    def draw(self, round: int) -> PlainCohort:
+        """Return the cohort of a round."""
+        drawn = self.sampler.draw(range(round, round + 1), torch.device("cpu"))[0].to(self.home)
+        return PlainCohort(list(drawn.split(self.sizes)))
+
+
+class OneByOne:
+    """Every client trains by itself, as it would on a separate machine."""
+
+    def __init__(
+        self,
+        method: ManyRuns,
+        clients: PlacedClients,
+        scored: PlacedClients,
+        work: LocalWork,
+        home: torch.device,
+        last: int,
+    ) -> None:
+        """Store the clients; `load` sets the private state."""
+        self.clients, self.scored, self.work, self.home = clients, scored, work, home
+        self.private: Sequence[State] = ()
+        sizes = [run.cohort_size for run in method.runs]
+        self.sampler = PlainSampler(ClientSampler.of(method.runs), sizes, home)
+        self._method = method
+
+    def load(self, server: Sequence[State], private: Sequence[State]) -> Sequence[State]:
+        """Store the private state of each run and return the server states."""
+        self.private = list(private)
+        return server
+
+    def local(
+        self, method: ManyRuns, round: int, cohort: PlainCohort, down: Sequence[State] | None
+    ) -> Replies:
+        """Run the local work of one client after another."""
+        uploads, after = [], []
+        for number, (run, ids) in enumerate(zip(method.runs, cohort.ids, strict=True)):
+            sent = None if down is None else gather_lazy_rows(down[number])
+            results = []
+            for place, k in enumerate(ids.tolist()):
+                inputs = take_row(self.private[number], k), take_row(sent, place)
+                private, received = to_device(inputs, self.clients.device)
+                task = self._make_task(run.seed, round, run.offset + k)
+                results.append(run.algorithm.local(private, received, task))
+            private_rows, up = to_device(concatenate_states(results), self.home)
+            uploads.append(up)
+            after.append(replace_rows(self.private[number], ids, private_rows))
+        self.private = after
+        return Replies(cohort.ids, uploads)
+
+    def _make_task(self, seed: int, round: int, k: int) -> PlainTask:
+        """Return the task of client k, counted over all runs."""
+        clients, digest = self.clients, self.clients.digests[k : k + 1]
+        x, y = self._read_rows(clients, clients.train, k)
+        batches = draw_client_batches(seed, round, digest, x.shape[1], self.work, clients.batch)
+        return PlainTask(clients.model, x, y, [rows.to(x.device) for rows in batches])
+
+    def mix(self, method: ManyRuns, round: int) -> list[Traffic]:
+        """Mix peer by peer, from the models of its neighbours alone."""
+        peers: Any = [run.algorithm for run in method.runs]
+        traffic = [count_exchanged(peer, W) for peer, W in zip(peers, self.private, strict=True)]
+        self.private = [_mix_peers(peer, W) for peer, W in zip(peers, self.private, strict=True)]
+        return traffic
+
+    def models(self, method: ManyRuns, server: Sequence[State]) -> list[Tensor]:
+        """Return the models that clients are scored with, run by run, adapted where the method does so."""
+        models = method.personal_models(server, self.private, self._sizes)
+        for number, (run, W) in enumerate(zip(method.runs, models, strict=True)):
+            name = type(run.algorithm).__name__
+            expected = self._sizes[number], self.clients.model, self.clients.dtype
+            check_models(f"the return value of {name}.personal_models", W, *expected)
+            if isinstance(run.algorithm, Adapting):
+                tasks = self._scoring_tasks(number)
+                models[number] = torch.cat(
+                    [run.algorithm.adapt(w, task) for w, task in zip(W.split(1), tasks, strict=True)]
+                )
+                check_models(f"the return value of {name}.adapt", models[number], *expected)
+        return models
+
+    def score(self, method: ManyRuns, server: Sequence[State]) -> list[Tallies]:
+        """Tally client by client."""
+        tallies = []
+        for number, (run, W) in enumerate(zip(method.runs, self.models(method, server), strict=True)):
+            algorithm, private = run.algorithm, self.private[number]
+            gap = None
+            if isinstance(algorithm, Certified):
+                tasks = enumerate(self._scoring_tasks(number))
+                parts = [algorithm.gap(take_row(private, k), W[k : k + 1], task) for k, task in tasks]
+                gap = float(torch.cat(parts).double().sum())
+            penalty = compute_penalty(algorithm, server[number], private)
+            train, test = (self._tally(W, rows, number) for rows in (self.scored.train, self.scored.test))
+            tallies.append(Tallies(train, test, compute_ridge(self.clients.model, W), penalty, gap))
+        return tallies
+
+    def wait(self) -> None:
+        """Wait until all work on a device has finished."""
+        if self.clients.device.type == "cuda":
+            torch.cuda.synchronize(self.clients.device)
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        """The number of scored clients of each run."""
+        return torch.bincount(self.scored.run, minlength=len(self._method.runs)).tolist()
+
+    def _scoring_tasks(self, number: int) -> Iterator[PlainTask]:
+        """Yield a task without mini-batches for each scored client of a run."""
+        first = sum(self._sizes[:number])
+        for k in range(first, first + self._sizes[number]):
+            yield PlainTask(self.clients.model, *self._read_rows(self.scored, self.scored.train, k), [])
+
+    def _tally(self, W: Tensor, client_rows: ClientRows, number: int) -> Tally:
+        """Sum losses and correct predictions over each client's rows."""
+        model, first = self.clients.model, sum(self._sizes[:number])
+        losses, hits = [], []
+        for k, w in enumerate(W.split(1), first):
+            x, y = self._read_rows(self.scored, client_rows, k)
+            scores = model.scores(
+                w.to(x.device), x, torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+            )
+            losses.append(float(model.loss_function.values(scores, y).double().sum()))
+            hits.append(float((scores.argmax(-1) == y).sum()) if not y.is_floating_point() else 0.0)
+        counted = isinstance(model.loss_function, CrossEntropy)
+        sums = [torch.tensor(values, dtype=torch.float64) for values in (losses, hits)]
+        return Tally(sums[0], sums[1] if counted else None, client_rows.count[first : first + len(W)])
+
+    def _read_rows(self, clients: PlacedClients, client_rows: ClientRows, k: int) -> tuple[Tensor, Tensor]:
+        """Return the standardised features and the labels of all rows of a client."""
+        first, count = int(client_rows.first[k]), int(client_rows.count[k])
+        rows = torch.arange(first, first + count).unsqueeze(0)
+        return clients.take(client_rows, torch.tensor([k], device=clients.device), rows.to(clients.device))
+
+
+def take_row(state: State, place: int) -> State:
+    """Return the row of one client, as a stack of one."""
+    return map_state(lambda rows: rows[place : place + 1], state)
+
+
+def replace_rows(table: State, ids: Ids, rows: State) -> State:
+    """Return a private state with new rows of some clients."""
+    if isinstance(table, tuple):
+        parts = [replace_rows(t, ids, r) for t, r in zip(table, rows, strict=True)]
+        return rebuild_tuple(rows, parts)
+    return None if rows is None else table.index_copy(0, ids, rows)
+
+
+def _mix_peers(peer: Any, W: Tensor) -> Tensor:
+    """Run all exchanges of a round, each peer from its model and those of its neighbours."""
+    neighbours = [peer.in_neighbours(place) for place in range(len(W))]
+    states: list[tuple[Tensor, ...]] = [(w,) for w in W.split(1)]
+    for exchange in range(peer.exchanges):
+        sent = torch.cat([state[0] for state in states])
+        states = [
+            peer.mix(exchange, state, sent[ids.to(W.device)].unsqueeze(0), a.to(W).unsqueeze(0))
+            for state, (ids, a) in zip(states, neighbours, strict=True)
+        ]
+    return torch.cat([state[0] for state in states])
