@@ -17,7 +17,7 @@ from rich.table import Table
 from torch import Tensor
 
 import fedlap as fl
-from fedlap.algorithms.server_models import ClientModels
+from fedlap.algorithms.server_state import ClientModels
 from fedlap.data.roster import Roster
 from fedlap.models import Model
 

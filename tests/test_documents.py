@@ -1,5 +1,8 @@
 """The documents show what works: every code block is run, every command is parsed by the command line."""
 
+import ast
+import inspect
+import json
 import re
 import runpy
 import shlex
@@ -20,6 +23,8 @@ import fedlap as fl
 from fedlap.algorithms import Traits
 from fedlap.algorithms.fedavg import CountedModels
 from fedlap.algorithms.local_updates import sgd
+from fedlap.algorithms.server_state import SharedModel
+from fedlap.training import batched_updates
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -32,6 +37,42 @@ def test_examples_run(example):
     done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert "accuracy" in done.stdout
+
+
+@pytest.fixture
+def own_method():
+    """The method of examples/own_method.py, registered during the test alone."""
+    before = dict(fl.ALGORITHMS)
+    names = runpy.run_path(str(ROOT / "examples" / "own_method.py"))
+    yield names
+    fl.ALGORITHMS.clear()
+    fl.ALGORITHMS.update(before)
+
+
+def test_the_example_s_method_is_registered_and_uses_the_kernel(own_method, monkeypatch):
+    method = fl.ALGORITHMS["fedavg-tuned"]
+    assert method is own_method["TunedFedAvg"]
+    used, run_kernel = [], batched_updates.run_kernel
+    monkeypatch.setattr(
+        batched_updates, "run_kernel", lambda *words: used.append(run_kernel(*words)) or used[-1]
+    )
+    federation = fl.data.load("digits")
+    tuned = fl.fit(method(), federation, fl.models.linear(), rounds=5, evaluate_every=0)
+    assert used == [True] * 5
+    plain = fl.fit(method(tuning_steps=0), federation, fl.models.linear(), rounds=5)
+    average = fl.fit(fl.FedAvg(), federation, fl.models.linear(), rounds=5)
+    assert torch.equal(plain.models, average.models)
+    assert tuned.scores[-1].train_loss < plain.scores[-1].train_loss
+
+
+def test_the_command_line_finds_the_example_s_method(tmp_path):
+    example = ROOT / "examples" / "own_method.py"
+    words = shlex.split("compare --algorithms fedavg,fedavg-tuned --rounds 3 --seeds 0 --json --out")
+    done = subprocess.run(
+        [sys.executable, str(example), *words, str(tmp_path)], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    assert "fedavg-tuned" in json.dumps(json.loads(done.stdout))
 
 
 def code_blocks(page, language):
@@ -82,8 +123,28 @@ def test_the_ways_to_data_work():
     assert [len(federation.clients) for federation in federations] == [2, 2, 2, 2, 20]
 
 
+def strip_class(text):
+    """Parse a class; remove docstrings, annotations of functions, and checks of settings."""
+    (tree,) = (node for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
+    tree.body = [node for node in tree.body if getattr(node, "name", "") != "__post_init__"]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            documented = ast.get_docstring(node) is not None
+            node.body = node.body[documented:] or [ast.Pass()]
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+        if isinstance(node, ast.arg):
+            node.annotation = None
+    return ast.unparse(tree)
+
+
+def test_the_method_on_the_page_is_the_text_of_fedavg():
+    assert strip_class(python_blocks("extending.md")[0]) == strip_class(inspect.getsource(fl.FedAvg))
+
+
 def test_the_method_on_the_page_is_fedavg():
     names = {"dataclass": dataclass, "ClassVar": ClassVar, "Traits": Traits, "sgd": sgd}
+    names |= {"SharedModel": SharedModel, "CountedModels": CountedModels}
     exec(python_blocks("extending.md")[0], names)
     federation = fl.data.load("digits")
     one, other = (

@@ -7,7 +7,7 @@ import torch
 
 import fedlap as fl
 from fedlap.algorithms import Binding, ClientTable, Pooling, ServerAlgorithm
-from fedlap.algorithms.server_models import ClientModels
+from fedlap.algorithms.server_state import ClientModels
 from fedlap.models import Model
 from fedlap.training.jobs import plan_local_work
 from fedlap.training.placement import PlacedClients
@@ -69,6 +69,21 @@ def test_stacked_is_one_by_one(kernel, name, work, sample, federation, graph, re
         for result in (together, apart)
     )
     assert distance(torch.tensor(one), torch.tensor(other)) < 1e-5  # bytes are counted alike too
+
+
+@every_method
+@every_work
+def test_kernels_are_autograd_in_single_precision_too(name, work, federation, graph):
+    """Equal to 1e-4 of the largest entry in float32: the order of sums differs, nothing else."""
+    make, tried = methods(name, 1.0)
+    together, apart = (
+        train(
+            make(graph, **work), federation, **tried, dtype="float32", evaluate_every=0, engine=engine
+        ).models
+        for engine in ("stacked", "one_by_one")
+    )
+    assert together.dtype == apart.dtype == torch.float32
+    assert distance(together, apart) < 1e-4 * apart.abs().max().item()
 
 
 @every_method

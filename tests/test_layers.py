@@ -23,15 +23,15 @@ LAYERS = [
     "data.federation",
     "algorithms.local_work",
     "graph",
-    "algorithms.client_table", "algorithms.task", "algorithms.conjugates", "algorithms.local_updates",
-    "algorithms.server_models", "algorithms.interface", "algorithms.coupling", "algorithms",
+    "algorithms.server_state", "algorithms.task", "algorithms.conjugates", "algorithms.local_updates",
+    "algorithms.interface", "algorithms.coupling", "algorithms",
     "data",
     "training.scores", "training.batches",
     "kernels.cpp_library", "kernels.dense",
     "training.stored_scores", "training.placement", "training.branches", "training.state",
-    "training.buffers", "training.traffic", "training.client_sampling", "training.run_tables",
-    "training.plain_task", "training.batched_updates", "training.task", "training.cohorts",
-    "training.stacking", "training.engines", "training.one_by_one",
+    "training.state_bytes", "training.buffers", "training.client_sampling",
+    "training.run_tables", "training.plain_task", "training.batched_updates", "training.task",
+    "training.cohorts", "training.stacking", "training.engines", "training.one_by_one",
     "personal",
     "training",
     "theory",
@@ -107,6 +107,25 @@ def test_imports_come_from_lower_layers(file):
         or (name != "fedlap" and layer(name.removeprefix("fedlap.")) > layer(here))
     ]
     assert not wrong, f"{here} imports {', '.join(wrong)}"
+
+
+@every_file
+def test_only_the_package_of_methods_names_a_method(file):
+    """Other modules use the registry, and ask for abilities (`algorithms/interface.py`)."""
+    here = module_name(file)
+    if here == "" or here.split(".")[0] == "algorithms":
+        return
+    classes = {method.__name__ for method in fl.ALGORITHMS.values()}
+    modules = {method.__module__ for method in fl.ALGORITHMS.values()}
+    wrong = []
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedlap"):
+            names = {alias.name for alias in node.names}
+            wrong += sorted(names & classes) + sorted({node.module} & modules)
+            wrong += sorted({f"{node.module}.{name}" for name in names} & modules)
+        elif isinstance(node, ast.Import):
+            wrong += sorted({alias.name for alias in node.names} & modules)
+    assert not wrong, f"{here} names {', '.join(wrong)}"
 
 
 @every_file

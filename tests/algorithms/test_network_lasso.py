@@ -6,7 +6,7 @@ import torch
 
 import fedlap as fl
 from fedlap.algorithms import ClientTable
-from fedlap.algorithms.server_models import ClientModels
+from fedlap.algorithms.server_state import ClientModels
 from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.prepare import prepare
 from related_methods import (

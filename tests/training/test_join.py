@@ -197,7 +197,7 @@ def joinable(federation, graph):
 
 def test_mocha_needs_a_length(federation, graph, newcomer):
     result = fl.fit(fl.Mocha(graph), federation, fl.models.linear(), rounds=2)
-    with pytest.raises(fl.InputError, match="MOCHA has no learning rate"):
+    with pytest.raises(fl.InputError, match="Mocha has no learning rate"):
         result.join(*newcomer, EDGES)
     assert result.join(*newcomer, EDGES, lr=0.05).parameters.isfinite().all()
 

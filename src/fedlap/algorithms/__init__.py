@@ -4,8 +4,7 @@ from typing import Final
 
 from fedlap.algorithms.afl import AFL
 from fedlap.algorithms.apfl import APFL
-from fedlap.algorithms.client_table import ClientTable, GatheredRows, RowUpdate
-from fedlap.algorithms.coupling import Coupled
+from fedlap.algorithms.coupling import Coupled, LaplacianMethod
 from fedlap.algorithms.dfedu import DFedU
 from fedlap.algorithms.ditto import Ditto
 from fedlap.algorithms.fedavg import FedAvg, FedProx
@@ -16,8 +15,10 @@ from fedlap.algorithms.global_model import Global
 from fedlap.algorithms.interface import (
     Adapting,
     Algorithm,
+    Analysed,
     Binding,
     Certified,
+    GraphLearning,
     Grouping,
     PeerAlgorithm,
     Penalised,
@@ -35,6 +36,7 @@ from fedlap.algorithms.network_lasso import NetworkLasso
 from fedlap.algorithms.perfedavg import PerFedAvg
 from fedlap.algorithms.pfedme import PFedMe
 from fedlap.algorithms.scaffold import Scaffold
+from fedlap.algorithms.server_state import ClientTable, GatheredRows, RowUpdate
 from fedlap.algorithms.task import Task
 
 ALGORITHMS: Final[dict[str, type[Algorithm]]] = {
@@ -56,14 +58,17 @@ ALGORITHMS: Final[dict[str, type[Algorithm]]] = {
     "l2gd": L2GD,
     "lasso": NetworkLasso,
 }
+BASELINES: Final = ("local", "global")  # methods that others are compared with: no sharing, and full sharing
 
 __all__ = [
     "AFL",
     "ALGORITHMS",
     "APFL",
+    "BASELINES",
     "L2GD",
     "Adapting",
     "Algorithm",
+    "Analysed",
     "Binding",
     "Certified",
     "ClientTable",
@@ -77,7 +82,9 @@ __all__ = [
     "FedULearned",
     "GatheredRows",
     "Global",
+    "GraphLearning",
     "Grouping",
+    "LaplacianMethod",
     "Local",
     "Mocha",
     "NetworkLasso",

@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, one_hot, softplus
 
+from fedlap.algorithms.task import ClientScalars, DualVariables, Task
+from fedlap.errors import UnsuitedError
+from fedlap.models import Model
 from fedlap.models.dense import DenseNetwork
 from fedlap.models.model import Stack
 
@@ -119,6 +122,22 @@ class DualProblem:
     loss: Conjugate
     classes: bool
 
+    @staticmethod
+    def of(model: Model, classes: bool, loss: str, scope: str) -> "DualProblem":
+        """Return the problem of a linear model with this loss, by default logistic for classes, else squared.
+
+        Raise UnsuitedError, with the method as its scope, if there is no dual.
+        """
+        network = model.network
+        if not isinstance(network, DenseNetwork) or len(network.widths) != 2:
+            raise UnsuitedError("the dual exists for linear models only; use the model 'linear'", scope=scope)
+        if not classes and loss not in ("auto", "squared"):
+            raise UnsuitedError(
+                f"loss = {loss!r} is for classes; use 'squared' for real targets", field="loss", scope=scope
+            )
+        default = "logistic" if classes else "squared"
+        return DualProblem(network, CONJUGATES[default if loss == "auto" else loss], classes)
+
     def encode_targets(self, y: Tensor, like: Tensor) -> Tensor:
         """Return real targets unchanged, and classes as ±1 per label."""
         return 2 * one_hot(y, self.network.widths[-1]).to(like) - 1 if self.classes else y
@@ -126,3 +145,14 @@ class DualProblem:
     def scores(self, w: Stack, x: Tensor) -> Tensor:
         """Return the scores of one row per client."""
         return self.network.scores(w, x.unsqueeze(1)).squeeze(1)
+
+    def gap(self, alpha: DualVariables, w: Stack, task: Task) -> ClientScalars:
+        """Return 1/n_k Σ_i ℓ(w_k·x_i) + ℓ*(−α_i) + α_i w_k·x_i of every client, which is never negative."""
+        total = w.new_zeros(len(w), 1)
+        for batch, rows in task.rows():
+            active = len(rows)
+            z, y = self.network.scores(w[:active], batch.x), self.encode_targets(batch.y, w)
+            a = alpha[:active].gather(1, rows.unsqueeze(2).expand_as(z))
+            gap = self.loss.value(z, y) + self.loss.conjugate(a, y) + a * z
+            total[:active] += (gap.sum(2) * batch.weight).sum(1, keepdim=True)
+        return total

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
+import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from fedlap.algorithms.interface import Algorithm, Analysed
 from fedlap.algorithms.local_work import LocalWork
 from fedlap.errors import InputError, check_number
 from fedlap.graph import Graph
@@ -22,7 +24,7 @@ class Coupling:
     strength: float | None
     lr: float
     repeats: int
-    smoothing: float = 1.0  # ε: a neighbour pulls with its distance over ε, or less
+    smoothing: float | None = None  # ε: a neighbour pulls with its distance over ε, and at most with force 1
     mixing: Mixing = "explicit"  # a gradient step on the penalty, or a backward Euler step
 
     @staticmethod
@@ -46,6 +48,17 @@ class Coupling:
             return mix_implicitly(self.graph, w, self.step, ids, others)
         return self.graph.mix_(w, self.step, ids, others)
 
+    def pull(
+        self,
+        w: Float[Tensor, "1 param"],
+        models: Float[Tensor, "neighbour param"],
+        weights: Float[Tensor, "neighbour 1"],
+    ) -> Float[Tensor, "1 param"]:
+        """Return Σ a_ℓ (w − w_ℓ), the pull of neighbours; with smoothing over max(‖w − w_ℓ‖, ε)."""
+        if self.smoothing is not None:
+            weights = weights / compute_distances(w, models).clamp_min(self.smoothing).mT
+        return (weights * (w - models)).sum(0, keepdim=True)
+
     def penalty(self, W: Float[Tensor, "vertex param"]) -> Float[Tensor, ""]:
         """Return (η/2) tr(WᵀLW)."""
         return self.eta / 2 * self.graph.smoothness(W)
@@ -65,12 +78,12 @@ class Coupling:
     @property
     def product_per_strength(self) -> float:
         """μRρ/ε with the smoothing ε; mixing is stable if this times η is at most 2."""
-        return self.lr * self.repeats * self.graph.rho / self.smoothing
+        return self.lr * self.repeats * self.graph.rho / (self.smoothing or 1)
 
     @property
     def formula(self) -> str:
         """Formula of the product that decides stability, in the names of the settings."""
-        return "lr·R·strength·ρ" if self.smoothing == 1 else "lr·R·strength·ρ/smoothing"
+        return "lr·R·strength·ρ" if self.smoothing is None else "lr·R·strength·ρ/smoothing"
 
     @property
     def product(self) -> float:
@@ -92,10 +105,11 @@ class Coupling:
                 scope=name,
             )
         if not self.is_stable and not allow_unstable:
-            alternative = "mixing = implicit or " if self.smoothing == 1 else ""
+            alternative = "mixing = implicit or " if self.smoothing is None else ""
+            divisor = "" if self.smoothing is None else f"/{self.smoothing:g}"
             raise InputError(
                 f"strength = {self.eta:g} is too large: {self.formula} = {self.lr:g}·{self.repeats}·"
-                f"{self.eta:g}·{self.graph.rho:g}{'' if self.smoothing == 1 else f'/{self.smoothing:g}'} = "
+                f"{self.eta:g}·{self.graph.rho:g}{divisor} = "
                 f"{self.product:.4g} > 2, so mixing would diverge; use a strength of at most "
                 f"{2 / self.product_per_strength:.4g}, or set {alternative}allow_unstable",
                 field="strength",
@@ -124,3 +138,15 @@ class Coupled(Protocol):
     def coupling(self) -> Coupling:
         """Strength and step of the mixing in each round."""
         ...
+
+
+@runtime_checkable
+class LaplacianMethod(Algorithm, Coupled, Analysed, Protocol):
+    """A method that descends on J(W) = Σ_k F_k(w_k) + (η/2) tr(WᵀLW), on a graph that stays the same."""
+
+
+def compute_distances(
+    w: Float[Tensor, "client param"], others: Float[Tensor, "near param"]
+) -> Float[Tensor, "client near"]:
+    """Return ‖w_k − w_ℓ‖ without storing the differences, and without cancellation for close models."""
+    return torch.cdist(w, others, compute_mode="donot_use_mm_for_euclid_dist")

@@ -1,6 +1,7 @@
 """dFedU: FedU between peers, which send their models to their neighbours on the graph."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -9,7 +10,13 @@ from torch import Tensor
 
 from fedlap.algorithms.coupling import Coupling, Mixing
 from fedlap.algorithms.fedu import FEDU_CITATION
-from fedlap.algorithms.interface import Traits, check_local_work
+from fedlap.algorithms.interface import (
+    ReceivedModels,
+    ReceivedWeights,
+    Traits,
+    check_local_work,
+    check_no_server_vertex,
+)
 from fedlap.algorithms.local_updates import sgd
 from fedlap.algorithms.task import Task
 from fedlap.data.roster import Roster
@@ -53,16 +60,10 @@ class DFedU:
     citation: ClassVar[str] = FEDU_CITATION
 
     def __post_init__(self) -> None:
-        if self.graph.server:
-            raise InputError(
-                "the graph has a server vertex, but dFedU has no server; use fedu", scope="dfedu"
-            )
+        check_no_server_vertex(self.graph, "but dFedU has no server; use fedu", "dfedu")
         if check_integer("exchanges", self.exchanges, 1, scope="dfedu") > 1 and self.mixing == "explicit":
-            raise InputError(
-                f"exchanges = {self.exchanges}; Algorithm 2 has one per round; set mixing = implicit",
-                field="exchanges",
-                scope="dfedu",
-            )
+            advice = "Algorithm 2 has one per round; set mixing = implicit"
+            raise InputError(f"exchanges = {self.exchanges}; {advice}", field="exchanges", scope="dfedu")
         check_local_work("dfedu", self.lr, self.local_steps, self.local_epochs)
         self.coupling.check("dfedu", self.allow_unstable)
 
@@ -70,7 +71,11 @@ class DFedU:
         """Return the method with its graph in the roster's order of clients."""
         return replace(self, graph=self.graph.align(roster.clients))
 
-    @property
+    def list_departures(self, share: float) -> list[str]:
+        """Return the assumptions of the convergence theorems that the method violates: none."""
+        return []
+
+    @cached_property
     def coupling(self) -> Coupling:
         """Strength and step of the mixing in each round."""
         return Coupling.of(self)
@@ -97,11 +102,7 @@ class DFedU:
         return 2 * self.graph.edges * self.exchanges
 
     def mix(
-        self,
-        exchange: int,
-        state: tuple[Stack, ...],
-        received: Float[Tensor, "client heard param"],
-        weights: Float[Tensor, "client heard"],
+        self, exchange: int, state: tuple[Stack, ...], received: ReceivedModels, weights: ReceivedWeights
     ) -> tuple[Stack, ...]:
         """Take a step towards the received models.
 

@@ -5,10 +5,9 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from fedlap.algorithms.client_table import Ids
 from fedlap.algorithms.interface import Traits, check_local_work
 from fedlap.algorithms.local_updates import sgd
-from fedlap.algorithms.server_models import GlobalModel, SharedModel
+from fedlap.algorithms.server_state import GlobalModel, Ids, SharedModel
 from fedlap.algorithms.task import ClientScalars, Task
 from fedlap.errors import check_number
 from fedlap.models.model import Stack

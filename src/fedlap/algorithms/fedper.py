@@ -7,11 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedlap.algorithms.client_table import Ids
 from fedlap.algorithms.fedavg import CountedModels
 from fedlap.algorithms.interface import Traits, check_local_work
 from fedlap.algorithms.local_updates import sgd
-from fedlap.algorithms.server_models import SharedModel
+from fedlap.algorithms.server_state import Ids, SharedModel
 from fedlap.algorithms.task import Task
 from fedlap.data.roster import Roster
 from fedlap.errors import UnsuitedError, check_integer

@@ -1,20 +1,19 @@
 """FedU: one model per client, with neighbours on a graph pulled together by a server."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms.client_table import GatheredRows, Ids
 from fedlap.algorithms.coupling import Coupling, Mixing
-from fedlap.algorithms.interface import Traits, check_local_work
+from fedlap.algorithms.interface import Traits, check_choice, check_local_work
 from fedlap.algorithms.local_updates import sgd
-from fedlap.algorithms.server_models import ClientModels, add_server_vertex
+from fedlap.algorithms.server_state import ClientModels, GatheredRows, Ids, add_server_vertex
 from fedlap.algorithms.task import Task
 from fedlap.data.roster import Roster
-from fedlap.errors import InputError
 from fedlap.graph import Graph
 from fedlap.models import Model
 from fedlap.models.model import Stack
@@ -59,12 +58,7 @@ class FedU:
     citation: ClassVar[str] = FEDU_CITATION
 
     def __post_init__(self) -> None:
-        if self.neighbours not in ("all", "sampled"):
-            raise InputError(
-                f"neighbours = {self.neighbours!r}; use 'all' or 'sampled'",
-                field="neighbours",
-                scope="fedu",
-            )
+        check_choice("neighbours", self.neighbours, ("all", "sampled"), "fedu")
         check_local_work("fedu", self.lr, self.local_steps, self.local_epochs)
         self.coupling.check("fedu", self.allow_unstable)
 
@@ -83,7 +77,12 @@ class FedU:
             degree = float(self.graph.weights.degrees(like)[:clients].max())
             self.coupling.check_sampling("fedu", degree, sampled, clients)
 
-    @property
+    def list_departures(self, share: float) -> list[str]:
+        """Return the assumptions of the convergence theorems that the method violates."""
+        partial = self.neighbours != "all" and share < 1
+        return ["its mixing leaves out unsampled neighbours"] if partial else []
+
+    @cached_property
     def coupling(self) -> Coupling:
         """Strength and step of the mixing in each round."""
         return Coupling.of(self)

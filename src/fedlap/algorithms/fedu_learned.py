@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -9,15 +10,14 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from fedlap.algorithms.client_table import ClientTable, GatheredRows, Ids
 from fedlap.algorithms.coupling import Coupling, Mixing
 from fedlap.algorithms.fedu import FEDU_CITATION
-from fedlap.algorithms.interface import Traits, check_local_work
+from fedlap.algorithms.interface import Traits, check_local_work, check_no_server_vertex
 from fedlap.algorithms.local_updates import sgd
-from fedlap.algorithms.server_models import GlobalModel, VertexModels
+from fedlap.algorithms.server_state import ClientTable, GatheredRows, GlobalModel, Ids, VertexModels
 from fedlap.algorithms.task import Task
 from fedlap.data.roster import Roster
-from fedlap.errors import InputError, check_integer
+from fedlap.errors import check_integer
 from fedlap.graph import Graph
 from fedlap.graph.implicit import solve_by_cholesky
 from fedlap.graph.learning import PairMatrix, check_client_count, learn_weights, scale_to_rho
@@ -34,6 +34,22 @@ class FedULearnedServer(NamedTuple):
     rounds: Int64[Tensor, "1"]
     start: GlobalModel
     trained: Bool[Tensor, "vertex"]
+
+    @staticmethod
+    def of(start: Stack, prior: Graph) -> "FedULearnedServer":
+        """Start at the clients' start models and the prior graph; nobody has trained."""
+        return FedULearnedServer(
+            ClientTable(start.clone()),
+            torch.from_numpy(get_weight_matrix(prior)).to(start),
+            torch.zeros(1, dtype=torch.int64, device=start.device),
+            start.mean(0, keepdim=True),
+            torch.zeros(len(start), dtype=torch.bool, device=start.device),
+        )
+
+    @property
+    def graph(self) -> Graph:
+        """The learned graph."""
+        return Graph(None, DenseWeights(self.weights))
 
 
 @dataclass(frozen=True)
@@ -79,13 +95,9 @@ class FedULearned:
     citation: ClassVar[str] = FEDU_CITATION
 
     def __post_init__(self) -> None:
-        if self.graph.server:
-            raise InputError(
-                "the graph has a server vertex, whose edges cannot be learned; use fedu", scope="fedu-learned"
-            )
-        check_integer("nearest", self.nearest, 1, scope="fedu-learned")
-        check_integer("warmup", self.warmup, 1, scope="fedu-learned")
-        check_integer("every", self.every, 0, scope="fedu-learned")
+        check_no_server_vertex(self.graph, "whose edges cannot be learned; use fedu", "fedu-learned")
+        for name, least in (("nearest", 1), ("warmup", 1), ("every", 0)):
+            check_integer(name, getattr(self, name), least, scope="fedu-learned")
         check_local_work("fedu-learned", self.lr, self.local_steps, self.local_epochs)
         self.coupling.check("fedu-learned", self.allow_unstable)
 
@@ -100,20 +112,14 @@ class FedULearned:
             degree = (1 - 1 / clients) * self.graph.rho  # no graph with this ρ has a larger degree
             self.coupling.check_sampling("fedu-learned", degree, sampled, clients)
 
-    @property
+    @cached_property
     def coupling(self) -> Coupling:
         """Strength and step of the mixing in each round."""
         return Coupling.of(self)
 
     def init_server(self, start: Stack) -> FedULearnedServer:
         """Store every client's model and the prior graph at the server."""
-        return FedULearnedServer(
-            ClientTable(start.clone()),
-            torch.from_numpy(self._prior_weights()).to(start),
-            torch.zeros(1, dtype=torch.int64, device=start.device),
-            start.mean(0, keepdim=True),
-            torch.zeros(len(start), dtype=torch.bool, device=start.device),
-        )
+        return FedULearnedServer.of(start, self.graph)
 
     def init_clients(self, start: Stack, counts: Tensor) -> None:
         """Store nothing at the clients."""
@@ -131,7 +137,8 @@ class FedULearned:
         W, a = server.models.values, server.weights
         rounds, trained = server.rounds + 1, server.trained.index_fill(0, ids, True)
         if self._is_learning_round(int(rounds)):
-            a = self._learn_weights(W.index_copy(0, ids, w), trained, server.start)
+            current = W.index_copy(0, ids, w)
+            a = relearn_weights(self.graph, current, trained, server.start, self.learner, self.nearest)
         weights, step = DenseWeights(a), self.coupling.step
         if self.mixing == "implicit":
             mixed = solve_by_cholesky(weights, w, step, ids, W)
@@ -143,33 +150,38 @@ class FedULearned:
         past = done - self.warmup
         return past == 0 or (past > 0 and self.every > 0 and past % self.every == 0)
 
-    def _prior_weights(self) -> PairMatrix:
-        return np.asarray(self.graph.weights.matrix().toarray())
-
-    def _learn_weights(
-        self, W: VertexModels, trained: Bool[Tensor, "vertex"], start: GlobalModel
-    ) -> Float[Tensor, "vertex vertex"]:
-        """Learn the weights between trained clients, retain the others, and scale all to the prior ρ."""
-        ids = trained.nonzero().flatten()
-        places, clients = ids.cpu().numpy(), self.graph.clients
-        names = None if clients is None else [clients[place] for place in places]
-        a = self._prior_weights()
-        share = self.graph.rho / len(W)  # the weight of a complete graph with the prior ρ
-        a[np.ix_(places, places)] = share * learn_weights(W[ids], names, self.learner, self.nearest, start[0])
-        return torch.from_numpy(share * scale_to_rho(a)).to(W)
-
     @staticmethod
-    def learned_graph(
-        server: FedULearnedServer | tuple[Any, ...], clients: Sequence[str] | None = None
-    ) -> Graph:
+    def learned_graph(server: tuple[Any, ...], clients: Sequence[str] | None = None) -> Graph:
         """Return the current graph of a server state."""
         return Graph.from_matrix(FedULearnedServer(*server).weights, clients)  # checkpoints have plain tuples
 
     def penalty(self, server: FedULearnedServer, private: None) -> Float[Tensor, ""]:
         """Return (η/2) tr(WᵀLW)."""
-        learned = Graph(None, DenseWeights(server.weights))
-        return self.coupling.eta / 2 * learned.smoothness(server.models.values)
+        return self.coupling.eta / 2 * server.graph.smoothness(server.models.values)
 
     def personal_models(self, server: FedULearnedServer, private: None, clients: int) -> Stack:
         """Return each client's model."""
         return server.models.values
+
+
+def get_weight_matrix(graph: Graph) -> PairMatrix:
+    """Return the weights of a graph as a dense matrix."""
+    return np.asarray(graph.weights.matrix().toarray())
+
+
+def relearn_weights(
+    prior: Graph,
+    W: VertexModels,
+    trained: Bool[Tensor, "vertex"],
+    start: GlobalModel,
+    learner: str,
+    nearest: int,
+) -> Float[Tensor, "vertex vertex"]:
+    """Learn the weights between trained clients, retain the others, and scale all to the prior ρ."""
+    ids = trained.nonzero().flatten()
+    places, clients = ids.cpu().numpy(), prior.clients
+    names = None if clients is None else [clients[place] for place in places]
+    a = get_weight_matrix(prior)
+    share = prior.rho / len(W)  # the weight of a complete graph with the prior ρ
+    a[np.ix_(places, places)] = share * learn_weights(W[ids], names, learner, nearest, start[0])
+    return torch.from_numpy(share * scale_to_rho(a)).to(W)

@@ -5,10 +5,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedlap.algorithms.client_table import Ids
 from fedlap.algorithms.interface import Traits, check_local_work
 from fedlap.algorithms.local_updates import sgd
-from fedlap.algorithms.server_models import GlobalModel
+from fedlap.algorithms.server_state import GlobalModel, Ids
 from fedlap.algorithms.task import Task
 from fedlap.data.federation import Federation
 from fedlap.models.model import Stack

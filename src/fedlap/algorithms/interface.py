@@ -5,18 +5,20 @@ in `mix` (at a peer, from the models it received). Only the values that `send` a
 wire.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fedlap.algorithms.client_table import Ids
 from fedlap.algorithms.local_work import LocalWork
+from fedlap.algorithms.server_state import Ids
 from fedlap.algorithms.task import Task
 from fedlap.data.federation import Federation
 from fedlap.data.roster import Roster
-from fedlap.errors import check_number
+from fedlap.errors import InputError, check_number
+from fedlap.graph import Graph
 from fedlap.models import Model
 from fedlap.models.model import Stack
 
@@ -24,6 +26,9 @@ from fedlap.models.model import Stack
 # The signatures of each method give the exact type. Private state and messages have clients on their first
 # axis.
 State = Any
+
+ReceivedModels = Float[Tensor, "client heard param"]  # of each peer's neighbours
+ReceivedWeights = Float[Tensor, "client heard"]
 
 Kind = Literal["one model", "personal", "multi-task"]
 
@@ -39,11 +44,13 @@ class Traits:
         "round": it holds for `send` and `merge` as well. A GPU can then capture a round once and replay it.
     reads_old_rows: False if `local` only passes its model to one `task.run`, and `merge` never reads the old
         models of clients that trained. Clients may then train in place in the stored models.
+    has_lr: False if local steps have no length; `lr` is then another number.
     """
 
     kind: Kind
     static: Literal["nothing", "local", "round"] = "nothing"
     reads_old_rows: bool = True
+    has_lr: bool = True
 
     @property
     def is_stackable(self) -> bool:
@@ -136,8 +143,8 @@ class PeerAlgorithm(Algorithm, Protocol):
         self,
         exchange: int,
         state: tuple[Stack, ...],
-        received: Float[Tensor, "client heard param"],
-        weights: Float[Tensor, "client heard"],
+        received: ReceivedModels,
+        weights: ReceivedWeights,
     ) -> tuple[Stack, ...]:
         """Return a peer's state after an exchange, from its state before and the models it received.
 
@@ -218,6 +225,25 @@ class Certified(Protocol):
         ...
 
 
+@runtime_checkable
+class GraphLearning(Protocol):
+    """A method that learns the graph between its clients."""
+
+    @staticmethod
+    def learned_graph(server: State, clients: Sequence[str] | None = None) -> Graph:
+        """Return the current graph of a server state, which may be the plain tuple of a checkpoint."""
+        ...
+
+
+@runtime_checkable
+class Analysed(Protocol):
+    """A method that the convergence theorems are about."""
+
+    def list_departures(self, share: float) -> list[str]:
+        """Return the assumptions that the method violates if this share of clients is sampled per round."""
+        ...
+
+
 def list_settings(algorithm: Algorithm) -> dict[str, Any]:
     """Return the hyper-parameters of a method by name; a field `_name` is set by `bind` and is none."""
     if not is_dataclass(algorithm):
@@ -230,3 +256,33 @@ def check_local_work(name: str, lr: float, local_steps: int | None, local_epochs
     """Raise InputError unless `lr` is a positive number and the local work is at least one step or epoch."""
     check_number("lr", lr, zero=False, scope=name)
     LocalWork.of(local_steps, local_epochs)
+
+
+def check_choice(name: str, value: object, choices: Sequence[str], scope: str) -> None:
+    """Raise InputError unless a setting is one of the choices."""
+    if value not in choices:
+        raise InputError(
+            f"{name} = {value!r}; use {' or '.join(map(repr, choices))}", field=name, scope=scope
+        )
+
+
+def check_share(name: str, value: float, *, zero: bool, scope: str) -> None:
+    """Raise InputError unless a setting is a number from 0, or above 0 unless `zero`, to 1."""
+    if check_number(name, value, zero=zero, scope=scope) > 1:
+        raise InputError(f"{name} = {value:g}; expected a number of at most 1", field=name, scope=scope)
+
+
+def check_idle_probability(name: str, value: float, *, zero: bool, scope: str) -> None:
+    """Raise InputError unless a setting, the probability that clients do not train, is below 1."""
+    if check_number(name, value, zero=zero, scope=scope) >= 1:
+        raise InputError(
+            f"{name} = {value:g}; expected a number below 1 (at 1 no client trains)", field=name, scope=scope
+        )
+
+
+def check_no_server_vertex(
+    graph: Graph, problem: str, scope: str, error: type[InputError] = InputError
+) -> None:
+    """Raise this error if the graph has a server vertex; the message ends in the problem and its remedy."""
+    if graph.server:
+        raise error(f"the graph has a server vertex, {problem}", scope=scope)

@@ -7,11 +7,10 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from fedlap.algorithms.client_table import Ids
-from fedlap.algorithms.interface import Traits, check_local_work
+from fedlap.algorithms.interface import Traits, check_idle_probability, check_local_work
 from fedlap.algorithms.local_updates import sgd
 from fedlap.algorithms.local_work import LocalWork
-from fedlap.algorithms.server_models import GlobalModel
+from fedlap.algorithms.server_state import GlobalModel, Ids
 from fedlap.algorithms.task import Task
 from fedlap.errors import InputError, check_integer, check_number
 from fedlap.models.model import Stack
@@ -78,12 +77,7 @@ class L2GD:
         check_local_work("l2gd", self.lr, self.local_steps, self.local_epochs)
         check_number("strength", self.strength, zero=True, scope="l2gd")
         check_integer("coin_seed", self.coin_seed, scope="l2gd")
-        if check_number("probability", self.probability, zero=False, scope="l2gd") >= 1:
-            raise InputError(
-                f"probability = {self.probability:g}; expected a number below 1 (at 1 no client trains)",
-                field="probability",
-                scope="l2gd",
-            )
+        check_idle_probability("probability", self.probability, zero=False, scope="l2gd")
         if self.step > 2 * (1 + 1e-12):
             raise InputError(
                 f"strength = {self.strength:g} is too large: lr·R·(1 − p)·strength/p = {self.step:.4g} "

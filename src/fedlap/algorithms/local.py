@@ -5,9 +5,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedlap.algorithms.client_table import Ids
 from fedlap.algorithms.interface import Traits, check_local_work
 from fedlap.algorithms.local_updates import sgd
+from fedlap.algorithms.server_state import Ids
 from fedlap.algorithms.task import Task
 from fedlap.models.model import Stack
 

@@ -7,7 +7,7 @@ from fedlap.errors import InputError, check_integer
 
 BatchSize = int | Literal["all"]
 
-
+DEFAULT_LR = 0.03  # of every method whose local steps have a length
 DEFAULT_STEPS = 5  # per client and round, if neither steps nor epochs are given
 
 

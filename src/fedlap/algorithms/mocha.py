@@ -7,17 +7,21 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from fedlap.algorithms.client_table import ClientTable, Ids
 from fedlap.algorithms.conjugates import CONJUGATES, DualProblem
-from fedlap.algorithms.interface import Traits
+from fedlap.algorithms.interface import (
+    Traits,
+    check_idle_probability,
+    check_no_server_vertex,
+    check_share,
+)
 from fedlap.algorithms.local_updates import dual_coordinate_ascent
 from fedlap.algorithms.local_work import LocalWork
+from fedlap.algorithms.server_state import ClientTable, Ids
 from fedlap.algorithms.task import ClientScalars, DualVariables, Task
 from fedlap.data.roster import Roster
-from fedlap.errors import InputError, UnsuitedError, check_integer, check_number, unknown_name_error
+from fedlap.errors import UnsuitedError, check_integer, check_number, unknown_name_error
 from fedlap.graph import Graph
 from fedlap.models import Model
-from fedlap.models.dense import DenseNetwork
 from fedlap.models.model import Stack
 from fedlap.randomness import draws
 
@@ -107,7 +111,7 @@ class Mocha:
     _roster: Any = field(default=None, repr=False, compare=False)  # … the Roster and …
     _l2: float = field(default=0.0, repr=False)  # … the model's l2
 
-    traits: ClassVar[Traits] = Traits("multi-task", static="local")
+    traits: ClassVar[Traits] = Traits("multi-task", static="local", has_lr=False)
     citation: ClassVar[str] = (
         "V. Smith, C.-K. Chiang, M. Sanjabi and A. Talwalkar. Federated Multi-Task Learning. NIPS, 2017."
     )
@@ -120,17 +124,9 @@ class Mocha:
         for name in ("shrinkage", "safety"):
             if (value := getattr(self, name)) is not None:
                 check_number(name, value, zero=False, scope="mocha")
-        for name, zero in (("aggregation", False), ("least_work", True)):
-            if check_number(name, value := getattr(self, name), zero=zero, scope="mocha") > 1:
-                raise InputError(
-                    f"{name} = {value}; expected a number of at most 1", field=name, scope="mocha"
-                )
-        if check_number("drop", self.drop, zero=True, scope="mocha") >= 1:
-            raise InputError(
-                f"drop = {self.drop}; expected a number below 1 (at 1 no client trains)",
-                field="drop",
-                scope="mocha",
-            )
+        check_share("aggregation", self.aggregation, zero=False, scope="mocha")
+        check_share("least_work", self.least_work, zero=True, scope="mocha")
+        check_idle_probability("drop", self.drop, zero=True, scope="mocha")
         check_integer("work_seed", self.work_seed, scope="mocha")
         check_integer("learn_every", self.learn_every, 0, scope="mocha")
 
@@ -141,29 +137,12 @@ class Mocha:
 
     def bind(self, roster: Roster, model: Model) -> "Mocha":
         """Return the method for these clients and this linear model, with its graph in their order."""
-        network, classes = model.network, roster.labels is not None
-        if not isinstance(network, DenseNetwork) or len(network.widths) != 2:
-            raise UnsuitedError(
-                "the dual exists for linear models only; use the model 'linear'", scope="mocha"
-            )
-        if self.graph.server:
-            raise UnsuitedError(
-                "the graph has a server vertex, which has no dual; use a graph of clients", scope="mocha"
-            )
-        if not classes and self.loss not in ("auto", "squared"):
-            raise UnsuitedError(
-                f"loss = {self.loss!r} is for classes; use 'squared' for real targets",
-                field="loss",
-                scope="mocha",
-            )
-        loss = CONJUGATES[("logistic" if classes else "squared") if self.loss == "auto" else self.loss]
-        return replace(
-            self,
-            graph=self.graph.align(roster.clients),
-            _problem=DualProblem(network, loss, classes),
-            _roster=roster,
-            _l2=model.l2,
+        problem = DualProblem.of(model, roster.labels is not None, self.loss, "mocha")
+        check_no_server_vertex(
+            self.graph, "which has no dual; use a graph of clients", "mocha", UnsuitedError
         )
+        graph = self.graph.align(roster.clients)
+        return replace(self, graph=graph, _problem=problem, _roster=roster, _l2=model.l2)
 
     @property
     def _shrinkage(self) -> float:
@@ -210,7 +189,7 @@ class Mocha:
         if not self.learn_every or int(rounds + 1) % self.learn_every:
             return MochaServer(table.with_rows(ids, sums), inverse, safety, rounds + 1)
         V = table.values.index_copy(0, ids, sums)
-        inverse = self._learn_inverse(inverse @ V.double())
+        inverse = learn_inverse(inverse @ V.double(), self.strength, self._shrinkage)
         return MochaServer(ClientTable(V), inverse, self._compute_safety(inverse), rounds + 1)
 
     def penalty(self, server: MochaServer, alpha: DualVariables) -> Float[Tensor, ""]:
@@ -219,18 +198,9 @@ class Mocha:
         return (server.sums.values * W).sum() / 2 - self._l2 / 2 * W.square().sum()
 
     def gap(self, alpha: DualVariables, w: Stack, task: Task) -> ClientScalars:
-        """Return each client's part of P(W) − D(α), which is never negative.
-
-        1/n_k Σ_i ℓ(w_k·x_i) + ℓ*(−α_i) + α_i w_k·x_i
-        """
-        problem, total = self._problem, w.new_zeros(len(w), 1)
-        for batch, rows in task.rows():
-            active = len(rows)
-            z, y = problem.network.scores(w[:active], batch.x), problem.encode_targets(batch.y, w)
-            a = alpha[:active].gather(1, rows.unsqueeze(2).expand_as(z))
-            gap = problem.loss.value(z, y) + problem.loss.conjugate(a, y) + a * z
-            total[:active] += (gap.sum(2) * batch.weight).sum(1, keepdim=True)
-        return total
+        """Return each client's part of P(W) − D(α), which is never negative."""
+        gap: ClientScalars = self._problem.gap(alpha, w, task)
+        return gap
 
     def personal_models(self, server: MochaServer, alpha: DualVariables, clients: int) -> Stack:
         """Return W = VA⁻¹."""
@@ -240,22 +210,33 @@ class Mocha:
         """Return σ′: the setting, or the smallest value for which D cannot fall."""
         if self.safety is not None:
             return inverse.new_tensor(self.safety)
-        root = inverse.diagonal().rsqrt()
-        values: Tensor = torch.linalg.eigvalsh(inverse * root * root.unsqueeze(1))
-        return self.aggregation * values[-1]
+        return self.aggregation * find_safe_factor(inverse)
 
     def _draw_shares(self, ids: Ids, round: int) -> ClientScalars:
         """Draw the share of rows that each client uses in a round; zero if it drops out."""
         if self.drop == 0 and self.least_work == 1:
             return torch.ones(len(ids), 1, dtype=torch.float64, device=ids.device)
-        stream = draws(self.work_seed, "heterogeneity", round)
-        words = stream.words(self._roster.digests.to(ids.device)[ids], 0, 2)
-        chance, extra = ((words.double() + 0.5) / 2**32).split(1, dim=1)
+        chance, extra = draw_pairs(self.work_seed, round, self._roster.digests.to(ids.device)[ids])
         return torch.where(chance < self.drop, 0.0, self.least_work + (1 - self.least_work) * extra)
 
-    def _learn_inverse(self, W: Float64[Tensor, "vertex param"]) -> VertexMatrix:
-        """Return A⁻¹ with the Ω that minimises tr(WΩWᵀ) + ε tr Ω subject to tr Ω⁻¹ = 1."""
-        values, vectors = torch.linalg.eigh(W @ W.mT)
-        root = (values.clamp_min(0) + EPSILON).sqrt()
-        spectrum = self.strength * root.sum() / root + 2 * self._shrinkage
-        return torch.mm(vectors / spectrum, vectors.mT)
+
+def find_safe_factor(inverse: VertexMatrix) -> Float64[Tensor, ""]:
+    """Return λ_max(Q^−½ A⁻¹ Q^−½), with Q the diagonal of A⁻¹."""
+    root = inverse.diagonal().rsqrt()
+    values: Tensor = torch.linalg.eigvalsh(inverse * root * root.unsqueeze(1))
+    return values[-1]
+
+
+def learn_inverse(W: Float64[Tensor, "vertex param"], strength: float, shrinkage: float) -> VertexMatrix:
+    """Return A⁻¹ with the Ω that minimises tr(WΩWᵀ) + ε tr Ω subject to tr Ω⁻¹ = 1."""
+    values, vectors = torch.linalg.eigh(W @ W.mT)
+    root = (values.clamp_min(0) + EPSILON).sqrt()
+    spectrum = strength * root.sum() / root + 2 * shrinkage
+    return torch.mm(vectors / spectrum, vectors.mT)
+
+
+def draw_pairs(seed: int, round: int, digests: Ids) -> tuple[ClientScalars, ...]:
+    """Draw two uniform numbers per client and round."""
+    words = draws(seed, "heterogeneity", round).words(digests, 0, 2)
+    pair: tuple[ClientScalars, ...] = ((words.double() + 0.5) / 2**32).split(1, dim=1)
+    return pair

@@ -1,6 +1,7 @@
 """The network lasso: FedU with distances between neighbours instead of squared distances."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -8,12 +9,11 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fedlap.algorithms.client_table import GatheredRows, Ids
-from fedlap.algorithms.coupling import Coupling
+from fedlap.algorithms.coupling import Coupling, compute_distances
 from fedlap.algorithms.interface import Traits, check_local_work
 from fedlap.algorithms.local_updates import sgd
 from fedlap.algorithms.local_work import LocalWork
-from fedlap.algorithms.server_models import ClientModels, VertexModels, add_server_vertex
+from fedlap.algorithms.server_state import ClientModels, GatheredRows, Ids, VertexModels, add_server_vertex
 from fedlap.algorithms.task import Task
 from fedlap.data.roster import Roster
 from fedlap.errors import check_number
@@ -73,7 +73,7 @@ class NetworkLasso:
         """Return the method with its graph in the roster's order of clients."""
         return replace(self, graph=self.graph.align(roster.clients))
 
-    @property
+    @cached_property
     def coupling(self) -> Coupling:
         """Strength and step of the mixing in each round."""
         repeats = LocalWork.of(self.local_steps, self.local_epochs).repeats
@@ -135,10 +135,3 @@ def gather_neighbours(
     for row, (places, values) in zip(weights, lists, strict=True):
         row[np.searchsorted(union, places)] = values
     return torch.from_numpy(union).to(W.device, torch.int64), torch.from_numpy(weights).to(W)
-
-
-def compute_distances(
-    w: Float[Tensor, "client param"], others: Float[Tensor, "near param"]
-) -> Float[Tensor, "client near"]:
-    """Return ‖w_k − w_ℓ‖ without storing the differences, and without cancellation for close models."""
-    return torch.cdist(w, others, compute_mode="donot_use_mm_for_euclid_dist")

@@ -5,12 +5,11 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from fedlap.algorithms.client_table import Ids
-from fedlap.algorithms.interface import Traits, check_local_work
+from fedlap.algorithms.interface import Traits, check_choice, check_local_work
 from fedlap.algorithms.local_updates import first_order_maml, maml
-from fedlap.algorithms.server_models import SharedModel
+from fedlap.algorithms.server_state import Ids, SharedModel
 from fedlap.algorithms.task import Task
-from fedlap.errors import InputError, check_number
+from fedlap.errors import check_number
 from fedlap.models.model import Stack
 
 
@@ -53,12 +52,7 @@ class PerFedAvg:
     )
 
     def __post_init__(self) -> None:
-        if self.form not in ("first-order", "hessian"):
-            raise InputError(
-                f"form = {self.form!r}; use 'first-order' or 'hessian'",
-                field="form",
-                scope="perfedavg",
-            )
+        check_choice("form", self.form, ("first-order", "hessian"), "perfedavg")
         check_local_work("perfedavg", self.lr, self.local_steps, self.local_epochs)
         check_number("adapt_lr", self.adapt_lr, zero=True, scope="perfedavg")
 

@@ -6,10 +6,9 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms.client_table import Ids
 from fedlap.algorithms.interface import Traits, check_local_work
 from fedlap.algorithms.local_updates import moreau
-from fedlap.algorithms.server_models import SharedModel
+from fedlap.algorithms.server_state import Ids, SharedModel
 from fedlap.algorithms.task import Task
 from fedlap.errors import InputError, check_integer, check_number
 from fedlap.models.model import Stack

@@ -7,10 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms.client_table import Ids
 from fedlap.algorithms.interface import Traits, check_local_work
 from fedlap.algorithms.local_updates import sgd
-from fedlap.algorithms.server_models import GlobalModel
+from fedlap.algorithms.server_state import GlobalModel, Ids
 from fedlap.algorithms.task import Task
 from fedlap.errors import check_number
 from fedlap.models.model import Stack

@@ -5,16 +5,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fedlap.algorithms import FedU, FedULearned
+from fedlap.algorithms import ALGORITHMS, GraphLearning
 from fedlap.algorithms.coupling import Coupling
 from fedlap.algorithms.interface import check_local_work
-from fedlap.algorithms.local_work import LocalWork
+from fedlap.algorithms.local_work import DEFAULT_LR, LocalWork
 from fedlap.cli.arguments import assign, describe_experiment, parse_graph
 from fedlap.cli.trained_models import load_trained_models
 from fedlap.data.federation import Federation
 from fedlap.errors import InputError, check_number
 from fedlap.experiments.content_digest import digest_content
-from fedlap.experiments.experiment import Experiment
+from fedlap.experiments.experiment import Experiment, has_graph
 from fedlap.experiments.run_folder import RunFolder
 from fedlap.experiments.settings import locate_errors
 from fedlap.graph import Graph, from_file
@@ -120,7 +120,7 @@ def _source_of_run(folder: Path, options: dict[str, Any]) -> GraphSource:
             f"{str(folder)!r} trained {settings['name']}, which uses no graph; choose one with --graph"
         )
     if not experiment.graph or not experiment.has_registered_method:
-        description["algorithm"] = {"name": "fedu"}  # any method that uses a graph
+        description["algorithm"] = {"name": next(filter(has_graph, ALGORITHMS))}  # any that uses a graph
     if options["graph"] is not None:
         description["graph"] = parse_graph(options["graph"])
     for assignment in options["set"] or []:
@@ -146,10 +146,13 @@ def _with_learned_graph(run: RunFolder, initial: GraphSource) -> GraphSource:
 
 def load_learned_graph(run: RunFolder, clients: Sequence[str] | None = None) -> tuple[int, Graph] | None:
     """Return the round of the last checkpoint and its learned graph; None if the run learns none."""
-    checkpoints = run.read_checkpoints()[0] if run.experiment.algorithm["name"] == "fedu-learned" else []
+    method = ALGORITHMS.get(run.experiment.algorithm["name"])
+    if method is None or not issubclass(method, GraphLearning):
+        return None
+    checkpoints = run.read_checkpoints()[0]
     if not checkpoints:
         return None
-    return checkpoints[0].round, FedULearned.learned_graph(run.load_progress(checkpoints[0]).server, clients)
+    return checkpoints[0].round, method.learned_graph(run.load_progress(checkpoints[0]).server, clients)
 
 
 def open_run(folder: Path) -> RunFolder:
@@ -164,7 +167,7 @@ def build_coupling(graph: Graph, settings: dict[str, Any], options: dict[str, An
     typed = {key: options.get(key) for key in ("lr", "strength", *WORK_OPTIONS)}
     lr, strength = (settings.get(k) if typed[k] is None else typed[k] for k in ("lr", "strength"))
     origin = typed if any(typed[key] is not None for key in WORK_OPTIONS) else settings
-    lr, (steps, epochs) = FedU.lr if lr is None else lr, (origin.get(key) for key in WORK_OPTIONS)
+    lr, (steps, epochs) = DEFAULT_LR if lr is None else lr, (origin.get(key) for key in WORK_OPTIONS)
     check_local_work("graph", lr, steps, epochs)
     if strength is not None:
         check_number("strength", strength, zero=True, scope="graph")

@@ -10,6 +10,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from fedlap.algorithms import ALGORITHMS, BASELINES, GraphLearning
 from fedlap.cli import console
 from fedlap.cli.arguments import format_seeds
 from fedlap.cli.graph_source import load_experiment_data, load_learned_graph
@@ -42,7 +43,6 @@ from fedlap.report.tuning_table import Tuning
 
 MAX_CLIENT_ROWS = 20  # whose models are scored per client
 MAX_GRAPHS = 3  # drawn on one page
-GRAPH_LEARNER = "fedu-learned"
 
 
 def report_command(
@@ -119,7 +119,7 @@ def _build_client_sections(found: StoredResults) -> Iterator[PageSection]:
     federation, known = data[0]
     personal = _score_clients(found, [federation for federation, _ in data])
     names = {row: found.runs[row][0].experiment.algorithm["name"] for row in personal.scores}
-    base = next((row for row, name in names.items() if name == "local"), "") if len(names) > 1 else ""
+    base = next((row for row, name in names.items() if name == BASELINES[0]), "") if len(names) > 1 else ""
     if personal.scores:
         yield from build_gain_sections(personal, base or None)
     label_heatmap = build_label_heatmap(federation, format_seeds([first[0].experiment.seed]))
@@ -127,7 +127,7 @@ def _build_client_sections(found: StoredResults) -> Iterator[PageSection]:
         yield label_heatmap
     seed = format_seeds([first[0].experiment.seed]) if len(found.comparison.seeds) > 1 else ""
     for number, row in enumerate(_find_rows_with_graphs(found), 1):
-        learns = found.runs[row][0].experiment.algorithm["name"] == GRAPH_LEARNER
+        learns = _learns_graph(found.runs[row][0].experiment.algorithm["name"])
         if learns and (why := found.explain_stale_models(row)):
             console.print_remark(f"note: the learned graph of {row} is omitted; {why}")
             continue
@@ -149,8 +149,13 @@ def _find_rows_with_graphs(found: StoredResults) -> list[str]:
         experiment = runs[0].experiment
         name = experiment.algorithm["name"]
         if experiment.graph:
-            rows.setdefault(f"{name == GRAPH_LEARNER} {json.dumps(experiment.graph)}", row)
+            rows.setdefault(f"{_learns_graph(name)} {json.dumps(experiment.graph)}", row)
     return list(rows.values())[:MAX_GRAPHS]
+
+
+def _learns_graph(name: str) -> bool:
+    """Return whether the method of this name learns a graph."""
+    return name in ALGORITHMS and issubclass(ALGORITHMS[name], GraphLearning)
 
 
 def _load_graph(run: RunFolder, federation: Federation, known: Graph | None) -> Graph:

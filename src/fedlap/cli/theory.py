@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedlap.algorithms import ALGORITHMS, Analysed
 from fedlap.cli import console
 from fedlap.cli.options import (
     JsonOption,
@@ -120,8 +121,9 @@ def load_problem(stored: RunFolder) -> tuple[LaplacianProblem, Job, Schedule, Do
     """Return a run's problem, its job and schedule, and the models of its last checkpoint."""
     experiment = stored.experiment
     name = experiment.algorithm["name"]
-    if name not in ("fedu", "dfedu"):
-        raise InputError(f"theory: {stored.name} is a run of {name}; use a run of fedu or dfedu")
+    covered = [known for known, method in ALGORITHMS.items() if issubclass(method, Analysed)]
+    if name not in covered:
+        raise InputError(f"theory: {stored.name} is a run of {name}; use a run of {' or '.join(covered)}")
     if stored.get_status() == "diverged":
         raise InputError(
             f"theory: {stored.name} has diverged; use a run that converged ({stored.read_failure()})"

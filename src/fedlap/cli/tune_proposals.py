@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from fedlap.algorithms import ALGORITHMS
+from fedlap.algorithms import ALGORITHMS, BASELINES
 from fedlap.cli.arguments import METHOD_OPTIONS, parse_assignment, parse_value
 from fedlap.cli.options import CHECKPOINT_OPTIONS
 from fedlap.cli.vary import Combination, parse_varied_field
@@ -21,7 +21,6 @@ from fedlap.experiments.settings import inspect_settings
 # Options that only tune has, or whose values the proposed commands set themselves.
 TUNE_ONLY = {"vary", "folds", "seeds", "algorithm", "json", *CHECKPOINT_OPTIONS}
 TUNED_SETTINGS = ("lr", "strength")  # settings to be tuned per method
-BASELINES = ("local", "global")
 FREE_FIELDS = ("algorithm", "graph", "seed")  # fields in which experiments of one comparison may differ
 
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms import Coupled, FedULearned
+from fedlap.algorithms import Coupled, GraphLearning
 from fedlap.data.federation import Federation
 from fedlap.errors import DivergedError
 from fedlap.experiments.experiment import Experiment
@@ -53,9 +53,9 @@ def summarise_run(run: Experiment, result: Result | DivergedError) -> dict[str, 
     }
     if isinstance(result.algorithm, Coupled):
         summary["product"] = result.algorithm.coupling.product
-    if isinstance(result.algorithm, FedULearned):
+    if isinstance(result.algorithm, GraphLearning):
         clients = result.progress.clients or result.federation.clients
-        summary["graph"] = _list_edges(FedULearned.learned_graph(result.server, clients))
+        summary["graph"] = _list_edges(result.algorithm.learned_graph(result.server, clients))
     return summary
 
 

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms import Algorithm, Coupled, Local, Mocha, NetworkLasso
+from fedlap.algorithms import Algorithm, Coupled
+from fedlap.algorithms.local_updates import sgd
 from fedlap.algorithms.local_work import BatchSize, LocalWork
-from fedlap.algorithms.network_lasso import compute_distances
 from fedlap.data.client_rows import ClientRows
 from fedlap.data.federation import Federation
 from fedlap.data.standardize import Standardizer
@@ -54,13 +54,12 @@ def join_client(
     clients = PlacedClients.of([placed_federation], [seed], objective, batch, device, dtype)
     cohort = clients.build_cohort(torch.zeros(1, dtype=torch.int64))
     work = LocalWork.of(algorithm.local_steps, algorithm.local_epochs)
-    method = Local(learning_rate, algorithm.local_steps, algorithm.local_epochs)
     step = _compute_mixing_step(algorithm, learning_rate * work.repeats, weights)
     w = _average_models(models, weights)
     for round in range(1, rounds + 1):
-        w, _ = method.local(w, None, StackTask(clients, cohort, round, work))
-        if step:
-            w = w - step * _compute_pull(algorithm, w, models, weights)
+        w = StackTask(clients, cohort, round, work).run(sgd, w, lr=learning_rate)
+        if step and isinstance(algorithm, Coupled):
+            w = w - step * algorithm.coupling.pull(w, models, weights)
     if not bool(w.isfinite().all()):
         raise DivergedError(
             f"join: training diverged with lr = {learning_rate:g}; lower lr, or scale the features"
@@ -69,8 +68,11 @@ def join_client(
 
 
 def _get_default_lr(algorithm: Algorithm) -> float:
-    if isinstance(algorithm, Mocha):
-        raise InputError("join: MOCHA has no learning rate for the new client; pass one, for example lr=0.03")
+    if not algorithm.traits.has_lr:
+        raise InputError(
+            f"join: {type(algorithm).__name__} has no learning rate for the new client; pass one, "
+            "for example lr=0.03"
+        )
     return algorithm.lr
 
 
@@ -120,7 +122,7 @@ def _compute_mixing_step(algorithm: Algorithm, length: float, weights: Float[Ten
         return 0.0
     coupling = algorithm.coupling
     step = length * coupling.eta
-    product = step * float(weights.sum()) / coupling.smoothing
+    product = step * float(weights.sum()) / (coupling.smoothing or 1)
     if coupling.mixing == "implicit":
         return step / (1 + product)
     if product > 2:
@@ -129,18 +131,6 @@ def _compute_mixing_step(algorithm: Algorithm, length: float, weights: Float[Ten
             f"{product:.4g} > 2 and the pull to them diverges; use smaller weights or a smaller lr"
         )
     return step
-
-
-def _compute_pull(
-    algorithm: Algorithm,
-    w: Float[Tensor, "1 param"],
-    models: Float[Tensor, "neighbour param"],
-    weights: Float[Tensor, "neighbour 1"],
-) -> Float[Tensor, "1 param"]:
-    """Return Σ a_ℓ (w − w_ℓ); the network lasso divides each term by max(‖w − w_ℓ‖, ε)."""
-    if isinstance(algorithm, NetworkLasso):
-        weights = weights / compute_distances(w, models).clamp_min(algorithm.smoothing).mT
-    return (weights * (w - models)).sum(0, keepdim=True)
 
 
 def _build_federation(trained: Personals, name: str, rows: TensorPair) -> Federation:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from fedlap.algorithms import FedU
 from fedlap.theory.bounds import Constants, Theorem1, Theorem2, compute_lemma1_sigma2
 from fedlap.theory.curvature import Curvature, bound_curvature, compute_curvature_at, estimate_curvature
 from fedlap.theory.optimum import Optimum, find_optimum
@@ -51,9 +50,8 @@ class RunAnalysis:
         violations = []
         if problem.local_work.epochs and not problem.is_full_batch:
             violations.append("it trains in local epochs, whose mini-batches are not independent")
-        if isinstance(algorithm, FedU) and algorithm.neighbours != "all" and problem.share < 1:
-            violations.append("its mixing leaves out unsampled neighbours")
-        if algorithm.mixing != "explicit":
+        violations += algorithm.list_departures(problem.share)
+        if algorithm.coupling.mixing != "explicit":
             violations.append("it mixes implicitly, but the theorems assume explicit mixing")
         if problem.coupling == 0:
             violations.append("nothing couples its models, but the constants divide by ηρ")

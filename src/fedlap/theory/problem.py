@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from fedlap.algorithms import Algorithm, DFedU, FedU
+from fedlap.algorithms import Algorithm, LaplacianMethod
 from fedlap.algorithms.local_work import BatchSize, LocalWork
 from fedlap.data.federation import Federation
 from fedlap.errors import InputError
@@ -29,7 +29,7 @@ DIFFERENCE_STEP = 1e-5  # relative length of the step of central differences
 class LaplacianProblem:
     """J(W) = Σ_k F_k(w_k) + (η/2) tr(WᵀLW), and the settings of FedU or dFedU that minimise it."""
 
-    algorithm: FedU | DFedU
+    algorithm: LaplacianMethod
     model: Model
     clients: PlacedClients
     sampled: int  # S
@@ -44,16 +44,16 @@ class LaplacianProblem:
         sample: float = 1.0,
     ) -> "LaplacianProblem":
         """Build the problem of a run, with its rows in double precision."""
-        if not isinstance(algorithm, FedU | DFedU):
+        if not isinstance(algorithm, LaplacianMethod):
             name = type(algorithm).__name__
             raise InputError(f"theory: the algorithm is {name}; expected FedU or dFedU")
-        if algorithm.graph.server:
+        if algorithm.coupling.graph.server:
             raise InputError(
                 "theory: the graph has a server vertex, whose zero loss has no curvature; use a graph of "
                 "clients only"
             )
         method, built_model = bind_algorithm(algorithm, federation, model)
-        assert isinstance(method, FedU | DFedU)
+        assert isinstance(method, LaplacianMethod)
         host = torch.device("cpu")
         resident = federation.to_device(host, torch.float64)
         rows = PlacedClients.of([resident], [0], built_model, batch, host, torch.float64)
@@ -74,7 +74,7 @@ class LaplacianProblem:
     @property
     def graph(self) -> Graph:
         """The graph that couples the models."""
-        return self.algorithm.graph
+        return self.algorithm.coupling.graph
 
     @property
     def strength(self) -> float:

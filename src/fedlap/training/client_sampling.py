@@ -10,7 +10,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from fedlap.algorithms import Algorithm, PeerAlgorithm, ServerAlgorithm
-from fedlap.algorithms.client_table import Ids
+from fedlap.algorithms.server_state import Ids
 from fedlap.data.federation import Federation
 from fedlap.errors import InputError
 from fedlap.randomness import Draws, derive_keys

@@ -3,15 +3,16 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 
 from fedlap.algorithms import State
-from fedlap.algorithms.client_table import Ids
 from fedlap.algorithms.local_work import LocalWork
+from fedlap.algorithms.server_state import Ids
 from fedlap.training.batches import BatchPlan
+from fedlap.training.buffers import BufferPool
 from fedlap.training.client_sampling import ClientSampler, StackedRun
 from fedlap.training.placement import PlacedClients
 from fedlap.training.run_tables import CohortIndex
@@ -51,7 +52,7 @@ class RoundCohort:
         known_plan = BatchPlan(rows, weight, plan.active, plan.repeat)
         return RoundCohort(
             replace(self.index, ids=ids),
-            StackTask(task.clients, cohort, task.round, task.work, known_plan),
+            replace(task, cohort=cohort, known_plan=known_plan),
         )
 
 
@@ -61,6 +62,7 @@ class CohortDraws:
     runs: the runs of the stack. clients: their clients, where rows are read. home: where states are stored.
     on_device: whether cohorts are drawn on the device, without sorting clients, so that a round can be
         captured. in_place: whether clients train in the stored tables, in their order.
+    buffers: memory for the models of a round.
     """
 
     def __init__(
@@ -69,12 +71,15 @@ class CohortDraws:
         clients: PlacedClients,
         work: LocalWork,
         home: torch.device,
+        buffers: BufferPool,
         *,
         on_device: bool,
         in_place: bool,
     ) -> None:
         """Store the settings; nothing is drawn yet."""
         self._runs, self._clients, self._work, self._home = runs, clients, work, home
+        overwrites = not runs[0].algorithm.traits.reads_old_rows
+        self._make_task = partial(StackTask, work=work, in_place=overwrites, buffers=buffers)
         self._on_device, self._in_place = on_device, in_place
         self._sampler = ClientSampler.of(runs)
 
@@ -119,7 +124,7 @@ class CohortDraws:
             clients = self._clients.copy_to_device(stack)
             at = stack if clients is self._clients else torch.arange(len(stack))
             index = CohortIndex(ids.to(self._home), self.cohort_sizes, *self._invert(order))
-            yield RoundCohort(index, StackTask(clients, clients.build_cohort(at), number, self._work))
+            yield RoundCohort(index, self._make_task(clients, clients.build_cohort(at), number))
 
     def _sort_union(self, union: Ids) -> Ids | None:
         """Return the order of several runs' clients by decreasing row count; one run is sorted already."""
@@ -150,14 +155,14 @@ class CohortDraws:
             full = self._full_round
             plans = clients.draw_plans(full.task.cohort, rounds, self._work)
             for number, plan in zip(rounds, plans, strict=True):
-                task = StackTask(clients, full.task.cohort, number, self._work, plan)
+                task = self._make_task(clients, full.task.cohort, number, known_plan=plan)
                 yield RoundCohort(full.index, task)
             return
         drawn = self._sampler.draw(rounds, device)
         union = drawn + self._offsets.to(device)
         plans = clients.draw_plans(clients.build_unsorted_cohort(union), rounds, self._work)
         for number, ids, stack, plan in zip(rounds, drawn, union, plans, strict=True):
-            task = StackTask(clients, clients.build_unsorted_cohort(stack), number, self._work, plan)
+            task = self._make_task(clients, clients.build_unsorted_cohort(stack), number, known_plan=plan)
             yield RoundCohort(CohortIndex(ids, self.cohort_sizes), task)
 
     @cached_property
@@ -167,7 +172,7 @@ class CohortDraws:
             return next(self._draw_on_host(range(1, 2)))
         index = CohortIndex(self._sampler.draw(range(1, 2), self._home)[0], self.cohort_sizes)
         union = torch.arange(len(self._clients.train.count), device=self._home)
-        task = StackTask(self._clients, self._clients.build_unsorted_cohort(union), 1, self._work)
+        task = self._make_task(self._clients, self._clients.build_unsorted_cohort(union), 1)
         return RoundCohort(index, task)
 
 

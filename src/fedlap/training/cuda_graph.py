@@ -11,8 +11,7 @@ from fedlap.algorithms import State
 from fedlap.training.cohorts import RoundCohort
 from fedlap.training.engines import Engine, Stacked
 from fedlap.training.stacking import ManyRuns
-from fedlap.training.state import apply_updates, copy_state, list_tensors
-from fedlap.training.traffic import Traffic
+from fedlap.training.state import Traffic, apply_updates, copy_state, list_tensors
 
 MIN_CAPTURED_ROUNDS = 4  # fewer rounds finish before a capture pays off
 
@@ -53,28 +52,30 @@ class CudaGraph:
         self._graph.replay()
 
 
-def capture_rounds(play: PlayRound, rounds: int) -> PlayRound:
+def capture_rounds(play: PlayRound, engine: Engine, rounds: int) -> PlayRound:
     """Return `play` for this many rounds, of which all but the first are replayed where that is possible.
 
     A whole round is captured if every operation of it is static, else the merges of several runs.
     """
+    if not isinstance(engine, Stacked) or rounds < MIN_CAPTURED_ROUNDS:
+        return play
+    if not (engine.can_capture_rounds or engine.can_capture_merges):
+        return play
     graph: CudaGraph | None = None
     merging: ManyRuns | None = None
     played = 0
 
-    def play_round(
-        method: ManyRuns, engine: Engine, server: Sequence[State], round: int, cohort: Any
-    ) -> Played:
+    def play_round(method: ManyRuns, engine: Any, server: Sequence[State], round: int, cohort: Any) -> Played:
         nonlocal graph, merging, played
         played += 1
-        if played == 1 or rounds < MIN_CAPTURED_ROUNDS or not isinstance(engine, Stacked):
+        if played == 1:
             return play(method, engine, server, round, cohort)
         if engine.can_capture_rounds:
             graph = graph or capture_round(play, method, engine, server, cohort)
             graph(cohort.collect_tensors())
             engine.sampler.prepare(round + 1)  # The host draws the next round while the device computes.
             return graph.state[0], graph.output
-        if engine.can_capture_merges and list_tensors(tuple(server)):
+        if list_tensors(tuple(server)):
             merging = merging or ManyRuns(method.runs, MergeGraph(method, engine))
             return play(merging, engine, server, round, cohort)
         return play(method, engine, server, round, cohort)

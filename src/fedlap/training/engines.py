@@ -14,8 +14,8 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from fedlap.algorithms import Adapting, Algorithm, Certified, GatheredRows, Penalised, State
-from fedlap.algorithms.client_table import Ids
 from fedlap.algorithms.local_work import LocalWork
+from fedlap.algorithms.server_state import Ids
 from fedlap.data.client_rows import ClientRows
 from fedlap.training.branches import is_capturing, run_in_branches
 from fedlap.training.buffers import BufferPool
@@ -25,6 +25,7 @@ from fedlap.training.run_tables import CohortIndex, RunTables
 from fedlap.training.scores import Tally
 from fedlap.training.stacking import ManyRuns
 from fedlap.training.state import (
+    Traffic,
     concatenate_states,
     count_bytes,
     gather_rows,
@@ -33,7 +34,6 @@ from fedlap.training.state import (
     to_device,
 )
 from fedlap.training.task import StackTask
-from fedlap.training.traffic import Traffic
 
 MAX_CAPTURED_STEPS = 4_000  # per round
 
@@ -135,9 +135,10 @@ class Stacked:
         self.home, self.work = home, work
         self.private: Sequence[State] = ()
         self._method, self._steps = method, steps
-        how = {"on_device": self.can_capture_rounds, "in_place": self._trains_in_place}
-        self.sampler = CohortPlanner(CohortDraws(method.runs, self.clients, work, home, **how), last)
         self._buffers = BufferPool(home)
+        how = {"on_device": self.can_capture_rounds, "in_place": self._trains_in_place}
+        draws = CohortDraws(method.runs, self.clients, work, home, self._buffers, **how)
+        self.sampler = CohortPlanner(draws, last)
         self._tables = RunTables([run.cohort_size for run in method.runs])
         self._shared: tuple[CohortIndex | None, Any] = (None, None)
 
@@ -170,13 +171,13 @@ class Stacked:
             rows = self._buffers.gather(inputs[0], self._trains_in_place)
         else:
             rows = self._tables.gather(inputs, index)
-        task = cohort.task.with_memory(self._buffers, in_place=not method.traits.reads_old_rows)
         shared = self._share_settings(method, index)
-        outputs = to_device(shared.local(*to_device(rows, self.clients.device), task), self.home)
+        outputs = to_device(shared.local(*to_device(rows, self.clients.device), cohort.task), self.home)
         private_rows, up = outputs if index.inverse is None else gather_rows(outputs, index.inverse)
-        if not is_capturing():
+        if self.clients.device.type == "cpu" or not is_capturing():
             self.sampler.prepare(round + 1)  # The host draws the next round while the device computes.
-        self.private = self._tables.scatter(self.private, index, private_rows)
+        if private_rows is not None:
+            self.private = self._tables.scatter(self.private, index, private_rows)
         return Replies(index.ids_per_run, split_state(up, index.sizes))
 
     def mix(self, method: ManyRuns, round: int) -> list[Traffic]:

@@ -8,8 +8,7 @@ from fedlap.training.engines import Engine, SampledClients
 from fedlap.training.recorder import Recorder
 from fedlap.training.schedule import Schedule
 from fedlap.training.stacking import ManyRuns
-from fedlap.training.state import apply_updates
-from fedlap.training.traffic import Traffic, count_traffic
+from fedlap.training.state import Traffic, apply_updates, count_traffic
 
 ServerStates = Sequence[State]  # one per run
 
@@ -31,7 +30,7 @@ def play_rounds(
     method: ManyRuns, engine: Engine, server: ServerStates, rounds: range
 ) -> Iterator[tuple[int, ServerStates, list[Traffic]]]:
     """Play rounds; yield, after each, its number, the new server state and the traffic of each run."""
-    play_round = capture_rounds(play, len(rounds))  # On a GPU, rounds are recorded once and replayed.
+    play_round = capture_rounds(play, engine, len(rounds))  # On a GPU, rounds are recorded once and replayed.
     for round in rounds:
         server, traffic = play_round(method, engine, server, round, engine.sampler.draw(round))
         yield round, server, traffic

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fedlap.algorithms import Adapting, Certified, State
-from fedlap.algorithms.client_table import Ids
 from fedlap.algorithms.local_work import LocalWork
+from fedlap.algorithms.server_state import Ids
 from fedlap.data.client_rows import ClientRows
 from fedlap.models import CrossEntropy
 from fedlap.training.client_sampling import ClientSampler
@@ -20,13 +20,13 @@ from fedlap.training.plain_task import PlainTask, draw_client_batches
 from fedlap.training.scores import Tally
 from fedlap.training.stacking import ManyRuns
 from fedlap.training.state import (
+    Traffic,
     concatenate_states,
     gather_lazy_rows,
     map_state,
     rebuild_tuple,
     to_device,
 )
-from fedlap.training.traffic import Traffic
 
 
 @dataclass(frozen=True, eq=False)

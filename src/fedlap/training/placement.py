@@ -132,6 +132,11 @@ class PlacedClients:
         return NamedBuffers() if self.device.type == "cpu" else None
 
     @cached_property
+    def model_size(self) -> int:
+        """Number of parameters of a client's model."""
+        return self.model.size
+
+    @cached_property
     def fused(self) -> DenseKernel | None:
         """The kernel that runs all steps of a round, or None if none supports them."""
         return DenseKernel.of(self)

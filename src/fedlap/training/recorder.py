@@ -13,7 +13,7 @@ from fedlap.training.result import Progress, RunOrigin
 from fedlap.training.schedule import Schedule
 from fedlap.training.scores import Score, compute_score
 from fedlap.training.stacking import ManyRuns
-from fedlap.training.traffic import Traffic
+from fedlap.training.state import Traffic
 
 
 @dataclass(eq=False)
@@ -91,9 +91,10 @@ class Recorder:
         """End a round; return True if training was asked to stop, or if every run has diverged."""
         if len(self.diverged) == len(self.jobs):
             return True
+        if self.on_round is None:
+            return False
         end = RoundEnd(self.round, lambda: self.collect_progress(engine, server))
-        if self.on_round is not None:
-            self.on_round(end)
+        self.on_round(end)
         if end.was_read:  # Saving a checkpoint is not training time.
             self.start_clock()
         return end.stop_requested

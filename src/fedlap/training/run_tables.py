@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedlap.algorithms import ClientTable, GatheredRows, RowUpdate, State
-from fedlap.algorithms.client_table import Ids
+from fedlap.algorithms.server_state import Ids
 from fedlap.training.state import (
     concatenate_states,
     copy_state,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedlap.algorithms import Algorithm, State, Traits
-from fedlap.algorithms.client_table import Ids
+from fedlap.algorithms.server_state import Ids
 from fedlap.training.branches import run_in_branches
 from fedlap.training.client_sampling import StackedRun
 from fedlap.training.run_tables import CohortIndex
@@ -47,6 +47,8 @@ class ManyRuns:
         """Return the next server state of each run, from its uploads."""
         if self.replay is not None:
             return self.replay(server, ids, up)
+        if len(self.runs) == 1:
+            return [_merge_run(self.runs[0], server[0], ids[0], up[0])]
         runs = zip(self.runs, server, ids, up, strict=True)
         return run_in_branches([partial(_merge_run, *run) for run in runs])
 

@@ -1,9 +1,9 @@
-"""Operations on state: a tensor, a tuple of states (a NamedTuple stays one), or None."""
+"""Operations on state and messages: a tensor, a tuple of states (a NamedTuple stays one), or None."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,13 +49,18 @@ def copy_state(state: State) -> State:
     return map_state(_copy, state)
 
 
-def list_tensors(state: State) -> list[Tensor]:
-    """Return all tensors of a state."""
+def list_leaves(state: State) -> list[Any]:
+    """Return all leaves of a state: tensors, or rows to gather or to write."""
     if state is None:
         return []
     if isinstance(state, tuple):
-        return [tensor for part in state for tensor in list_tensors(part)]
+        return [leaf for part in state for leaf in list_leaves(part)]
     return [state]
+
+
+def list_tensors(state: State) -> list[Tensor]:
+    """Return all tensors of a state that has no other leaves."""
+    return list_leaves(state)
 
 
 def _copy(tensor: Tensor) -> Tensor:
@@ -122,7 +127,12 @@ def scatter_rows(old: State, new: State) -> State:
 
 def copy_aliases(state: State, messages: State) -> State:
     """Return the state with copies of the tensors that share memory with messages, which is reused."""
+    leaves = [leaf for leaf in list_leaves(state) if isinstance(leaf, Tensor)]
+    if not leaves:
+        return state
     pointers = {tensor.untyped_storage().data_ptr() for tensor in list_tensors(messages)}
+    if pointers.isdisjoint(leaf.untyped_storage().data_ptr() for leaf in leaves):
+        return state
 
     def copy_alias(leaf: Any) -> Any:
         aliased = isinstance(leaf, Tensor) and leaf.untyped_storage().data_ptr() in pointers
@@ -133,6 +143,8 @@ def copy_aliases(state: State, messages: State) -> State:
 
 def apply_updates(old: Sequence[State], new: Sequence[State]) -> list[State]:
     """Return the new state of each run, with every `RowUpdate` written into its table."""
+    if len(old) == 1:
+        return [scatter_rows(old[0], new[0])]
     return run_in_branches([partial(scatter_rows, *states) for states in zip(old, new, strict=True)])
 
 
@@ -145,3 +157,19 @@ def count_bytes(state: State) -> int:
     if isinstance(state, GatheredRows):
         return state.ids.numel() * math.prod(state.table.shape[1:]) * state.table.element_size()
     return int(state.numel() * state.element_size())
+
+
+class Traffic(NamedTuple):
+    """Bytes uploaded and downloaded by clients."""
+
+    up: int
+    down: int
+
+    def add(self, other: "Traffic") -> "Traffic":
+        """Return the sum of both."""
+        return Traffic(self.up + other.up, self.down + other.down)
+
+
+def count_traffic(down: Sequence[State], up: Sequence[State]) -> list[Traffic]:
+    """Count the bytes of the messages to and from the clients of each run."""
+    return [Traffic(count_bytes(u), count_bytes(d)) for d, u in zip(down, up, strict=True)]

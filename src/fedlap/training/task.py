@@ -75,10 +75,6 @@ class StackTask:
         """The rows that each client uses in each step."""
         return self.known_plan or self.clients.draw_plans(self.cohort, [self.round], self.work)[0]
 
-    def with_memory(self, buffers: BufferPool, *, in_place: bool) -> "StackTask":
-        """Return the task with buffers for its models; `in_place` as above."""
-        return replace(self, buffers=buffers, in_place=in_place)
-
     @property
     def count(self) -> ClientScalars:
         """Number of training rows of each client."""
@@ -219,8 +215,10 @@ class StackTask:
 
     def check(self, name: str, w: Tensor) -> None:
         """Raise InputError unless w holds the models of the task's clients."""
-        clients = self.clients
-        check_models(name, w, self.cohort.max_count.shape[0], clients.model, clients.dtype, clients.device)
+        clients, count = self.clients, self.cohort.max_count.shape[0]
+        fits = isinstance(w, Tensor) and w.shape == (count, clients.model_size)
+        if not fits or w.dtype != clients.dtype or w.device != clients.device:
+            check_models(name, w, count, clients.model, clients.dtype, clients.device)
 
     def gradient(self, w: Stack, batch: Batch) -> Stack:
         """Return the gradient at the clients of the batch."""

@@ -100,11 +100,11 @@ struct AffineStep {
     template <class T> T move_anchor(const T &w, const T &to) const { return to + follow * (w - to); }
 };
 
-// W ← decay·W + pull·(to − W) − shift + Σ_b slope_b ⊗ x_b, for O outputs. Whether there is a shift is asked once per
-// block of weights, which costs no measurable time; the anchor, which may move, has a version of its own.
-template <int O, bool HAS_ANCHOR> struct LayerUpdate {
+// W ← decay·W + pull·(to − W) − shift + Σ_b slope_b ⊗ x_b, for O outputs. Anchor and shift are parameters of the
+// template, so that plain steps pay for neither.
+template <int O, bool HAS_ANCHOR, bool HAS_SHIFT> struct LayerUpdate {
     real *W, *to;
-    const real *shift;  // in the layout of W, or null
+    const real *shift;  // in the layout of W
     const AffineStep &affine;
     const real *const *x;
     int rows;
@@ -121,7 +121,7 @@ template <int O, bool HAS_ANCHOR> struct LayerUpdate {
                 if constexpr (HAS_ANCHOR) w[o][v] = affine.pull_to(w[o][v], load(anchor_before + (integer)o * row_stride + v * LANES));
                 else w[o][v] *= affine.decay;
             }
-        if (shift)
+        if constexpr (HAS_SHIFT)
             for (int o = 0; o < O; ++o)
                 for (int v = 0; v < N; ++v) w[o][v] -= load(shift + (integer)o * ins + i + v * LANES);
         for (int b = 0; b < rows; ++b) {
@@ -158,7 +158,7 @@ template <int O, bool HAS_ANCHOR> struct LayerUpdate {
             for (int o = 0; o < O; ++o) {
                 real &w = W[(integer)o * ins + i], &anchor = to[(integer)o * ins + i];
                 w = HAS_ANCHOR ? affine.pull_to(w, anchor) : affine.decay * w;
-                if (shift) w -= shift[(integer)o * ins + i];
+                if (HAS_SHIFT) w -= shift[(integer)o * ins + i];
                 for (int b = 0; b < rows; ++b) w += slope[b * stride + o] * x[b][i];
                 if (HAS_ANCHOR && affine.moves_anchor) anchor = affine.move_anchor(w, anchor);
             }

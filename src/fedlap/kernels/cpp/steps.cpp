@@ -145,8 +145,7 @@ struct Worker {
         }
     }
 
-    void step(real *w, real *to, const AffineStep &affine, int n) {
-        const auto shift_at = [&](integer at) { return affine.shift ? affine.shift + at : nullptr; };
+    template <bool HAS_ANCHOR, bool HAS_SHIFT> void step(real *w, real *to, const AffineStep &affine, int n) {
         for (integer l = round.layers - 1; l >= 0; --l) {
             const int ins = (int)round.widths[l], outs = (int)round.widths[l + 1];
             const real *const *in = l ? rows_of[l].data() : x.data();
@@ -160,14 +159,14 @@ struct Worker {
                 });
             for_blocks<OUTS>(outs, [&](int o, auto O) {
                 const integer at = (integer)o * ins;
-                const real *shift = shift_at(weight_offset[l] + at);
-                if (affine.has_anchor) LayerUpdate<O(), true>{W + at, to + weight_offset[l] + at, shift, affine, in, n, out + o, stride[l], ins}();
-                else LayerUpdate<O(), false>{W + at, W + at, shift, affine, in, n, out + o, stride[l], ins}();
+                real *anchor = HAS_ANCHOR ? to + weight_offset[l] + at : W + at;
+                const real *shift = HAS_SHIFT ? affine.shift + weight_offset[l] + at : nullptr;
+                LayerUpdate<O(), HAS_ANCHOR, HAS_SHIFT>{W + at, anchor, shift, affine, in, n, out + o, stride[l], ins}();
             });
             for (int o = 0; o < outs; ++o) {
                 real change = 0;
                 for (int b = 0; b < n; ++b) change += out[b * stride[l] + o];
-                if (affine.shift) change -= affine.shift[bias_offset[l] + o];
+                if (HAS_SHIFT) change -= affine.shift[bias_offset[l] + o];
                 real &anchor = to[bias_offset[l] + o];
                 bias[o] = (affine.has_anchor ? affine.pull_to(bias[o], anchor) : affine.decay * bias[o]) + change;
                 if (affine.moves_anchor) anchor = affine.move_anchor(bias[o], anchor);
@@ -201,7 +200,8 @@ struct Worker {
                     loss_slope(
                         outputs[last].data() + b * stride[last], slope[last].data() + b * stride[last],
                         (int)round.widths[last + 1], (real)weight[b], round.label[row[b]], lr);
-                step(w, to, affine, n);
+                if (affine.shift) affine.has_anchor ? step<true, true>(w, to, affine, n) : step<false, true>(w, to, affine, n);
+                else affine.has_anchor ? step<true, false>(w, to, affine, n) : step<false, false>(w, to, affine, n);
             }
         }
     }
@@ -243,7 +243,7 @@ struct Worker {
                 }
                 for_blocks<OUTS>(outs, [&](int o, auto O) {
                     real *W = w + (integer)o * ins;
-                    LayerUpdate<O(), false>{W, W, nullptr, free, &features_of_row, 1, changes + o, stride[0], ins}();
+                    LayerUpdate<O(), false, false>{W, W, nullptr, free, &features_of_row, 1, changes + o, stride[0], ins}();
                 });
             }
         }
