@@ -62,6 +62,18 @@ def test_results_are_pages_in_a_folder_and_never_over_what_is_read(place, call):
     assert Path("results/table/cell.json").read_text() == "{}"
 
 
+def test_results_replace_no_readme_but_their_page(place, call):
+    Path("results").mkdir()
+    Path("README.md").write_text("# My study\n")
+    for folder in (".", ""):
+        code, _, err = call("results", "results", "--to", folder, out=False)
+        assert code == 2
+        assert err == "error: 'README.md' is not a page of results and would be replaced; pass another --to\n"
+    assert Path("README.md").read_text() == "# My study\n"
+    for _ in range(2):  # the second time over the pages of the first
+        assert call("results", "results", "--to", "pages", out=False)[0] == 0
+
+
 def test_what_a_command_wrote_before_is_written_again(place, call):
     for _ in range(2):
         assert call("show", "run", "--to", "run/scores.csv", out=False)[0] == 0

@@ -245,7 +245,7 @@ follows = { lr = "fedavg" }
     parts = []
     monkeypatch.setattr(
         sys.modules["fedlap.cli.reproduce"],
-        "side_by_side",
+        "run_processes",
         lambda commands, workers: parts.extend(commands) or run_processes(commands, workers),
     )
     code, out, err = call("reproduce", recipe_file, "--seeds", "0", "--workers", "3", "--no-page")
