@@ -58,7 +58,10 @@ def test_results_are_pages_in_a_folder_and_never_over_what_is_read(place, call):
     Path("results/table/cell.json").write_text("{}")
     code, _, err = call("results", "results", "--to", "results/table/cell.json", out=False)
     assert code == 2
-    assert err == "error: --to 'results/table/cell.json': expected a folder; pass one, such as docs/results\n"
+    assert (
+        err
+        == "error: --to 'results/table/cell.json': expected a folder for pages; pass one, such as docs/results\n"
+    )
     assert Path("results/table/cell.json").read_text() == "{}"
 
 
@@ -68,7 +71,10 @@ def test_results_replace_no_readme_but_their_page(place, call):
     for folder in (".", ""):
         code, _, err = call("results", "results", "--to", folder, out=False)
         assert code == 2
-        assert err == "error: 'README.md' is not a page of results and would be replaced; pass another --to\n"
+        assert err == "error: --to '.': expected a folder for pages; pass one, such as docs/results\n"
+    code, _, err = call("results", "results", "--to", str(Path.cwd()), out=False)
+    assert code == 2
+    assert err.endswith("README.md' is not a page of results and would be replaced; pass another --to\n")
     assert Path("README.md").read_text() == "# My study\n"
     for _ in range(2):  # the second time over the pages of the first
         assert call("results", "results", "--to", "pages", out=False)[0] == 0

@@ -159,7 +159,7 @@ def test_verdicts_take_two_screens():
 def test_results_go_into_a_folder(call, tmp_path):
     code, _, err = call("results", str(ROOT / "results"), "--to", str(tmp_path / "R.md"), out=False)
     assert code == 2
-    assert "expected a folder" in err
+    assert "expected a folder for pages" in err
 
 
 def test_stored_values_are_what_the_files_say():

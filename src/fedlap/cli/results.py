@@ -44,8 +44,8 @@ def results_command(
     """
     if not folder.is_dir():
         raise InputError(f"no folder {str(folder)!r}; run `fedlap reproduce --out` first")
-    if to.suffix == ".md" or (to.exists() and not to.is_dir()):
-        raise InputError(f"--to {str(to)!r}: expected a folder; pass one, such as docs/results")
+    if to in (Path(), folder) or to.suffix == ".md" or (to.exists() and not to.is_dir()):
+        raise InputError(f"--to {str(to)!r}: expected a folder for pages; pass one, such as docs/results")
     _check_verdict_page(to / VERDICT_PAGE)
     recipes, results = [find_recipe(name) for name in list_recipes()], ResultFolder(folder)
     for name, text in build_results_pages(recipes, results).items():
