@@ -58,10 +58,8 @@ def test_results_are_pages_in_a_folder_and_never_over_what_is_read(place, call):
     Path("results/table/cell.json").write_text("{}")
     code, _, err = call("results", "results", "--to", "results/table/cell.json", out=False)
     assert code == 2
-    assert (
-        err
-        == "error: --to 'results/table/cell.json': expected a folder for pages; pass one, such as docs/results\n"
-    )
+    wanted = "--to 'results/table/cell.json': expected a folder for pages; pass one, such as docs/results"
+    assert err == f"error: {wanted}\n"
     assert Path("results/table/cell.json").read_text() == "{}"
 
 
