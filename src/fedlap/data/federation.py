@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedlap.data.client_rows import ClientRows, concatenate_ranges
 from fedlap.data.frames import table_from_frame
+from fedlap.data.places import Places
 from fedlap.data.roster import Roster
 from fedlap.data.standardize import UNSCALED, Scaling, Standardizer
 from fedlap.data.table import Table, table_from_arrays, table_from_dataset, table_from_partitioner
@@ -33,6 +34,7 @@ class Federation:
     scale: Standardizer = UNSCALED
     features: tuple[str, ...] | None = None  # names of the features, where these are columns
     target: str | None = None  # the name of the predicted column
+    places: Places | None = None  # where the clients are, if known
 
     def __post_init__(self) -> None:
         check_unique_names(self.clients)
@@ -43,6 +45,8 @@ class Federation:
                 scope="data",
             )
         self.scale.check(len(self.clients), self.inputs)
+        if self.places is not None:
+            self.places.check(len(self.clients))
         for k in (self.train.count == 0).nonzero().flatten().tolist():
             raise InputError(
                 f"client {self.clients[k]!r} has no training rows; remove the client or add rows",
@@ -94,7 +98,8 @@ class Federation:
             is_test = table.test[row]
         rows = ClientRows(table.x, row, table.y[row], count)
         train, test = rows.select(~is_test), rows.select(is_test)
-        return cls(clients, train, test, table.labels, UNSCALED, table.features, table.target)
+        places = table.places if partition is None else None  # A partition creates clients of its own.
+        return cls(clients, train, test, table.labels, UNSCALED, table.features, table.target, places)
 
     @classmethod
     def from_dataframe(
@@ -215,7 +220,7 @@ class Federation:
         by_name = self.digests.argsort().tolist()
         both = (rows.reorder(by_name) for rows in (self.train, self.test))
         train, test = (replace(rows, count=rows.count.sum(0, keepdim=True)) for rows in both)
-        return replace(self, clients=("pooled",), train=train, test=test)
+        return replace(self, clients=("pooled",), train=train, test=test, places=None)
 
     def reorder(self, clients: Sequence[str]) -> "Federation":
         """Return the federation with its clients in another order."""
@@ -229,7 +234,8 @@ class Federation:
         order = [index[name] for name in clients]
         train, test = (rows.reorder(order) for rows in (self.train, self.test))
         scale = self.scale.reorder(order)
-        return replace(self, clients=tuple(clients), train=train, test=test, scale=scale)
+        places = None if self.places is None else self.places.reorder(order)
+        return replace(self, clients=tuple(clients), train=train, test=test, scale=scale, places=places)
 
     def scarce(
         self, share_of_clients: float = 0.5, keep: float = 0.2, seed: int = 0, *, cut_test: bool = False

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedlap.data.client_rows import find_outside, group_rows
 from fedlap.data.partition import OwnerPartition, Partition
+from fedlap.data.places import Places
 from fedlap.data.validate import (
     LABELS_ADVICE,
     ArrayPair,
@@ -42,6 +43,7 @@ class Table:
     test: Bool[Tensor, "row"] | None = None  # the test rows, if they are not drawn at random
     features: tuple[str, ...] | None = None  # names of the features, where these are columns
     target: str | None = None  # the name of the predicted column
+    places: Places | None = None  # where the natural clients are, if known
 
     @staticmethod
     def of(
