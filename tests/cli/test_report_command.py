@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedlap.cli.graph_source import load_experiment_data
-from fedlap.cli.trained_models import load_trained_models
 from fedlap.experiments.run_folder import RunFolder, list_run_folders
+from fedlap.experiments.stored_run import load_experiment_data, load_trained_models
 from fedlap.report.page.client_gains import score_clients
 from fedlap.report.page.result_folders import load_results
 from fedlap.report.page.result_sections import find_significant_leaders

@@ -5,9 +5,8 @@ import re
 
 import pytest
 
-from fedlap.cli.graph_source import load_experiment_data
-from fedlap.cli.trained_models import load_trained_models
 from fedlap.experiments.run_folder import list_run_folders
+from fedlap.experiments.stored_run import load_experiment_data, load_trained_models
 from fedlap.report.page.client_gains import score_clients
 from fedlap.report.page.result_folders import load_results
 from pages import page

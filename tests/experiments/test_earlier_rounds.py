@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fedlap.cli.report import build_page
 from fedlap.report.page import BarsSection, GraphSection, TableSection
 from fedlap.report.page.result_folders import load_results
+from fedlap.report.page.result_page import build_page
 from fedlap.report.page.result_sections import build_settings_sections
 from run_folders import RUN, TINY, running  # noqa: F401 — a fixture
 

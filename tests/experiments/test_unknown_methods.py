@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import pytest
 
 from fedlap.algorithms import ALGORITHMS, FedU, Local
-from fedlap.cli.report import build_page
 from fedlap.report.page import GraphSection
 from fedlap.report.page.result_folders import load_results
+from fedlap.report.page.result_page import build_page
 from run_folders import RUN, TINY, files, read_error, rounds
 
 

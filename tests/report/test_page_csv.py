@@ -9,9 +9,8 @@ import pandas as pd
 import pytest
 
 from example_scores import make_tuning, run
-from fedlap.cli.graph_source import load_experiment_data
-from fedlap.cli.trained_models import load_trained_models
 from fedlap.errors import DivergedError
+from fedlap.experiments.stored_run import load_experiment_data, load_trained_models
 from fedlap.personal import Personals
 from fedlap.report.page import TableSection, render_csv
 from fedlap.report.page.client_gains import score_clients

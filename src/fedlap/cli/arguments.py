@@ -1,7 +1,6 @@
 """Parsers that turn options of the command line into the description of an experiment."""
 
 import tomllib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -148,15 +147,3 @@ def parse_seeds(text: str) -> list[int]:
     if not seeds:
         raise InputError(f"--seeds {text}: the range is empty; write the smaller number first, e.g. 0-4")
     return list(dict.fromkeys(seeds))
-
-
-def format_seeds(seeds: Sequence[int]) -> str:
-    """Return a short list of seeds: "seed 3" or "seeds 0-4,7"."""
-    ranges: list[list[int]] = []
-    for seed in seeds:
-        if ranges and seed == ranges[-1][-1] + 1:
-            ranges[-1].append(seed)
-        else:
-            ranges.append([seed])
-    pieces = [f"{part[0]}-{part[-1]}" if len(part) > 2 else ",".join(map(str, part)) for part in ranges]
-    return f"seed{'s' if len(seeds) > 1 else ''} {','.join(pieces)}"

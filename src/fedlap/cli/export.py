@@ -8,7 +8,7 @@ import typer
 from fedlap.cli import console
 from fedlap.cli.options import OUTPUT_PANEL
 from fedlap.cli.output_files import check_output, list_run_files
-from fedlap.cli.trained_models import load_trained_models
+from fedlap.experiments.stored_run import load_trained_models
 
 
 def export_command(

@@ -17,7 +17,6 @@ from fedlap.cli.graph_source import (
     GraphSource,
     build_coupling,
     build_experiment,
-    load_experiment_data,
     open_run,
     resolve_source,
     source_of_experiment,
@@ -37,9 +36,9 @@ from fedlap.cli.options import (
 )
 from fedlap.cli.output_files import check_output, list_input_files, list_run_files
 from fedlap.cli.threads import use_threads
-from fedlap.cli.trained_models import load_trained_models
 from fedlap.data import SOURCES
 from fedlap.errors import InputError
+from fedlap.experiments.stored_run import load_experiment_data, load_trained_models
 from fedlap.graph.description import GraphDescription, MixingSpeed, count_rounds_to_halve
 from fedlap.graph.io import to_file
 from fedlap.graph.learning import LEARNERS, learn_graph

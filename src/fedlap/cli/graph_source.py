@@ -1,22 +1,20 @@
 """Sources of the graph commands: a graph, and its data and models if they are known."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fedlap.algorithms import ALGORITHMS, GraphLearning
+from fedlap.algorithms import ALGORITHMS
 from fedlap.algorithms.coupling import Coupling
 from fedlap.algorithms.interface import check_local_work
 from fedlap.algorithms.local_work import DEFAULT_LR, LocalWork
 from fedlap.cli.arguments import assign, describe_experiment, parse_graph
-from fedlap.cli.trained_models import load_trained_models
 from fedlap.data.federation import Federation
 from fedlap.errors import InputError, check_number
-from fedlap.experiments.content_digest import digest_content
 from fedlap.experiments.experiment import Experiment, has_graph
 from fedlap.experiments.run_folder import RunFolder
 from fedlap.experiments.settings import locate_errors
+from fedlap.experiments.stored_run import load_experiment_data, load_learned_graph, load_trained_models
 from fedlap.graph import Graph, from_file
 from fedlap.personal import Personals
 
@@ -83,16 +81,6 @@ def build_experiment(options: dict[str, Any]) -> Experiment:
     return Experiment.of(description)
 
 
-def load_experiment_data(experiment: Experiment) -> tuple[Federation, Graph | None]:
-    """Load the data of an experiment; raise if they differ from those that its run was trained on."""
-    federation, known = experiment.load()
-    if experiment.content not in ("", digest_content(federation)):
-        raise InputError(
-            f"the data of {experiment.title!r} have changed since this run; restore the original files"
-        )
-    return federation, known
-
-
 def source_of_experiment(experiment: Experiment) -> GraphSource:
     """Return the graph that an experiment would use."""
     federation, known = load_experiment_data(experiment)
@@ -142,17 +130,6 @@ def _with_learned_graph(run: RunFolder, initial: GraphSource) -> GraphSource:
     if found is None:
         return initial
     return replace(initial, graph=found[1], title=f"learned in {found[0]} rounds on {run.experiment.title}")
-
-
-def load_learned_graph(run: RunFolder, clients: Sequence[str] | None = None) -> tuple[int, Graph] | None:
-    """Return the round of the last checkpoint and its learned graph; None if the run learns none."""
-    method = ALGORITHMS.get(run.experiment.algorithm["name"])
-    if method is None or not issubclass(method, GraphLearning):
-        return None
-    checkpoints = run.read_checkpoints()[0]
-    if not checkpoints:
-        return None
-    return checkpoints[0].round, method.learned_graph(run.load_progress(checkpoints[0]).server, clients)
 
 
 def open_run(folder: Path) -> RunFolder:

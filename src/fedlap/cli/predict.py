@@ -14,9 +14,9 @@ from fedlap.cli import console
 from fedlap.cli.options import DATA_PANEL, OUTPUT_PANEL, JsonOption
 from fedlap.cli.output_files import check_output, list_run_files
 from fedlap.cli.threads import use_threads
-from fedlap.cli.trained_models import load_trained_models
 from fedlap.data.prediction_rows import PredictionRows, read_prediction_rows
 from fedlap.errors import InputError
+from fedlap.experiments.stored_run import load_trained_models
 from fedlap.personal import ModelMetadata, Personal, Personals
 from fedlap.storage.files import write_file
 

@@ -10,16 +10,16 @@ from typing import Any
 import typer
 
 from fedlap.cli import console
-from fedlap.cli.arguments import format_seeds
-from fedlap.cli.graph_source import load_learned_graph
 from fedlap.cli.interrupts import stop_on_signal
 from fedlap.errors import DivergedError
 from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.prepare import Prepared
 from fedlap.experiments.run_folder import RunFolder
 from fedlap.experiments.session import CheckpointInterval, ProgressCallbacks, ResumePlan, RunOutcome
+from fedlap.experiments.stored_run import load_learned_graph
 from fedlap.report import Comparison
 from fedlap.report.progress import show_progress
+from fedlap.report.seed_list import format_seeds
 from fedlap.storage.files import write_file
 from fedlap.tracking import build_tracker
 from fedlap.training.scores import Score

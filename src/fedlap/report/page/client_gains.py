@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
+from torch import Tensor
 
 from fedlap.data.federation import Federation
 from fedlap.errors import InputError
@@ -57,7 +58,12 @@ def score_clients(federation: Federation, trained: Personals) -> ClientValues:
         )
     places = [place_of[name] for name in federation.clients]
     scaled = replace(federation, scale=trained.scale.reorder(places))
-    tally = tally_test_rows(scaled, Model(trained.network, about.loss), trained.models[places])
+    return score_models(scaled, Model(trained.network, about.loss), trained.models[places])
+
+
+def score_models(federation: Federation, objective: Model, W: Float[Tensor, "client param"]) -> ClientValues:
+    """Score a stack of models, one row per client, on the test rows of its client."""
+    tally = tally_test_rows(federation, objective, W)
     total = -tally.loss if tally.hits is None else 100 * tally.hits
     return np.asarray((total / tally.count).numpy())  # NaN is 0 / 0
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from fedlap.errors import DivergedError, InputError
 from fedlap.experiments.run_folder import RunFolder
 from fedlap.experiments.session import RunOutcome
 from fedlap.report.comparison import Comparison
+from fedlap.report.page.reported_runs import ReportedResults, StoredRun
 from fedlap.report.sweep_table import Sweep, format_value
 from fedlap.report.tuning_table import Tuning
 from fedlap.storage.files import parse_json, read_file, refuse_links
@@ -20,38 +20,7 @@ SHARED_KEYS = ("data", "partition", "scarce", "fold")  # settings that runs must
 PER_RUN_KEYS = ("seed", "content")  # settings in which the runs of a row differ
 
 
-@dataclass(frozen=True, eq=False)
-class StoredResults:
-    """A comparison, the run folders of each row in the order of its seeds, and the command behind them."""
-
-    comparison: Comparison
-    runs: dict[str, list[RunFolder]]
-    folder: Path
-    command: str
-
-    @property
-    def first_row(self) -> list[RunFolder]:
-        """Runs of the first row, which stand for the common settings."""
-        return next(iter(self.runs.values()))
-
-    def rounds(self, row: str) -> int:
-        """Return the round of a row's scores; if every run diverged, the requested rounds."""
-        finished = self.comparison.finished_runs(row)
-        return finished[0][-1].round if finished else self.runs[row][0].experiment.rounds
-
-    def explain_stale_models(self, row: str) -> str | None:
-        """Return why the models of a row do not match its scores; None if they do."""
-        for run, outcome in zip(self.runs[row], self.comparison.runs[row], strict=True):
-            if not isinstance(outcome, DivergedError) and run.saved_rounds[:1] != [outcome[-1].round]:
-                scored, saved = outcome[-1].round, next(iter(run.saved_rounds), 0)
-                return (
-                    f"its scores are of round {scored}, but it was trained to round {saved} since; repeat "
-                    f"the command with --rounds {saved}"
-                )
-        return None
-
-
-def load_results(folders: Sequence[Path]) -> StoredResults:
+def load_results(folders: Sequence[Path]) -> ReportedResults:
     """Load the result folder of one command, or a list of run folders."""
     for folder in folders:
         command = next((name for name, file in RESULT_FILES.items() if (folder / file).is_file()), None)
@@ -62,16 +31,16 @@ def load_results(folders: Sequence[Path]) -> StoredResults:
     return _load_runs([_open_run(folder) for folder in folders])
 
 
-def _open_run(folder: Path) -> RunFolder:
+def _open_run(folder: Path) -> StoredRun:
     inside = sorted(path.parent for file in RESULT_FILES.values() for path in folder.glob(f"*/{file}"))
     if inside:
         raise InputError(
             f"{str(folder)!r} contains results of several commands; pass one of them, e.g. {inside[-1]}"
         )
-    return RunFolder.open(folder)
+    return StoredRun(RunFolder.open(folder).folder)
 
 
-def _load_command(folder: Path, command: str) -> StoredResults:
+def _load_command(folder: Path, command: str) -> ReportedResults:
     """Load the result file of `compare`, `sweep` or `tune`."""
     path = folder / RESULT_FILES[command]
     try:
@@ -122,9 +91,9 @@ def _list_rows(facts: dict[str, Any], command: str) -> list[dict[str, Any]]:
 
 def _build_results(
     folder: Path, command: str, facts: dict[str, Any], rows: list[dict[str, Any]]
-) -> StoredResults:
+) -> ReportedResults:
     runs = {
-        label: [RunFolder(folder.parent / name) for name in names] for label, names in facts["kept"].items()
+        label: [StoredRun(folder.parent / name) for name in names] for label, names in facts["kept"].items()
     }
     reasons = iter(facts["diverged"])  # in the order of rows and seeds
     outcomes: dict[str, list[RunOutcome]] = {}
@@ -149,7 +118,7 @@ def _build_results(
             facts["data"], places, outcomes, facts["source"], tuple(facts["fields"]), values,
             tuple(facts["algorithms"]), facts["folds"], refused,
         )  # fmt: skip
-    return StoredResults(comparison, runs, folder, facts["command"])
+    return ReportedResults(comparison, runs, facts["command"])
 
 
 def _load_scores(run: RunFolder, rounds: int) -> list[Any]:
@@ -168,9 +137,9 @@ def _describe_unfinished(run: RunFolder, rounds: int) -> str:
     return f"{str(run.folder)!r} is not finished ({progress}); run `fedlap resume {run.folder}`"
 
 
-def _load_runs(runs: Sequence[RunFolder]) -> StoredResults:
+def _load_runs(runs: Sequence[StoredRun]) -> ReportedResults:
     """Group a list of runs: runs that differ only in their seeds form a row."""
-    first, rows = runs[0].experiment, dict[str, list[RunFolder]]()
+    first, rows = runs[0].experiment, dict[str, list[StoredRun]]()
     described = {id(run): run.experiment.describe() for run in runs}
     for run in runs:
         for field in SHARED_KEYS:
@@ -201,7 +170,7 @@ def _load_runs(runs: Sequence[RunFolder]) -> StoredResults:
     outcomes = {label: [_load_outcome(run) for run in row_runs] for label, row_runs in ordered.items()}
     comparison = Comparison(first.title, seeds[base], outcomes, first.data["name"])
     again = "\n".join(f"fedlap run {run.folder / 'experiment.toml'}" for run in runs)
-    return StoredResults(comparison, ordered, runs[0].folder, again)
+    return ReportedResults(comparison, ordered, again)
 
 
 def _load_outcome(run: RunFolder) -> RunOutcome:

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fedlap.experiments.run_folder import ENVIRONMENT_FILE
 from fedlap.report.comparison import Comparison
-from fedlap.report.page.result_folders import StoredResults
+from fedlap.report.page.reported_runs import ReportedResults
 from fedlap.report.page.sections import (
     CurveSeries,
     FactsSection,
@@ -25,7 +24,6 @@ from fedlap.report.page.table_formats import MARK
 from fedlap.report.sweep_figure import LOG_AXIS_RATIO
 from fedlap.report.sweep_table import Sweep, format_value
 from fedlap.report.tuning_table import Tuning
-from fedlap.storage.files import parse_json, read_file
 
 MAX_POINTS = 200  # per curve
 MAX_CURVES = 24
@@ -235,7 +233,7 @@ def build_response_figure(sweep: Comparison) -> FigureSection | None:
     return FigureSection(title, about, "response", [panel])
 
 
-def build_settings_sections(results: StoredResults) -> Iterator[PageSection]:
+def build_settings_sections(results: ReportedResults) -> Iterator[PageSection]:
     """Build the settings, common and per row, and the environment of the runs."""
     every = [
         {**runs[0].experiment.describe(), "rounds": results.rounds(row)} for row, runs in results.runs.items()
@@ -252,12 +250,10 @@ def build_settings_sections(results: StoredResults) -> Iterator[PageSection]:
             (row, f"{text}; graph: {_format_setting(described['graph'])}" if described.get("graph") else text)
         )
     yield FactsSection("Settings", facts)
-    first = results.first_row[0]
-    try:
-        facts = list(parse_json(read_file(first.folder / ENVIRONMENT_FILE)).items())
-    except (OSError, ValueError, AttributeError):
-        facts = [("environment", f"not recorded in {first.name}")]
-    yield FactsSection("Environment", [(key, "–" if value is None else str(value)) for key, value in facts])
+    environment = results.first_row[0].read_environment()
+    yield FactsSection(
+        "Environment", [(key, "–" if value is None else str(value)) for key, value in environment]
+    )
 
 
 def _format_setting(value: Any) -> str:
@@ -269,7 +265,7 @@ def _format_setting(value: Any) -> str:
     return format_value(value)
 
 
-def build_result_sections(results: StoredResults) -> Iterator[PageSection]:
+def build_result_sections(results: ReportedResults) -> Iterator[PageSection]:
     """Build scores, summary and curves."""
     comparison = results.comparison
     yield build_scores_section(comparison)
@@ -281,7 +277,7 @@ def build_result_sections(results: StoredResults) -> Iterator[PageSection]:
             yield figure
 
 
-def build_objective_facts(results: StoredResults) -> FactsSection | None:
+def build_objective_facts(results: ReportedResults) -> FactsSection | None:
     """Build the objective and the training time of a single run; None for several runs."""
     outcomes = [outcome for row_outcomes in results.comparison.runs.values() for outcome in row_outcomes]
     if len(outcomes) != 1 or not isinstance(outcomes[0], list):
