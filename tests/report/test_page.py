@@ -123,6 +123,16 @@ def test_every_bar_and_cell_says_its_number(page):
             assert f"{row}, {column}: {format_measured(value)}" in titles
 
 
+def test_every_client_of_a_map_and_a_forest_plot_says_its_number(page):
+    titles = page.text["title"]
+    assert f"{NASTY}: 1.5 points" in titles
+    assert "south: −0.5 points" in titles
+    assert "east: no value" in titles
+    assert f"{NASTY}: 1 (0.5 to 1.5) per year" in titles
+    assert "south: 2 " in titles  # without an interval
+    assert f"{NASTY}: 1, 1.25" in titles
+
+
 def test_best_is_marked_and_muted_is_grey(page):
     best = sum(cell.best for row in TABLE.rows for cell in row)
     assert "".join(page.text["strong"]).count("97.92") == 1
@@ -132,7 +142,7 @@ def test_best_is_marked_and_muted_is_grey(page):
 
 def test_files_are_named_only_where_they_are():
     assert "Files:" not in render_html(PAGE)
-    assert render_html(PAGE, with_files=True).count("Files:") == 5
+    assert render_html(PAGE, with_files=True).count("Files:") == 8
 
 
 def test_groups_have_one_heading_and_one_line_of_contents():

@@ -90,9 +90,12 @@ def test_everything_is_written_and_the_same_again(tmp_path):
         str(path.relative_to(tmp_path / "one")) for path in (tmp_path / "one").rglob("*") if path.is_file()
     }
     figures = {
-        f"figures/{name}.{form}" for name in ("curves", "gains", "held", "graph") for form in ("png", "pdf")
+        f"figures/{name}.{form}"
+        for name in ("curves", "gains", "held", "graph", "map", "slopes", "predicted")
+        for form in ("png", "pdf")
     }
     tables = {"tables/scores.md", "tables/scores.csv", "tables/scores.tex", "tables/gains.csv"}
+    tables |= {f"tables/{name}.csv" for name in ("map", "slopes", "predicted")}
     assert found == {"page.html"} | tables | figures
     for name in figures:
         head = (tmp_path / "one" / name).read_bytes()[:4]

@@ -8,7 +8,18 @@ import pytest
 from fedlap.report.page import CurveSeries, Panel
 from fedlap.report.page.axis import Scale, choose_linear_ticks, choose_log_ticks, format_measured, format_tick
 from fedlap.report.page.sections import BarsSection
-from fedlap.report.page.styles import DARK, LIGHT, MARK_PATHS, MATPLOTLIB_MARKS, number_methods
+from fedlap.report.page.styles import (
+    DARK,
+    LIGHT,
+    MARK_PATHS,
+    MATPLOTLIB_MARKS,
+    NEGATIVE,
+    NEUTRAL,
+    POSITIVE,
+    mix_colour,
+    number_methods,
+)
+from fedlap.report.page.svg_clients import MAX_DRAWN_LINES, thin_lines
 from fedlap.report.page.svg_curves import render_curves
 from fedlap.report.page.svg_shapes import fit_points, sort_bars, summarise_bars
 from pages import NASTY, PAGE
@@ -103,3 +114,21 @@ def test_colours_stand_out(colours, ground):
     for colour in colours:
         dark, bright = sorted([luminance(colour), luminance(ground)])
         assert (bright + 0.05) / (dark + 0.05) >= 3, colour
+
+
+def test_colours_of_a_map_have_the_sign_of_their_values():
+    assert mix_colour(0.0, -1.0, 2.0, signed=True) == NEUTRAL
+    assert mix_colour(2.0, -1.0, 2.0, signed=True) == POSITIVE
+    assert mix_colour(-2.0, -2.0, 1.0, signed=True) == NEGATIVE
+    assert [mix_colour(value, 1.0, 3.0, signed=False) for value in (1.0, 3.0)] == [NEUTRAL, POSITIVE]
+    # Equal distances from zero have equal strength, whichever side reaches farther.
+    weak = [mix_colour(value, -4.0, 1.0, signed=True) for value in (1.0, -1.0)]
+    assert weak[0] == mix_colour(1.0, -1.0, 4.0, signed=True)
+    assert weak[0] != weak[1]
+
+
+def test_of_many_lines_of_a_forest_plot_the_extremes_stay():
+    rows = [(f"c{place}", float(place), 0.0, 1.0) for place in range(1_000)]
+    drawn = thin_lines(rows)
+    assert len(drawn) == MAX_DRAWN_LINES
+    assert (drawn[0], drawn[-1]) == (rows[0], rows[-1])

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 
-from fedlap.report.page import svg_shapes
+from fedlap.report.page import svg_clients, svg_shapes
 from fedlap.report.page.axis import format_measured
 from fedlap.report.page.sections import (
     BarsSection,
@@ -15,9 +15,13 @@ from fedlap.report.page.sections import (
     FileSection,
     GraphSection,
     HeatmapSection,
+    IntervalSection,
+    MapSection,
     Page,
     PageSection,
     Panel,
+    RecordedSection,
+    ScatterSection,
     TableCell,
     TableSection,
     TextSection,
@@ -152,6 +156,16 @@ def _render_content(
             return f'<figure class="scroll">{svg_shapes.render_heatmap(section)}</figure>'
         case GraphSection():
             return f"<figure>{svg_shapes.render_graph(section)}</figure>"
+        case MapSection():
+            return f"<figure>{svg_clients.render_map(section)}</figure>"
+        case IntervalSection():
+            drawn = [(panel.title, svg_clients.render_intervals(panel)) for panel in section.panels]
+            panels = "".join(
+                f'<div class="panel"><h4>{escape(title)}</h4>{svg}</div>' for title, svg in drawn
+            )
+            return f'<figure class="forest"><div class="panels">{panels}</div></figure>'
+        case ScatterSection():
+            return f"<figure>{svg_clients.render_scatter(section)}</figure>"
 
 
 def render_table(columns: Sequence[str], rows: Sequence[Sequence[TableCell]], label: str) -> str:
@@ -248,7 +262,7 @@ def _render_file_links(section: FileSection) -> str:
     tabular = isinstance(section, TableSection)
     kind, forms = ("tables", ["md", "tex"]) if tabular else ("figures", ["png", "pdf"])
     files = [(f"{kind}/{section.name}.{form}", form) for form in forms]
-    if isinstance(section, TableSection | BarsSection) and section.records is not None:
+    if isinstance(section, RecordedSection) and section.records is not None:
         files.insert(1 if tabular else 2, (f"tables/{section.name}.csv", "csv"))
     links = " ".join(f'<a href="{escape(path)}">{form}</a>' for path, form in files)
     return f'<p class="files">Files: {links}</p>'

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedlap.report.page.axis import Scale, format_tick
+from fedlap.report.page.matplotlib_clients import draw_intervals, draw_map, draw_scatter
 from fedlap.report.page.sections import (
     EVEN,
     UNKNOWN,
@@ -14,13 +15,24 @@ from fedlap.report.page.sections import (
     FigureSection,
     GraphSection,
     HeatmapSection,
+    IntervalSection,
+    MapSection,
     Panel,
+    ScatterSection,
 )
 from fedlap.report.page.styles import GAIN, GREY, LIGHT, LOSS, MATPLOTLIB_MARKS, dash_pattern
 from fedlap.report.page.svg_curves import list_values_along
 from fedlap.report.page.svg_shapes import MAX_NAMED_BARS, shorten_name, sort_bars, thin_bars
 
-DrawnSection = FigureSection | BarsSection | HeatmapSection | GraphSection
+DrawnSection = (
+    FigureSection
+    | BarsSection
+    | HeatmapSection
+    | GraphSection
+    | MapSection
+    | IntervalSection
+    | ScatterSection
+)
 FIGURE_FORMATS = ("png", "pdf")
 MARKS_PER_CURVE = 8  # approximately
 MAX_AXIS_NAMES = 40  # longer lists of names are thinned
@@ -56,6 +68,12 @@ def _draw_section(section: DrawnSection, places: Mapping[str, int]) -> Any:
             return _draw_heatmap(section)
         case GraphSection():
             return _draw_graph(section)
+        case MapSection():
+            return draw_map(section, _create_figure)
+        case IntervalSection():
+            return draw_intervals(section, _create_figure)
+        case ScatterSection():
+            return draw_scatter(section, _create_figure)
 
 
 def _create_figure(width: float, height: float) -> Any:

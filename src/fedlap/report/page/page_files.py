@@ -4,7 +4,7 @@ from pathlib import Path
 
 from fedlap.errors import InputError
 from fedlap.report.page.html import render_html
-from fedlap.report.page.sections import BarsSection, FactsSection, Page, TableSection, TextSection
+from fedlap.report.page.sections import FactsSection, Page, RecordedSection, TableSection, TextSection
 from fedlap.report.page.styles import number_methods
 from fedlap.report.page.table_formats import render_csv, render_latex, render_markdown
 from fedlap.storage.files import refuse_links, write_file
@@ -16,7 +16,7 @@ PAGE_FILE = "page.html"
 def write_page(page: Page, folder: Path) -> Path:
     """Write page.html, tables/NAME.md, .csv and .tex, and figures/NAME.png and .pdf; return the page's path.
 
-    Bars have their values in tables/NAME.csv, too.
+    Figures of clients have their values in tables/NAME.csv, too.
     """
     # Imported here, since Matplotlib takes long to load.
     from fedlap.report.page.matplotlib_figures import render_figures
@@ -32,7 +32,7 @@ def write_page(page: Page, folder: Path) -> Path:
                 "each name once"
             )
         seen.add(section.name)
-        if isinstance(section, TableSection | BarsSection) and section.records is not None:
+        if isinstance(section, RecordedSection) and section.records is not None:
             text = render_csv(section.records)
             write_file(folder / "tables" / f"{section.name}.csv", text.encode())
         if isinstance(section, TableSection):

@@ -122,6 +122,59 @@ class GraphSection:
 
 
 @dataclass(frozen=True)
+class MapSection:
+    """Clients at their places: nodes are (name, x, y, value), edges (node, node, weight).
+
+    Colours show values, with the sign if `signed`; a node without a value (NaN) is hollow. `labelled` lists
+    the nodes whose names are written next to them. `records` are all values for a CSV file.
+    """
+
+    title: str
+    about: str
+    name: str
+    nodes: list[tuple[str, float, float, float]]
+    edges: list[tuple[int, int, float]]
+    unit: str
+    signed: bool
+    labelled: list[int]
+    records: Records | None = None
+
+
+@dataclass(frozen=True)
+class IntervalPanel:
+    """Estimates with intervals: rows are (label, estimate, low, high); `reference` is a vertical line."""
+
+    title: str
+    unit: str
+    rows: list[tuple[str, float, float, float]]
+    reference: float | None = None
+
+
+@dataclass(frozen=True)
+class IntervalSection:
+    """A forest plot in one panel or more, one line per client."""
+
+    title: str
+    about: str
+    name: str
+    panels: list[IntervalPanel]
+    records: Records | None = None
+
+
+@dataclass(frozen=True)
+class ScatterSection:
+    """Points (label, x, y) around the diagonal y = x."""
+
+    title: str
+    about: str
+    name: str
+    x_label: str
+    y_label: str
+    points: list[tuple[str, float, float]]
+    records: Records | None = None
+
+
+@dataclass(frozen=True)
 class TextSection:
     """Paragraphs."""
 
@@ -137,8 +190,10 @@ class FactsSection:
     facts: list[tuple[str, str]]
 
 
+# Sections whose values are also in a CSV file.
+RecordedSection = TableSection | BarsSection | MapSection | IntervalSection | ScatterSection
 # Sections with files.
-FileSection = TableSection | FigureSection | BarsSection | HeatmapSection | GraphSection
+FileSection = RecordedSection | FigureSection | HeatmapSection | GraphSection
 PageSection = FileSection | TextSection | FactsSection
 
 

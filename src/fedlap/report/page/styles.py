@@ -11,6 +11,9 @@ DARK = ("#4ba3e3", "#ff8a3d", "#2cc79b", "#e59ac7", "#e8c04a", "#9bd8ff", "#e4e4
 GAIN, LOSS = ("#0072b2", "#4ba3e3"), ("#d55e00", "#ff8a3d")  # on light, on dark background
 GREY = "#8b949e"  # nodes of the group EVEN
 RADIUS = 3.6  # of a mark
+# Colours of values on a map: below zero, at zero or the lowest value, and at the highest; readable on both
+# backgrounds.
+NEGATIVE, NEUTRAL, POSITIVE = "#d55e00", "#e3e7ea", "#0072b2"
 
 
 def render_colour_variables() -> str:
@@ -41,6 +44,21 @@ def number_methods(page: Page) -> dict[str, int]:
 def colour_class(place: int) -> str:
     """Return the CSS class for the colour of a method number or group."""
     return {EVEN: "even", UNKNOWN: "hollow"}.get(place, f"k{place % len(LIGHT)}")
+
+
+def mix_colour(value: float, low: float, high: float, signed: bool) -> str:
+    """Return the colour of a value between `low` and `high`; signed values are grey at zero."""
+    if signed:
+        most = max(abs(low), abs(high)) or 1.0
+        share, end = abs(value) / most, POSITIVE if value > 0 else NEGATIVE
+    else:
+        share, end = ((value - low) / (high - low) if high > low else 1.0), POSITIVE
+    share = min(1.0, max(0.0, share))
+    mixed = [
+        round((1 - share) * int(NEUTRAL[place : place + 2], 16) + share * int(end[place : place + 2], 16))
+        for place in (1, 3, 5)
+    ]
+    return "#" + "".join(f"{channel:02x}" for channel in mixed)
 
 
 def dash_pattern(place: int, dashed: bool) -> str:
