@@ -159,7 +159,7 @@ def graph_learn_command(
     to_file(graph, str(out))
     more: dict[str, Any] = {"file": str(out), "method": method}
     lines = [f"written    {out}"]
-    known = None if SOURCES[experiment.data["name"]].is_tabular else load_experiment_data(experiment)[1]
+    known = load_experiment_data(experiment)[1] if SOURCES[experiment.data["name"]].graph else None
     if known is not None and known.edges:
         found = compute_average_precision(graph, known.align(trained.clients))
         chance = known.edges / math.comb(known.size, 2)

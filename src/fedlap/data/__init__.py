@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fedlap.data.cifar10 import CIFAR10_DISTRIBUTION, load_cifar10
+from fedlap.data.connected_table import ConnectedTable
 from fedlap.data.digits import load_digits
 from fedlap.data.distribution import Distribution
 from fedlap.data.federation import Federation
 from fedlap.data.har import HAR_DISTRIBUTION, load_har
 from fedlap.data.mnist import MNIST_DISTRIBUTION, load_mnist
 from fedlap.data.partition import Labels, Partition
+from fedlap.data.radon import load_radon
 from fedlap.data.standardize import Scaling
 from fedlap.data.synthetic_clients import Synthetic, synthetic
 from fedlap.data.table import Table
@@ -27,26 +29,30 @@ TEST_SHARE: Final = 0.25
 class Source:
     """A data set that can be loaded by name.
 
-    make: builds its table, or a federation with a graph, from its settings.
+    make: builds its table, alone or with the known graph of its clients, from its settings.
     scale: the default scaling of features.
     about: a description in one line.
     partition: the default partition; None if its rows have natural clients.
+    graph: a description of the known graph of its clients, if there is one.
+    is_generated: True if its clients are generated from the seed, so that they differ between seeds.
     distribution: its official files, if any.
     citation, terms: the citation and the terms of use of its authors.
     """
 
-    make: Callable[..., Table | Synthetic]
+    make: Callable[..., Table | ConnectedTable | Synthetic]
     scale: Scaling
     about: str
     partition: Partition | None = None
+    graph: str = ""
+    is_generated: bool = False
     distribution: Distribution | None = None
     citation: str = ""
     terms: str = ""
 
     @property
     def is_tabular(self) -> bool:
-        """True if it is a table of rows, to be partitioned and split."""
-        return self.make is not synthetic
+        """True if its rows are to be partitioned and split; False if `make` draws them by the seed."""
+        return "seed" not in inspect.signature(self.make).parameters
 
 
 SOURCES: Final[dict[str, Source]] = {
@@ -97,7 +103,23 @@ SOURCES: Final[dict[str, Source]] = {
         "Repository, 1998.",
         terms="CC BY 4.0.",
     ),
-    "synthetic": Source(synthetic, "none", "generated clients whose true models are smooth on a known graph"),
+    "radon": Source(
+        load_radon,
+        "pooled",
+        "radon in 919 houses of 85 counties of Minnesota, with the borders of the counties (embedded)",
+        graph="borders of the counties",
+        citation="P. N. Price, A. V. Nero and A. Gelman. Bayesian Prediction of Mean Indoor Radon "
+        "Concentrations for Minnesota Counties. Health Physics 71(6), 1996. A. Gelman and J. Hill. Data "
+        "Analysis Using Regression and Multilevel/Hierarchical Models. Cambridge University Press, 2007.",
+        terms="None stated; cite the paper and the book.",
+    ),
+    "synthetic": Source(
+        synthetic,
+        "none",
+        "generated clients whose true models are smooth on a known graph",
+        graph="the graph on which the true models are smooth",
+        is_generated=True,
+    ),
     "file": Source(load_file, "pooled", "rows of a .csv, .parquet or .npz file"),
 }
 
@@ -128,7 +150,7 @@ def load_with_graph(
     scarce: dict[str, Any] | None = None,
     **settings: Any,
 ) -> tuple[Federation, Graph | None]:
-    """Load a data set, and the graph on which its clients' true models are smooth, if known.
+    """Load a data set, and the known graph of its clients; None without one, or with another partition.
 
     `scarce` are the settings of `Federation.scarce`; None retains all rows.
     """
@@ -139,20 +161,19 @@ def load_with_graph(
     for setting in settings:
         if setting not in known:
             raise unknown_name_error(f"setting of data {name!r}", setting, known, field=setting)
-    if source.is_tabular:
-        table = source.make(**settings)
-        assert isinstance(table, Table)
-        share = TEST_SHARE if test_share is None else test_share
-        federation, graph = Federation.from_table(table, partition or source.partition, share, seed), None
-    elif partition is None and test_share is None:
-        clients = source.make(seed=seed, **settings)
-        assert isinstance(clients, Synthetic)
-        federation, graph = clients.federation, clients.graph
-    else:
-        raise InputError(
-            f"data {name!r} has fixed clients and test rows; remove partition and test_share",
-            field="data",
-        )
+    if not source.is_tabular:
+        if partition is not None or test_share is not None:
+            raise InputError(
+                f"data {name!r} has fixed clients and test rows; remove partition and test_share",
+                field="data",
+            )
+        settings["seed"] = seed
+    data = source.make(**settings)
+    table, graph = (data, None) if isinstance(data, Table) else (data.table, data.graph)
+    partition = partition or source.partition
+    share = TEST_SHARE if test_share is None else test_share
+    federation = Federation.from_table(table, partition, share, seed)
+    graph = graph if partition is None else None  # A partition creates other clients.
     if scarce is not None:
         for setting in scarce:
             if setting not in (fields := ("share_of_clients", "keep", "cut_test")):
@@ -164,6 +185,7 @@ def load_with_graph(
 __all__ = [
     "SOURCES",
     "TEST_SHARE",
+    "ConnectedTable",
     "Source",
     "Synthetic",
     "load",

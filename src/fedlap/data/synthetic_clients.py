@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -23,11 +24,16 @@ VALUES_PER_DRAW = 100_000  # Features are drawn in blocks of about this many val
 
 @dataclass(frozen=True, eq=False)
 class Synthetic:
-    """A federation, the graph on which its true models are smooth, and these models."""
+    """A table of clients, the graph on which their true models are smooth, and these models."""
 
-    federation: Federation
+    table: Table
     graph: Graph
     models: Float64[Tensor, "client param"]  # in the order of a linear model's flat row
+
+    @cached_property
+    def federation(self) -> Federation:
+        """The clients with their training and test rows."""
+        return Federation.from_table(self.table)
 
 
 def synthetic(
@@ -109,8 +115,7 @@ def synthetic(
     owner = torch.arange(clients).repeat(2).repeat_interleave(sizes)
     test = torch.arange(len(owner)) >= int(count.sum())
     table = Table.of((x[row], y[row]), labels=classes, test=test, where="synthetic data")
-    federation = Federation.from_table(replace(table, clients=names, owner=owner))
-    return Synthetic(federation, graph, W)
+    return Synthetic(replace(table, clients=names, owner=owner), graph, W)
 
 
 def _draw_rows(

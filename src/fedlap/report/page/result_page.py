@@ -135,4 +135,4 @@ def _score_clients(found: ReportedResults, data: Sequence[Federation], on_omissi
 def _has_natural_clients(experiment: Experiment) -> bool:
     """Return whether clients are part of the data, and not drawn by the seed."""
     source = SOURCES.get(experiment.data["name"])
-    return experiment.partition.get("name") == NATURAL and (source is None or source.is_tabular)
+    return experiment.partition.get("name") == NATURAL and (source is None or not source.is_generated)

@@ -1,0 +1,14 @@
+"""A table together with the known graph of its clients."""
+
+from dataclasses import dataclass
+
+from fedlap.data.table import Table
+from fedlap.graph import Graph
+
+
+@dataclass(frozen=True, eq=False)
+class ConnectedTable:
+    """A table and the known graph of its natural clients, as a data set returns them."""
+
+    table: Table
+    graph: Graph
