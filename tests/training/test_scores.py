@@ -239,6 +239,7 @@ def test_a_score_is_flat():
     ("change", "message"),
     [
         ({"accuracy_std": ...}, "accuracy_std is missing"),
+        ({"rmse": "0.5"}, "rmse = '0.5'; expected a number or null"),
         ({"round": ..., "seconds": ...}, "round is missing, seconds is missing"),
         ({"colour": 1.0}, "'colour' is unknown"),
         ({"objective": None}, "objective = None; expected a number"),

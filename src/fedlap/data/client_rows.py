@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int64, Num
+from jaxtyping import Bool, Float64, Int64, Num
 from scipy.sparse import csc_array
 from torch import Tensor
 
@@ -104,6 +104,21 @@ class ClientRows:
     def first(self) -> Int64[Tensor, "client"]:
         """The index of each client's first row."""
         return self.count.cumsum(0) - self.count
+
+    @cached_property
+    def target_moments(self) -> tuple[Float64[Tensor, "client output"], Float64[Tensor, "client output"]]:
+        """The mean of each client's real targets, and the sum of squared deviations from it.
+
+        Targets are taken relative to the client's first one, so that constant targets deviate by exactly 0.
+        """
+        y, owner, count = self.y.double().cpu(), self.find_owners(), self.count.clamp(min=1).unsqueeze(1)
+        origin = y.new_zeros(len(count), y.shape[1])
+        filled = self.count > 0
+        origin[filled] = y[self.first[filled]]
+        y = y - origin[owner]
+        mean = torch.zeros_like(origin).index_add_(0, owner, y) / count
+        spread = torch.zeros_like(origin).index_add_(0, owner, (y - mean[owner]).square())
+        return origin + mean, spread
 
     def check(self, where: str, clients: int, labels: int | None) -> None:
         """Raise InputError unless every row of every client is in the store and has a label in range.

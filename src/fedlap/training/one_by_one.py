@@ -154,19 +154,24 @@ class OneByOne:
             yield PlainTask(self.clients.model, *self._read_rows(self.scored, self.scored.train, k), [])
 
     def _tally(self, W: Tensor, client_rows: ClientRows, number: int) -> Tally:
-        """Sum losses and correct predictions over each client's rows."""
+        """Sum losses and correct predictions, or errors, over each client's rows."""
         model, first = self.clients.model, sum(self._sizes[:number])
-        losses, hits = [], []
+        sums = []
         for k, w in enumerate(W.split(1), first):
             x, y = self._read_rows(self.scored, client_rows, k)
             scores = model.scores(
                 w.to(x.device), x, torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
             )
-            losses.append(float(model.loss_function.values(scores, y).double().sum()))
-            hits.append(float((scores.argmax(-1) == y).sum()) if not y.is_floating_point() else 0.0)
-        counted = isinstance(model.loss_function, CrossEntropy)
-        sums = [torch.tensor(values, dtype=torch.float64) for values in (losses, hits)]
-        return Tally(sums[0], sums[1] if counted else None, client_rows.count[first : first + len(W)])
+            if isinstance(model.loss_function, CrossEntropy):
+                hits = (scores.argmax(-1) == y).double().sum()
+                sums.append(torch.stack((model.loss_function.values(scores, y).double().sum(), hits)).cpu())
+            else:
+                error = (scores - y).double().squeeze(0)
+                sums.append(torch.stack((error.square().sum(0), error.abs().sum(0))).cpu())
+        if not isinstance(model.loss_function, CrossEntropy):
+            return Tally.of_errors(torch.stack(sums), client_rows, torch.arange(first, first + len(W)))
+        loss, hits = torch.stack(sums).unbind(1)
+        return Tally(loss, hits, client_rows.count[first : first + len(W)])
 
     def _read_rows(self, clients: PlacedClients, client_rows: ClientRows, k: int) -> tuple[Tensor, Tensor]:
         """Return the standardised features and the labels of all rows of a client."""

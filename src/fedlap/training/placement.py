@@ -271,22 +271,37 @@ class PlacedClients:
     def tally(
         self, W: Float[Tensor, "client param"], client_rows: ClientRows, ids: Int64[Tensor, "client"]
     ) -> Tally:
-        """Sum the losses and correct answers over the rows of clients `ids`, whose models are in W."""
+        """Sum losses and correct answers, or errors, over the rows of `ids`, whose models are in W."""
+        if not isinstance(self.model.loss_function, CrossEntropy):
+            return self._tally_errors(W, client_rows, ids)
         loss = torch.zeros(len(ids), dtype=torch.float64, device=self.device)
         hits = torch.zeros_like(loss)
+        for at, scores, y, inside in self._score_rows(W, client_rows, ids):
+            loss[at] += (self.model.loss_function.values(scores, y) * inside).double().sum(1)
+            # The first of equal scores, as with argmax, in a tenth of the time.
+            answers = scores.mT.max(-2).indices
+            hits[at] += ((answers == y) & inside).double().sum(1)
+        return Tally(loss.cpu(), hits.cpu(), client_rows.count[ids])
+
+    def _tally_errors(self, W: Tensor, client_rows: ClientRows, ids: Tensor) -> Tally:
+        """Sum the squared and the absolute errors of each output over the rows of clients `ids`."""
+        shape = len(ids), 2, self.model.network.outputs
+        errors = torch.zeros(shape, dtype=torch.float64, device=self.device)
+        for at, scores, y, inside in self._score_rows(W, client_rows, ids):
+            error = ((scores - y) * inside.unsqueeze(-1)).double()
+            errors[at] += torch.stack((error.square().sum(1), error.abs().sum(1)), 1)
+        return Tally.of_errors(errors.cpu(), client_rows, ids)
+
+    def _score_rows(
+        self, W: Tensor, client_rows: ClientRows, ids: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Yield the positions in `ids` of the clients of a block, scores, labels, and a mask of its rows."""
         for chunk, at, blocks in self._list_chunks(client_rows, ids):
             models = W[chunk.to(W.device)].to(self.device)
             for block in blocks:
                 _, _, y, inside, _ = block
                 active = len(y)
-                scores = self._score_block(models[:active], client_rows, block)
-                loss[at[:active]] += (self.model.loss_function.values(scores, y) * inside).double().sum(1)
-                if not y.is_floating_point():
-                    # The first of equal scores, as with argmax, in a tenth of the time.
-                    answers = scores.mT.max(-2).indices
-                    hits[at[:active]] += ((answers == y) & inside).double().sum(1)
-        counted = isinstance(self.model.loss_function, CrossEntropy)
-        return Tally(loss.cpu(), hits.cpu() if counted else None, client_rows.count[ids])
+                yield at[:active], self._score_block(models[:active], client_rows, block), y, inside
 
     @cached_property
     def _cached_chunks(self) -> dict[int, list[ClientChunk]]:

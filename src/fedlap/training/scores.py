@@ -2,13 +2,19 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
-from jaxtyping import Bool, Float64, Int64
+import torch
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from fedlap.data.client_rows import ClientRows
 from fedlap.errors import InputError
+
+# Pooled over rows; mean, mean of the worst tenth, and deviation over clients.
+Statistics = tuple[float | None, float | None, float | None, float | None]
+NOT_APPLICABLE: Statistics = (None, None, None, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,12 +24,22 @@ class Tally:
     loss: Float64[Tensor, "client"]  # loss without the L2 term
     hits: Float64[Tensor, "client"] | None  # correct predictions; None for regression
     count: Int64[Tensor, "client"]
+    # For real targets and each output: the sum of squared errors, the sum of absolute errors, the mean
+    # target, and the sum of squared deviations from this mean. None for classification.
+    errors: Float64[Tensor, "client 4 output"] | None = None
+
+    @staticmethod
+    def of_errors(errors: Float64[Tensor, "client 2 output"], rows: ClientRows, clients: Tensor) -> "Tally":
+        """Return the tally of squared and absolute errors over the rows of `clients`."""
+        mean, spread = (values[clients] for values in rows.target_moments)
+        both = torch.stack((mean, spread), 1)
+        return Tally(errors[:, 0].sum(-1) / 2, None, rows.count[clients], torch.cat((errors, both), 1))
 
     def split(self, sizes: Sequence[int]) -> list["Tally"]:
         """Split into tallies of the given numbers of clients."""
-        loss, count = self.loss.split(list(sizes)), self.count.split(list(sizes))
-        hits = [None] * len(sizes) if self.hits is None else self.hits.split(list(sizes))
-        return [Tally(*sums) for sums in zip(loss, hits, count, strict=True)]
+        sums = self.loss, self.hits, self.count, self.errors
+        parts = [[None] * len(sizes) if total is None else total.split(list(sizes)) for total in sums]
+        return [Tally(*of_run) for of_run in zip(*parts, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -37,14 +53,20 @@ class Score:
     accuracy_std: standard deviation of the accuracies over clients, divided by N and not by N − 1, since the
         clients are the whole population and not a sample; 0 for one client.
     loss, loss_mean, loss_worst, loss_std: the same four statistics of the mean test loss (worst: highest).
+    rmse, rmse_mean, rmse_worst, rmse_std: those of the root of the mean squared error (worst: highest).
+    mae, mae_mean, mae_worst, mae_std: those of the mean absolute error (worst: highest).
+    r2, r2_mean, r2_worst, r2_std: those of R² = 1 − Σ(y − ŷ)² / Σ(y − ȳ)² (worst: lowest). ȳ is the mean of
+        the pooled test rows; in the statistics over clients it is the mean of the client's test rows, and
+        only clients count whose test targets are not constant. None if no such client exists.
     train_loss: mean loss over the pooled training rows, without the L2 term.
     objective: J(W), the sum of the clients' training losses with the L2 term, plus the method's penalty.
     gap: the duality gap if the method computes it, an upper bound on the objective minus its minimum.
     bytes_up, bytes_down: bytes sent by and to all clients since the first round.
     seconds: training time since the first round, without evaluation.
 
-    Only clients with test rows count in test scores. Accuracies are None for regression; every test score is
-    None if there are no test rows.
+    Only clients with test rows count in test scores. Accuracies are None for regression; rmse, mae and r2 are
+    None for classification. With several targets, rmse, mae and r2 are means over the targets. Every test
+    score is None if there are no test rows.
     """
 
     round: int
@@ -62,6 +84,18 @@ class Score:
     bytes_up: int
     bytes_down: int
     seconds: float
+    rmse: float | None = None
+    rmse_mean: float | None = None
+    rmse_worst: float | None = None
+    rmse_std: float | None = None
+    mae: float | None = None
+    mae_mean: float | None = None
+    mae_worst: float | None = None
+    mae_std: float | None = None
+    r2: float | None = None
+    r2_mean: float | None = None
+    r2_worst: float | None = None
+    r2_std: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as a dictionary."""
@@ -69,13 +103,21 @@ class Score:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> "Score":
-        """Restore a score from its dictionary, exactly, also after a round trip through JSON."""
+        """Restore a score from its dictionary, exactly, also after a round trip through JSON.
+
+        Optional fields may be missing: older versions did not write them.
+        """
         known = {field.name: field.type for field in fields(Score)}
-        wrong = [f"{name} is missing" for name in known if name not in values]
+        missing = [name for name in known if name not in values and name not in OPTIONAL_FIELDS]
+        wrong = [f"{name} is missing" for name in missing]
         wrong += [f"{name!r} is unknown" for name in values if name not in known]
         if wrong:
             raise InputError(f"score: {', '.join(wrong)}; use the version of fedlap that wrote it")
-        return Score(**{name: _parse_value(name, values[name], kind) for name, kind in known.items()})
+        return Score(**{name: _parse_value(name, value, known[name]) for name, value in values.items()})
+
+
+# Fields that files leave out where they do not apply.
+OPTIONAL_FIELDS = frozenset(field.name for field in fields(Score) if field.default is not MISSING)
 
 
 def compute_score(
@@ -90,28 +132,57 @@ def compute_score(
 ) -> Score:
     """Compute the scores of a round from the sums over each client's rows."""
     tested = test.count > 0
-    accuracy = (None,) * 4 if test.hits is None else _summarise(test.hits, test.count, tested, lowest=True)
-    loss = _summarise(test.loss, test.count, tested, lowest=False)
+    hits, count = test.hits, test.count[tested]
+    accuracy = NOT_APPLICABLE if hits is None else _summarise_means(hits[tested], count, lowest=True)
+    loss = _summarise_means(test.loss[tested], count, lowest=False)
+    errors = [NOT_APPLICABLE] * 3 if test.errors is None else _summarise_errors(test.errors[tested], count)
+    rmse, mae, r2 = errors
     objective = float((train.loss / train.count + ridge).sum()) + penalty
     pooled = float(train.loss.sum() / train.count.sum())
-    return Score(round, *accuracy, *loss, pooled, objective, gap, *sent, seconds)
+    return Score(round, *accuracy, *loss, pooled, objective, gap, *sent, seconds, *rmse, *mae, *r2)
 
 
-def _summarise(
-    total: Float64[Tensor, "client"],
-    count: Int64[Tensor, "client"],
-    tested: Bool[Tensor, "client"],
-    lowest: bool,
-) -> tuple[float | None, float | None, float | None, float | None]:
-    """Return the pooled mean over rows; mean, mean of the worst tenth, and deviation over clients."""
-    if not bool(tested.any()):
-        return None, None, None, None
-    total, count = total[tested], count[tested]
-    means = (total / count).sort(descending=not lowest).values
-    worst = means[: math.ceil(len(means) / 10)]
+def _summarise_means(
+    total: Float64[Tensor, "client"], count: Int64[Tensor, "client"], lowest: bool
+) -> Statistics:
+    """Return the pooled mean over rows, and the statistics of the clients' means."""
+    return _summarise(float(total.sum() / count.sum()), total / count, lowest)
+
+
+def _summarise_errors(
+    errors: Float64[Tensor, "client 4 output"], count: Int64[Tensor, "client"]
+) -> list[Statistics]:
+    """Return the statistics of RMSE, of the mean absolute error and of R²."""
+    squared, absolute, mean, spread = errors.unbind(1)
+    total, rows = count.sum(), count.unsqueeze(1)
+    rmse, mae = (squared / rows).sqrt().mean(1), (absolute / rows).mean(1)
+    pooled_rmse, pooled_mae = (squared.sum(0) / total).sqrt().mean(), (absolute.sum(0) / total).mean()
+    # The pooled deviations are those within clients and those of the clients' means, which are taken relative
+    # to the first one, so that equal means deviate by exactly 0.
+    mean = mean - mean[:1]
+    between = mean - (mean * rows).sum(0) / total
+    pooled_spread = (spread + rows * between.square()).sum(0)
+    pooled_r2 = (
+        float((1 - squared.sum(0) / pooled_spread).mean()) if bool((pooled_spread > 0).all()) else None
+    )
+    varied = (spread > 0).all(1)
+    r2 = (1 - squared[varied] / spread[varied]).mean(1)
+    return [
+        _summarise(float(pooled_rmse), rmse, lowest=False),
+        _summarise(float(pooled_mae), mae, lowest=False),
+        _summarise(pooled_r2, r2, lowest=True),
+    ]
+
+
+def _summarise(pooled: float | None, clients: Float64[Tensor, "client"], lowest: bool) -> Statistics:
+    """Return the pooled score; mean, mean of the worst tenth, and deviation over clients."""
+    if not len(clients):
+        return (None if pooled is None or math.isnan(pooled) else pooled, None, None, None)
+    ranked = clients.sort(descending=not lowest).values
+    worst = ranked[: math.ceil(len(ranked) / 10)]
     # Subtracting the worst client first makes the deviation of equal clients exactly 0, without rounding.
-    spread = (means - means[0]).std(correction=0)
-    return float(total.sum() / count.sum()), float(means.mean()), float(worst.mean()), float(spread)
+    spread = (ranked - ranked[0]).std(correction=0)
+    return pooled, float(ranked.mean()), float(worst.mean()), float(spread)
 
 
 def _parse_value(name: str, value: Any, kind: Any) -> Any:

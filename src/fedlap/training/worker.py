@@ -25,7 +25,12 @@ from fedlap.training.task import StackTask
 
 CLIENT = torch.tensor([0])  # the place of the one client
 
-RowSums = tuple[Float64[Tensor, "1"], Float64[Tensor, "1"] | None, Int64[Tensor, "1"]]
+RowSums = tuple[
+    Float64[Tensor, "1"],
+    Float64[Tensor, "1"] | None,
+    Int64[Tensor, "1"],
+    Float64[Tensor, "1 4 output"] | None,
+]
 
 
 class ClientTally(NamedTuple):
@@ -34,7 +39,7 @@ class ClientTally(NamedTuple):
     It is a state, so that it can be encoded. The server adds the penalty, which depends on other clients.
     """
 
-    train: RowSums  # loss, hits (None for regression) and count, as in `Tally`
+    train: RowSums  # loss, hits, count and errors, as in `Tally`
     test: RowSums
     ridge: Float64[Tensor, "1"]  # the L2 term of the client's model
     gap: Float64[Tensor, "1"] | None  # its part of the duality gap, if the method computes it
@@ -175,7 +180,7 @@ class Worker:
         if isinstance(method, Certified):
             gap = method.gap(self.private, w, self._make_task(0)).double().flatten()
         tallies = [clients.tally(w, rows, CLIENT) for rows in (clients.train, clients.test)]
-        train, test = ((tally.loss, tally.hits, tally.count) for tally in tallies)
+        train, test = ((tally.loss, tally.hits, tally.count, tally.errors) for tally in tallies)
         return ClientTally(train, test, compute_ridge(self.model, w), gap)
 
     def save(self, path: str | Path) -> None:
