@@ -35,7 +35,7 @@ COLUMNS = ["--client", "client", "--label", "label"]
 COMMANDS = {
     "report": ["report", "{run}", "--out", "{out}/page"],
     "draw": ["graph", "draw", "{run}", "{out}/graph.png"],
-    "predict": ["predict", "{run}", "{data}", "--by", "client", "--to", "{out}/answers.csv"],
+    "predict": ["predict", "{run}", "{data}", "--by", "client", "--to", "{out}/predictions.csv"],
     "nearest": [
         *("graph", "make", "{out}/near.npz", "--data", "{data}", *COLUMNS),
         *("--graph", "nearest", "--set", "graph.by=means"),

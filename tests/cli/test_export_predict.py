@@ -58,8 +58,12 @@ def save_run(result, folder):
     return str(folder)
 
 
-def column(text):
-    return [line[0] for line in csv.reader(io.StringIO(text))]
+def column(text, place=2):
+    return [line[place] for line in csv.reader(io.StringIO(text))]
+
+
+def list_predictions(answer, name="outcome"):
+    return [row[name] for row in answer["predictions"]]
 
 
 @pytest.mark.parametrize("model", ["linear", "mlp"])
@@ -81,10 +85,12 @@ def test_exported_models_reach_the_accuracy_of_the_run(call, tmp_path, scale, mo
         mine.to_csv(rows_file, index=False)
         code, out, _ = call("predict", file, str(rows_file), "--json", out=False)
         answer = json.loads(out)
-        assert answer["answers"] == [
-            a for a, s in zip(all_at_once["answers"], held.site, strict=True) if s == site
+        assert list_predictions(answer) == [
+            a for a, s in zip(list_predictions(all_at_once), held.site, strict=True) if s == site
         ]
-        assert answer["right"] == sum(a == b for a, b in zip(answer["answers"], mine.outcome, strict=True))
+        assert answer["right"] == sum(
+            a == b for a, b in zip(list_predictions(answer), mine.outcome, strict=True)
+        )
         right += answer["right"]
     assert right / len(held) == accuracy
 
@@ -114,24 +120,85 @@ def test_digits_by_the_places_of_their_columns(call, tmp_path, form):
     assert right / len(digits.test.y) == result.scores[-1].accuracy
 
 
-def test_answers_are_a_table_and_columns_go_by_name(call, tmp_path):
+def test_predictions_are_a_table_and_columns_go_by_name(call, tmp_path):
     result, run = train_run(tmp_path)
     frame = rows(5, 9)
     frame[["dose", "age", "salt"]].to_csv(tmp_path / "new.csv", index=False)
     code, out, err = call("predict", run, "--client", "north", str(tmp_path / "new.csv"), out=False)
     assert (code, err) == (0, "")
     wanted = result.personal("north").predict_labels(frame[["salt", "age", "dose"]])
-    assert column(out) == ["answer", *wanted]
+    assert column(out) == ["outcome", *wanted]
     frame.to_parquet(tmp_path / "new.parquet")
     words = ("predict", run, "--client", "north", str(tmp_path / "new.parquet"))
     code, out, err = call(*words, out=False)
     right = sum(a == b for a, b in zip(wanted, frame.outcome, strict=True))
-    assert column(out) == ["answer", *wanted]
+    assert column(out) == ["outcome", *wanted]
     assert err == f"accuracy {right / 9:.4%}, {right} of 9 rows\n"
     code, out, err = call(*words, "--to", str(tmp_path / "deep" / "a.csv"), out=False)
-    assert column((tmp_path / "deep" / "a.csv").read_text()) == ["answer", *wanted]
+    assert column((tmp_path / "deep" / "a.csv").read_text()) == ["outcome", *wanted]
     assert f"{right} of 9 rows" in out
     assert "9 predictions written to" in out
+
+
+def test_columns_of_the_output(call, tmp_path):
+    """Row or identifier, client, prediction, its probability and, if asked, the probability of each class."""
+    result, run = train_run(tmp_path, scale="client")
+    frame = rows(5, 12).assign(house=[f"{number:03}" for number in range(12)])
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    features = frame[["salt", "age", "dose"]].to_numpy()
+    scores = torch.stack(
+        [result.personal(s).scores(x[None])[0] for s, x in zip(frame.site, features, strict=True)]
+    )
+    shares = torch.softmax(scores.double(), -1)
+    words = ("predict", run, str(tmp_path / "new.csv"), "--by", "site")
+    code, out, _ = call(*words, out=False)
+    read = pd.read_csv(io.StringIO(out), dtype={"client": str})
+    assert (code, list(read)) == (0, ["row", "client", "outcome", "probability"])
+    assert read.row.tolist() == list(range(1, 13))
+    assert read.client.tolist() == frame.site.tolist()
+    assert read.outcome.tolist() == [("ill", "so-so", "well")[k] for k in shares.argmax(-1)]
+    np.testing.assert_allclose(read.probability, shares.max(-1).values, rtol=0, atol=0.5e-6)
+    assert all(len(text) <= len("0.123456") for text in column(out, 3)[1:])
+    code, out, _ = call(*words, "--id", "house", "--probabilities", "--json", out=False)
+    records = json.loads(out)["predictions"]
+    names = [f"probability_{label}" for label in ("ill", "so-so", "well")]
+    assert list(records[0]) == ["house", "client", "outcome", "probability", *names]
+    assert [record["house"] for record in records] == frame.house.tolist()  # "007" is no number
+    np.testing.assert_allclose([[r[name] for name in names] for r in records], shares, rtol=0, atol=0.5e-6)
+    in_python = result.personals.predict(frame.site.tolist(), features)
+    assert in_python.labels == read.outcome.tolist()
+    assert torch.equal(in_python.probabilities, shares)
+    assert list(in_python.to_frame(every_class=True)) == list(records[0])[1:]
+
+
+def test_a_prediction_never_shares_its_name_with_another_column(call, tmp_path):
+    """A target called "client" is written as "prediction"; an identifier of a used name is refused."""
+    frame = rows(1, 60, real=True).drop(columns="note").rename(columns={"outcome": "client"})
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    federation = fl.Federation.from_dataframe(frame, "site", "client")
+    run = save_run(fl.fit(fl.Local(), federation, fl.models.linear(), rounds=1), tmp_path / "run")
+    words = ("predict", run, str(tmp_path / "new.csv"), "--by", "site")
+    assert call(*words, out=False)[1].startswith("row,client,prediction\n1,north,")
+    code, _, err = call(*words, "--id", "client", out=False)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "--id client: the predictions have a column of this name" in err
+    assert "--probabilities: the model predicts real numbers" in call(*words, "--probabilities", out=False)[2]
+
+
+def test_a_run_goes_by_its_name_and_a_comparison_names_its_runs(call, tmp_path):
+    words = ("--data", "synthetic", "--rounds", "1", "--seeds", "0-1", "--algorithms", "fedu,local")
+    assert call("compare", *words, "--set", "data.clients=3", "--set", "data.features=2")[0] == 0
+    (group,) = (tmp_path / "runs").glob("*compare*")
+    first = json.loads((group / "comparison.json").read_text())["kept"]["fedu"][0]
+    np.savez(tmp_path / "new.npz", x=np.zeros((2, 2)))
+    for name in (first, first[-16:][:8], str(tmp_path / "runs" / first)):
+        code, out, _ = call("predict", name, str(tmp_path / "new.npz"), "--client", "1")
+        assert (code, column(out, 1)) == (0, ["client", "1", "1"])
+    code, _, err = call("predict", group.name, str(tmp_path / "new.npz"), "--client", "1")
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"is a comparison of 4 runs; pass one of them, e.g. {first} (the first of fedu)" in err
+    assert call("show", group.name)[2] == err
+    assert call("export", first, "--client", "1", "--to", str(tmp_path / "m.safetensors"))[0] == 0
 
 
 def test_rows_without_a_truth_are_answered_and_not_counted(call, tmp_path):
@@ -155,7 +222,7 @@ def test_labels_that_are_numbers_keep_their_names(call, tmp_path):
         words = ("predict", run, "--by", "site", str(tmp_path / "again.csv"), "--json")
         answer = json.loads(call(*words, out=False)[1])
         assert answer["accuracy"] == result.scores[-1].accuracy
-        assert set(answer["answers"]) <= {"3", "5", "9"}
+        assert set(list_predictions(answer)) <= {"3", "5", "9"}
 
 
 def test_a_regression_gives_values_and_its_loss(call, tmp_path):
@@ -167,8 +234,9 @@ def test_a_regression_gives_values_and_its_loss(call, tmp_path):
     assert "accuracy" not in answer
     code, out, err = call("predict", run, "--client", "7", str(tmp_path / "held.csv"), out=False)
     frame = pd.read_csv(tmp_path / "held.csv")
-    values = [float(value) for value in column(out)[1:]]
-    assert values == result.predict("7", frame[["salt", "age", "dose"]].to_numpy()).flatten().tolist()
+    exact = result.predict("7", frame[["salt", "age", "dose"]].to_numpy()).flatten().tolist()
+    assert column(out) == ["outcome", *(str(float(f"{value:.7g}")) for value in exact)]
+    assert out.startswith("row,client,outcome\n1,7,")
     assert err.startswith("loss ")
 
 
@@ -229,6 +297,7 @@ def folder(tmp_path_factory):
         ("predict run held.csv --by siet", "unknown column of held.csv 'siet'; did you mean 'site'?"),
         ("predict run west.csv --by site", "unknown client 'west'"),
         ("predict run held.csv --client 7 --label outcom", "did you mean 'outcome'?"),
+        ("predict run held.csv --client 7 --id nots", "unknown column of held.csv 'nots'; did you mean"),
         ("predict run less.csv --client 7", "less.csv has no column 'age', which the model was trained with"),
         ("predict run none.csv --client 7", "none.csv has no rows"),
         ("predict run text.csv --client 7", "row 1, column 'dose': 'much'"),

@@ -123,6 +123,29 @@ def test_answers_are_names_or_values():
     assert personal.predict(x).shape == (len(x), 1)
 
 
+def test_rows_of_several_clients_at_once(tmp_path):
+    """Each row by the model of its client: as `Personal` predicts, in any order and from files."""
+    result = train(make_federation("client"))
+    result.personals.save(tmp_path)
+    test = result.federation.test
+    names = [result.federation.clients[place] for place in test.find_owners().tolist()]
+    order = torch.randperm(len(names), generator=torch.Generator().manual_seed(0))
+    clients, x = [names[place] for place in order], test.x[order]
+    predictions = Personals.load(tmp_path).predict(clients, x)
+    alone = [result.personal(name).scores(row[None])[0] for name, row in zip(clients, x, strict=True)]
+    torch.testing.assert_close(predictions.scores, torch.stack(alone), rtol=0, atol=1e-6)
+    assert predictions.labels == [("ill", "well")[int(scores.argmax())] for scores in alone]
+    frame = predictions.to_frame()
+    assert list(frame) == ["client", "outcome", "probability"]
+    assert frame.client.tolist() == clients
+    assert frame.probability.tolist() == predictions.probabilities.max(-1).values.tolist()
+    real = train(make_federation(real=True)).personals.predict(clients, x)
+    assert (real.labels, real.probabilities) == (None, None)
+    assert real.to_frame().outcome.tolist() == real.scores.flatten().tolist()
+    with pytest.raises(fl.InputError, match="clients has 2 names for 3 rows; pass one name per row"):
+        result.personals.predict(clients[:2], x[:3])
+
+
 def test_a_frame_is_read_by_the_names_of_its_columns():
     result = train(make_federation())
     personal, x = result.personal("north"), result.federation.test.x

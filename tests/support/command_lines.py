@@ -97,7 +97,7 @@ BASES = {
     ("export",): [["out/run", "--client", "a", "--to", "out/new.safetensors"]],
     ("predict",): [
         ["out/run", "in/own.csv", "--client", "a"],
-        ["out/run", "in/own.csv", "--by", "who", "--to", "out/answers.csv"],
+        ["out/run", "in/own.csv", "--by", "who", "--to", "out/predictions.csv"],
         ["out/model.safetensors", "in/own.csv", "--json"],
     ],
     ("theory",): [["out/run"], ["out/run", "--json"]],

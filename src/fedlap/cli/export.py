@@ -6,13 +6,14 @@ from typing import Annotated
 import typer
 
 from fedlap.cli import console
-from fedlap.cli.options import OUTPUT_PANEL
+from fedlap.cli.options import OUTPUT_PANEL, RunFolderArgument, RunsFolderOption
 from fedlap.cli.output_files import check_output, list_run_files
+from fedlap.experiments.find_folder import find_folder
 from fedlap.experiments.stored_run import load_trained_models
 
 
 def export_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.", show_default=False)],
+    run: RunFolderArgument,
     client: Annotated[
         str, typer.Option(metavar="NAME", help="Client whose model is exported.", show_default=False)
     ],
@@ -24,14 +25,16 @@ def export_command(
             rich_help_panel=OUTPUT_PANEL,
         ),
     ] = Path("model.safetensors"),
+    out: RunsFolderOption = Path("runs"),
 ) -> None:
     """Export one client's model to a .safetensors file.
 
     The .safetensors and .json files contain everything that `fedlap predict` needs.
     """
-    trained = load_trained_models(run)
-    check_output(to, list_run_files(run))
-    check_output(to.with_suffix(".json"), list_run_files(run))
+    folder = find_folder(run, out)
+    trained = load_trained_models(folder)
+    check_output(to, list_run_files(folder))
+    check_output(to.with_suffix(".json"), list_run_files(folder))
     trained.of_client(client).save(to)
     console.print_result(
         f"client {client}: parameters in {to}, their description in {to.with_suffix('.json')}"

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,23 +12,27 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedlap.cli import console
-from fedlap.cli.options import DATA_PANEL, OUTPUT_PANEL, JsonOption
+from fedlap.cli.options import DATA_PANEL, OUTPUT_PANEL, JsonOption, RunsFolderOption
 from fedlap.cli.output_files import check_output, list_run_files
 from fedlap.cli.threads import use_threads
 from fedlap.data.prediction_rows import PredictionRows, read_prediction_rows
 from fedlap.errors import InputError
+from fedlap.experiments.find_folder import find_folder
 from fedlap.experiments.stored_run import load_trained_models
-from fedlap.personal import ModelMetadata, Personal, Personals
+from fedlap.personal import ModelMetadata, Personal, Personals, Predictions
 from fedlap.storage.files import write_file
 
 MODEL_PANEL = "Model"
+ROW_COLUMN = "row"  # numbers rows from 1, as messages do
 
 
 def predict_command(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL", help="Folder of a run, or an exported .safetensors model.", show_default=False
+            metavar="MODEL",
+            help="Folder of a run, its name in --out, or a .safetensors model.",
+            show_default=False,
         ),
     ],
     data: Annotated[
@@ -56,6 +61,24 @@ def predict_command(
             rich_help_panel=DATA_PANEL,
         ),
     ] = None,
+    identifier: Annotated[
+        str | None,
+        typer.Option(
+            "--id",
+            metavar="COLUMN",
+            help="Column that identifies rows in the output. Default: the row number, from 1.",
+            rich_help_panel=DATA_PANEL,
+        ),
+    ] = None,
+    probabilities: Annotated[
+        bool,
+        typer.Option(
+            "--probabilities",
+            metavar="",
+            help="Write the probability of every class.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
+    ] = False,
     to: Annotated[
         Path | None,
         typer.Option(
@@ -64,42 +87,71 @@ def predict_command(
             rich_help_panel=OUTPUT_PANEL,
         ),
     ] = None,
+    out: RunsFolderOption = Path("runs"),
     as_json: JsonOption = False,
 ) -> None:
     """Predict rows with trained models.
 
-    If the rows have true labels or values, the accuracy or the loss is printed too.
+    The output has the row, the client, the prediction and, for classes, its probability. If the rows have
+    true labels or values, the accuracy or the loss is printed too.
     """
     use_threads(None)
-    models = (
-        Personal.load(model) if Path(model).suffix == ".safetensors" else load_trained_models(Path(model))
-    )
+    is_file = Path(model).suffix == ".safetensors"
+    path = Path(model) if is_file else find_folder(Path(model), out)
+    models = Personal.load(path) if is_file else load_trained_models(path)
     if to is not None:
-        check_output(to, [data, model, Path(model).with_suffix(".json"), *list_run_files(Path(model))])
+        check_output(to, [data, path, path.with_suffix(".json"), *list_run_files(path)])
     metadata = models.metadata
     selected = select_models(models, client, by)
     rows = read_prediction_rows(
-        data, metadata.inputs, metadata.features, client=by, label=label, target=metadata.target
+        data,
+        metadata.inputs,
+        metadata.features,
+        client=by,
+        label=label,
+        target=metadata.target,
+        identifier=identifier,
     )
-    if isinstance(selected, Personal):
-        scores = selected.scores(rows.x)
-    else:
-        scores = selected.scores(rows.clients or [], rows.x)
-    answers = decode_predictions(scores, metadata)
-    measured = {} if rows.truth is None else score_predictions(scores, rows, metadata)
+    predictions = predict_rows(selected, rows)
+    columns = build_columns(predictions, rows, identifier, probabilities)
+    measured = {} if rows.truth is None else score_predictions(predictions.scores, rows, metadata)
     if to is not None:
-        write_file(to, format_csv(answers).encode())
+        write_file(to, format_csv(columns).encode())
     if as_json:
-        answer = {"answers": answers} if to is None else {"to": str(to)}
-        print(json.dumps({"rows": len(answers), **measured, **answer}))
+        names, lines = list(columns), zip(*columns.values(), strict=True)
+        written = {"predictions": [dict(zip(names, line, strict=True)) for line in lines]}
+        print(json.dumps({"rows": len(rows.x), **measured, **(written if to is None else {"to": str(to)})}))
         return
     if to is None:
-        console.print_raw(format_csv(answers))
+        console.print_raw(format_csv(columns))
     print_line = console.print_remark if to is None else console.print_result
     for line in format_prediction_scores(measured):
         print_line(line)
     if to is not None:
-        print_line(f"{len(answers)} predictions written to {to}")
+        print_line(f"{len(rows.x)} predictions written to {to}")
+
+
+def predict_rows(models: Personal | Personals, rows: PredictionRows) -> Predictions:
+    """Predict all rows with one client's model, or each row with the model of its client."""
+    if isinstance(models, Personals):
+        return models.predict(rows.clients or [], rows.x)
+    return Predictions(models.metadata, (models.client,) * len(rows.x), models.scores(rows.x))
+
+
+def build_columns(
+    predictions: Predictions, rows: PredictionRows, identifier: str | None, every_class: bool
+) -> dict[str, Sequence[Any]]:
+    """Return the columns of the output by name, the row or its identifier first."""
+    if every_class and predictions.metadata.labels is None:
+        raise InputError("--probabilities: the model predicts real numbers, not classes; remove the option")
+    columns = predictions.list_columns(every_class, rounded=True)
+    if rows.identifiers is None or identifier is None:
+        return {ROW_COLUMN: range(1, len(rows.x) + 1), **columns}
+    if identifier in columns:
+        raise InputError(
+            f"--id {identifier}: the predictions have a column of this name; use another column, or rename it"
+        )
+    return {identifier: rows.identifiers, **columns}
 
 
 def select_models(models: Personal | Personals, client: str | None, by: str | None) -> Personal | Personals:
@@ -116,13 +168,6 @@ def select_models(models: Personal | Personals, client: str | None, by: str | No
         names = ", ".join(models.clients[:5]) + (", …" if len(models.clients) > 5 else "")
         raise InputError(f"a run has a model per client; choose one with --client ({names}), or pass --by")
     return models
-
-
-def decode_predictions(scores: Float[Tensor, "row output"], metadata: ModelMetadata) -> list[Any]:
-    """Return names of labels, or values: a number per row, or a list if there are several outputs."""
-    if metadata.labels is not None:
-        return [metadata.labels[number] for number in scores.argmax(-1).tolist()]
-    return scores.squeeze(1).tolist() if metadata.outputs == 1 else scores.tolist()
 
 
 def score_predictions(
@@ -150,11 +195,10 @@ def format_prediction_scores(measured: dict[str, Any]) -> list[str]:
     return [f"accuracy {measured['accuracy']:.4%}, {measured['right']} of {measured['known']} rows"]
 
 
-def format_csv(answers: list[Any]) -> str:
-    """Return CSV with a header and one line per prediction."""
+def format_csv(columns: Mapping[str, Sequence[Any]]) -> str:
+    """Return CSV with a header and one line per row."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    several = bool(answers) and isinstance(answers[0], list)
-    writer.writerow([f"answer {n}" for n in range(1, len(answers[0]) + 1)] if several else ["answer"])
-    writer.writerows(answer if several else [answer] for answer in answers)
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
     return text.getvalue()

@@ -29,6 +29,7 @@ from fedlap.cli.threads import use_threads
 from fedlap.cli.train_runs import print_run
 from fedlap.errors import InputError
 from fedlap.experiments.experiment import Experiment
+from fedlap.experiments.find_folder import find_run
 from fedlap.experiments.run_folder import RunFolder, list_run_folders
 from fedlap.experiments.settings import check_integers, shorten_value
 from fedlap.report.score_export import write_scores
@@ -176,8 +177,3 @@ def resume_command(
     total = experiment.rounds if rounds is None else rounds
     check_integers("rounds", total)
     run_experiment(experiment.model_copy(update={"rounds": total}), {**options, "out": stored.folder.parent})
-
-
-def find_run(run: Path, out: Path) -> RunFolder:
-    """Open a run, given by its folder or by its name in the folder of runs."""
-    return RunFolder.open(run if run.exists() or not (out / run).exists() else out / run)

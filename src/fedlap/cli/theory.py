@@ -18,9 +18,9 @@ from fedlap.cli.options import (
     ThreadsOption,
 )
 from fedlap.cli.output_files import check_output, list_input_files, list_run_files
-from fedlap.cli.runs import find_run
 from fedlap.cli.threads import use_threads
 from fedlap.errors import InputError
+from fedlap.experiments.find_folder import find_run
 from fedlap.experiments.prepare import prepare
 from fedlap.experiments.run_folder import RunFolder
 from fedlap.report.theory_figure import BoundFigure, choose_rounds, draw_bound

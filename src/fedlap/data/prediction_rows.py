@@ -22,12 +22,13 @@ WHOLE_NUMBER = re.compile(r"[+-]?\d+(\.0*)?")
 
 @dataclass(frozen=True, eq=False)
 class PredictionRows:
-    """Raw features and, if the file has them, each row's client and its truth as written in the file."""
+    """Raw features and, if the file has them, each row's client, truth and identifier as in the file."""
 
     path: str
     x: Num[Tensor, "row *feature"]
     clients: list[str] | None
     truth: list[Any] | None
+    identifiers: list[Any] | None = None
 
     def parse_truth(self, labels: Sequence[str] | None, outputs: int) -> tuple[Bool[Tensor, "row"], Tensor]:
         """Return a mask of the rows that have a truth, and these truths: label numbers or targets."""
@@ -70,10 +71,12 @@ def read_prediction_rows(
     client: str | None = None,
     label: str | None = None,
     target: str | None = None,
+    identifier: str | None = None,
 ) -> PredictionRows:
     """Read rows for a model with inputs of this shape, by the names of features, or else in file order.
 
-    `label` is the required column (or array) with the truth; `target` is an optional one.
+    `label` is the required column (or array) with the truth; `target` is an optional one. `identifier` is
+    the column that identifies rows.
     """
     kind = Path(path).suffix.lower()
     if kind not in USER_FILE_TYPES:
@@ -81,17 +84,18 @@ def read_prediction_rows(
             f"{path!r} has unsupported extension {kind!r}; use {', '.join(USER_FILE_TYPES)}", scope="data"
         )
     if kind == ".npz":
-        return _read_npz_rows(path, inputs, client, label, target or "y")
-    frame = read_frame(path, client, label or target or "").rename(columns=str)
+        return _read_npz_rows(path, inputs, client, label, target or "y", identifier)
+    text = None if identifier in (features or ()) else identifier
+    frame = read_frame(path, client, label or target or "", identifier=text).rename(columns=str)
     if not len(frame):
         raise InputError(f"{path} has no rows; expected at least one")
-    for name in (client, label):
+    for name in (client, label, identifier):
         if name is not None and name not in frame.columns:
             raise unknown_name_error(f"column of {path}", name, list(frame.columns))
     truth = label or (target if target in frame.columns else None)
     location = FrameLocation(path, 1)
     if features is None:
-        columns = [name for name in frame.columns if name not in (client, truth)]
+        columns = [name for name in frame.columns if name not in (client, truth, identifier)]
         if len(columns) != math.prod(inputs):
             raise InputError(
                 f"{path} has {len(columns)} columns of features; the model expects {math.prod(inputs)}. "
@@ -106,14 +110,20 @@ def read_prediction_rows(
         x,
         None if client is None else [str(name) for name in require_complete(frame[client], location)],
         None if truth is None else _list_values(frame[truth]),
+        None if identifier is None else _list_identifiers(frame[identifier]),
     )
 
 
 def _read_npz_rows(
-    path: str, inputs: tuple[int, ...], client: str | None, label: str | None, target: str
+    path: str,
+    inputs: tuple[int, ...],
+    client: str | None,
+    label: str | None,
+    target: str,
+    identifier: str | None,
 ) -> PredictionRows:
     arrays = read_npz(path)
-    for name in ("x", client, label):
+    for name in ("x", client, label, identifier):
         if name is not None and name not in arrays:
             raise unknown_name_error(f"array of {path}", name, arrays)
     truth = label or (target if target in arrays else None)
@@ -123,14 +133,15 @@ def _read_npz_rows(
             f"{path}, array 'x': shape {x.shape} and type {x.dtype}; the model expects rows of "
             f"numbers of shape {inputs}"
         )
-    others = [None if name is None else decode_text(arrays[name], path).tolist() for name in (client, truth)]
-    for name, values in zip((client, truth), others, strict=True):
+    names = client, truth, identifier
+    others = [None if name is None else decode_text(arrays[name], path).tolist() for name in names]
+    for name, values in zip(names, others, strict=True):
         if values is not None and len(values) != len(x):
             raise InputError(
                 f"{path}, array {name!r}: {len(values)} entries for {len(x)} rows; expected one per row"
             )
     clients = None if others[0] is None else [_format_name(name) for name in others[0]]
-    return PredictionRows(path, torch.from_numpy(x).view(len(x), *inputs), clients, others[1])
+    return PredictionRows(path, torch.from_numpy(x).view(len(x), *inputs), clients, *others[1:])
 
 
 def _format_name(value: Any) -> str:
@@ -141,6 +152,15 @@ def _format_name(value: Any) -> str:
 def _list_values(column: Series) -> list[Any]:
     gaps = column.isna().tolist()
     return [None if gap else value for value, gap in zip(column.tolist(), gaps, strict=True)]
+
+
+def _list_identifiers(column: Series) -> list[str | int | float]:
+    """Return identifiers as they are written; dates and other objects become text, and gaps are empty."""
+    plain = (str, int, float)
+    return [
+        "" if value is None else value if isinstance(value, plain) else str(value)
+        for value in _list_values(column)
+    ]
 
 
 def _is_missing(value: Any) -> bool:

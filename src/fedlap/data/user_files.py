@@ -109,8 +109,10 @@ def _load_table(
     )
 
 
-def read_frame(path: str, client: str | None, label: str, sha256: str = "") -> DataFrame:
-    """Read a data frame and check its SHA-256; in a CSV file, clients and labels stay text."""
+def read_frame(
+    path: str, client: str | None, label: str, sha256: str = "", identifier: str | None = None
+) -> DataFrame:
+    """Read a data frame and check its SHA-256; in a CSV file, clients, labels and identifiers stay text."""
     import pandas
 
     file = BytesIO(read_user_file("data", path, sha256))
@@ -120,7 +122,7 @@ def read_frame(path: str, client: str | None, label: str, sha256: str = "") -> D
             return pandas.read_parquet(file)
         header = pandas.read_csv(file, header=None, nrows=1, dtype=object, keep_default_na=False)
         names = header.iloc[0].tolist()
-        text = [name for name in names if name in (client, label)]
+        text = [name for name in names if name in (client, label, identifier)]
         file.seek(0)
         frame = pandas.read_csv(
             file,

@@ -8,6 +8,7 @@ from fedlap.data.federation import Federation
 from fedlap.errors import InputError
 from fedlap.experiments.content_digest import digest_content
 from fedlap.experiments.experiment import Experiment
+from fedlap.experiments.group_folder import GroupFolder
 from fedlap.experiments.run_folder import RunFolder
 from fedlap.graph import Graph
 from fedlap.personal import Personals
@@ -42,4 +43,7 @@ def load_trained_models(run: Path) -> Personals:
         raise InputError(f"no run {str(run)!r}; pass the folder of a run")
     if (run / "experiment.toml").exists():
         raise InputError(f"the run {str(run)!r} has no models yet; finish it with `fedlap resume {run}`")
+    group = GroupFolder.find(run)
+    if group is not None:
+        raise group.build_run_error()
     raise InputError(f"{str(run)!r} is not a run (it has no experiment.toml); pass the folder of a run")

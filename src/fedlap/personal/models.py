@@ -21,6 +21,7 @@ from fedlap.errors import InputError, unknown_name_error
 from fedlap.models import Model, Network
 from fedlap.personal.metadata import ModelMetadata
 from fedlap.personal.model_files import invalid_field_error, read_model_files, write_model_files
+from fedlap.personal.predictions import Predictions
 
 MODEL_FILE_SUFFIX = ".safetensors"
 PREDICTION_BLOCK_VALUES = 4_000_000  # values of models or features used together (16 MB in float32)
@@ -164,6 +165,10 @@ class Personals:
         if not clients:
             return scores
         raw = self.of_client(clients[0])._check_features(x)
+        if len(raw) != len(clients):
+            raise InputError(
+                f"predict: clients has {len(clients)} names for {len(raw)} rows; pass one name per row"
+            )
         for places, rows in self._group_clients(clients):
             x_block = raw[rows]
             # Pictures are recognised as bytes per client, as by the model of one client.
@@ -177,6 +182,10 @@ class Personals:
                     x_chosen = restore_bytes(x_block[chosen], self.metadata)
                     scores[rows[chosen]] = self._score_stack(places[chosen], x_chosen)
         return scores
+
+    def predict(self, clients: Sequence[str], x: Any) -> Predictions:
+        """Predict rows of raw features, row i by the model of clients[i]."""
+        return Predictions(self.metadata, tuple(map(str, clients)), self.scores(clients, x))
 
     def _group_clients(
         self, clients: Sequence[str]

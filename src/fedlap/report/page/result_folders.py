@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlap.errors import DivergedError, InputError
+from fedlap.experiments.group_folder import RESULT_FILES
 from fedlap.experiments.run_folder import RunFolder
 from fedlap.experiments.session import RunOutcome
 from fedlap.report.comparison import Comparison
@@ -14,8 +15,6 @@ from fedlap.report.sweep_table import Sweep, format_value
 from fedlap.report.tuning_table import Tuning
 from fedlap.storage.files import parse_json, read_file, refuse_links
 
-# Result file of each command.
-RESULT_FILES = {"compare": "comparison.json", "sweep": "sweep.json", "tune": "tune.json"}
 SHARED_KEYS = ("data", "partition", "scarce", "fold")  # settings that runs must share to be compared
 PER_RUN_KEYS = ("seed", "content")  # settings in which the runs of a row differ
 
