@@ -35,6 +35,22 @@ class Tally:
         both = torch.stack((mean, spread), 1)
         return Tally(errors[:, 0].sum(-1) / 2, None, rows.count[clients], torch.cat((errors, both), 1))
 
+    def client_scores(self) -> dict[str, Float64[Tensor, "client"]]:
+        """Return the score of each client by metric, NaN where it is not defined.
+
+        A client without rows has no score; one whose targets are constant has no R².
+        """
+        scores = {"loss": self.loss / self.count}
+        if self.hits is not None:
+            scores["accuracy"] = self.hits / self.count
+        if self.errors is not None:
+            squared, absolute, _, spread = self.errors.unbind(1)
+            rows = self.count.unsqueeze(1)
+            scores["rmse"] = (squared / rows).sqrt().mean(1)
+            scores["mae"] = (absolute / rows).mean(1)
+            scores["r2"] = torch.where((spread > 0).all(1), (1 - squared / spread).mean(1), torch.nan)
+        return scores
+
     def split(self, sizes: Sequence[int]) -> list["Tally"]:
         """Split into tallies of the given numbers of clients."""
         sums = self.loss, self.hits, self.count, self.errors
@@ -131,47 +147,38 @@ def compute_score(
     seconds: float,
 ) -> Score:
     """Compute the scores of a round from the sums over each client's rows."""
-    tested = test.count > 0
-    hits, count = test.hits, test.count[tested]
-    accuracy = NOT_APPLICABLE if hits is None else _summarise_means(hits[tested], count, lowest=True)
-    loss = _summarise_means(test.loss[tested], count, lowest=False)
-    errors = [NOT_APPLICABLE] * 3 if test.errors is None else _summarise_errors(test.errors[tested], count)
-    rmse, mae, r2 = errors
+    clients = {name: values[test.count > 0] for name, values in test.client_scores().items()}
+    rows = test.count.sum()
+    accuracy = rmse = mae = r2 = NOT_APPLICABLE
+    if test.hits is not None:
+        accuracy = _summarise(float(test.hits.sum() / rows), clients["accuracy"], lowest=True)
+    loss = _summarise(float(test.loss.sum() / rows), clients["loss"], lowest=False)
+    if test.errors is not None:
+        pooled_rmse, pooled_mae, pooled_r2 = _pool_errors(
+            test.errors[test.count > 0], test.count[test.count > 0]
+        )
+        rmse = _summarise(pooled_rmse, clients["rmse"], lowest=False)
+        mae = _summarise(pooled_mae, clients["mae"], lowest=False)
+        r2 = _summarise(pooled_r2, clients["r2"][~clients["r2"].isnan()], lowest=True)
     objective = float((train.loss / train.count + ridge).sum()) + penalty
     pooled = float(train.loss.sum() / train.count.sum())
     return Score(round, *accuracy, *loss, pooled, objective, gap, *sent, seconds, *rmse, *mae, *r2)
 
 
-def _summarise_means(
-    total: Float64[Tensor, "client"], count: Int64[Tensor, "client"], lowest: bool
-) -> Statistics:
-    """Return the pooled mean over rows, and the statistics of the clients' means."""
-    return _summarise(float(total.sum() / count.sum()), total / count, lowest)
-
-
-def _summarise_errors(
+def _pool_errors(
     errors: Float64[Tensor, "client 4 output"], count: Int64[Tensor, "client"]
-) -> list[Statistics]:
-    """Return the statistics of RMSE, of the mean absolute error and of R²."""
+) -> tuple[float, float, float | None]:
+    """Return RMSE, mean absolute error and R² of the pooled rows; no R² if the targets are constant."""
     squared, absolute, mean, spread = errors.unbind(1)
     total, rows = count.sum(), count.unsqueeze(1)
-    rmse, mae = (squared / rows).sqrt().mean(1), (absolute / rows).mean(1)
-    pooled_rmse, pooled_mae = (squared.sum(0) / total).sqrt().mean(), (absolute.sum(0) / total).mean()
+    rmse, mae = (squared.sum(0) / total).sqrt().mean(), (absolute.sum(0) / total).mean()
     # The pooled deviations are those within clients and those of the clients' means, which are taken relative
     # to the first one, so that equal means deviate by exactly 0.
     mean = mean - mean[:1]
     between = mean - (mean * rows).sum(0) / total
     pooled_spread = (spread + rows * between.square()).sum(0)
-    pooled_r2 = (
-        float((1 - squared.sum(0) / pooled_spread).mean()) if bool((pooled_spread > 0).all()) else None
-    )
-    varied = (spread > 0).all(1)
-    r2 = (1 - squared[varied] / spread[varied]).mean(1)
-    return [
-        _summarise(float(pooled_rmse), rmse, lowest=False),
-        _summarise(float(pooled_mae), mae, lowest=False),
-        _summarise(pooled_r2, r2, lowest=True),
-    ]
+    varied = bool((pooled_spread > 0).all())
+    return float(rmse), float(mae), float((1 - squared.sum(0) / pooled_spread).mean()) if varied else None
 
 
 def _summarise(pooled: float | None, clients: Float64[Tensor, "client"], lowest: bool) -> Statistics:

@@ -17,6 +17,7 @@ def draw_map(section: MapSection, create_figure: CreateFigure) -> Any:
     from matplotlib.cm import ScalarMappable
     from matplotlib.collections import LineCollection
     from matplotlib.colors import ListedColormap, Normalize
+    from matplotlib.patheffects import withStroke
 
     figure = create_figure(6.4, 6.0)
     axis = figure.subplots()
@@ -41,17 +42,13 @@ def draw_map(section: MapSection, create_figure: CreateFigure) -> Any:
         axis.scatter(
             *zip(*positions, strict=True), s=area, c=colours, edgecolors=GREY, linewidths=0.6, zorder=2
         )
+    halo = [withStroke(linewidth=2, foreground="white")]
     for number in section.labelled:
         name, x, y, _ = section.nodes[number]
         axis.annotate(
-            shorten_name(name),
-            (x, y),
-            xytext=(5, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=7,
-            zorder=3,
-        )
+            shorten_name(name), (x, y), xytext=(0, 5), textcoords="offset points", ha="center", fontsize=7,
+            path_effects=halo, zorder=3,
+        )  # fmt: skip
     if high > low:
         steps = [low + (step + 0.5) / LEGEND_STEPS * (high - low) for step in range(LEGEND_STEPS)]
         shades = ListedColormap([mix_colour(value, low, high, section.signed) for value in steps])

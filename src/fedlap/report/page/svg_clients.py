@@ -52,10 +52,9 @@ def render_map(section: MapSection) -> str:
     for number in section.labelled:
         x, y = positions[number]
         name = shorten_name(section.nodes[number][0])
-        right = x + radius + 3 + estimate_width(name) < MAP_WIDTH
-        place = f'x="{x + radius + 3:.1f}"' if right else f'x="{x - radius - 3:.1f}"'
-        kind = "label" if right else "label end"
-        parts.append(f'<text {place} y="{y + 4:.1f}" class="{kind}">{escape(name)}</text>')
+        half = estimate_width(name) / 2
+        at = min(max(x, half), MAP_WIDTH - half)
+        parts.append(f'<text x="{at:.1f}" y="{y - radius - 3:.1f}" class="mid label">{escape(name)}</text>')
     parts.append(_render_legend(section, low, high, height))
     limits = f"from {format_measured(low)} to {format_measured(high)}"
     about = f"A map of {len(points)} clients, {section.unit} {limits}"
