@@ -19,7 +19,17 @@ from torch import Tensor
 from fedlap.errors import check_integer
 
 Purpose = Literal[
-    "start", "sample", "batches", "split", "partition", "scarce", "fold", "data", "coin", "heterogeneity"
+    "start",
+    "sample",
+    "batches",
+    "split",
+    "partition",
+    "scarce",
+    "fold",
+    "data",
+    "coin",
+    "heterogeneity",
+    "vertices",
 ]
 
 _LOW = 0xFFFFFFFF  # the lower 32 bits of a 64-bit word

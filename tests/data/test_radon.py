@@ -93,9 +93,7 @@ def measure_losses(features):
         federation, borders = fl.data.load_with_graph("radon", seed, features=features)
         graphs = {
             "borders": borders,
-            "shuffled": fl.Graph(
-                tuple(np.random.default_rng(seed).permutation(borders.clients)), borders.weights
-            ),
+            "shuffled": borders.shuffle(seed),
             "complete": fl.Graph.complete(federation.clients),
         }
         for name, graph in graphs.items():

@@ -8,6 +8,7 @@ import pytest
 import fedlap as fl
 from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.prepare import prepare
+from graphs import matrix_of
 
 
 def test_a_description_makes_the_same_experiment_again():
@@ -30,10 +31,29 @@ def test_a_default_that_is_written_out_changes_nothing():
     "change",
     [{"seed": 1}, {"dtype": "float64"}, {"partition": {"spread": 0.5}}, {"scarce": {}},
      {"data": {"name": "digits", "test_share": 0.3}}, {"algorithm": {"name": "fedu", "local_epochs": 5}},
-     {"graph": {"name": "ring"}}],
+     {"graph": {"name": "ring"}}, {"graph": {"name": "complete", "shuffled": True}}],
 )  # fmt: skip
 def test_whatever_changes_the_numbers_changes_the_digest(change):
     assert Experiment.of(change).digest != Experiment.of({}).digest
+
+
+def test_an_unshuffled_graph_is_described_as_ever():
+    plain = Experiment.of({"graph": {"name": "ring", "shuffled": False}})
+    assert plain.digest == Experiment.of({"graph": {"name": "ring"}}).digest
+    assert "shuffled" not in plain.graph
+    shuffled = Experiment.of({"graph": {"name": "ring", "shuffled": True}})
+    assert Experiment.of(shuffled.describe()) == shuffled
+
+
+def test_any_graph_can_be_shuffled():
+    for name in ("known", "ring"):
+        fields = {"data": {"name": "radon"}, "seed": 3, "graph": {"name": name, "shuffled": True}}
+        experiment = Experiment.of(fields)
+        federation, known = experiment.load()
+        plain = known if name == "known" else fl.Graph.ring(federation.clients)
+        built = experiment.build_graph(federation, known)
+        assert (matrix_of(built) == matrix_of(plain.shuffle(3))).all()
+        assert (matrix_of(built) != matrix_of(plain)).any()
 
 
 def test_how_many_rounds_it_has_does_not():

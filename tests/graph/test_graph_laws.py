@@ -232,6 +232,44 @@ def test_makers_take_what_is_given_and_settings():
             )
 
 
+@law
+@given(st.one_of(weights, flat), st.integers(0, 10_000), st.data())
+def test_a_shuffled_graph_differs_in_names_alone(a, seed, data):
+    names = tuple(f"client {k}" for k in range(len(a)))
+    graph = Graph.from_matrix(a, names)
+    shuffled = graph.shuffle(seed)
+    b = matrix_of(shuffled)
+    assert shuffled.clients == names
+    assert np.allclose(np.sort(a.sum(1)), np.sort(b.sum(1)), rtol=1e-12)
+    assert np.array_equal(np.sort(a, axis=None), np.sort(b, axis=None))
+    size = a.max(initial=0.0) + 1e-300
+    values, others = (np.linalg.eigvalsh(plain(matrix)) for matrix in (a, b))
+    assert np.abs(values - others).max() <= 1e-11 * len(a) * size
+    assert np.array_equal(b, matrix_of(graph.shuffle(seed)))
+    order = data.draw(st.permutations(names))
+    assert np.array_equal(b, matrix_of(graph.align(order).shuffle(seed).align(names)))
+
+
+def test_every_permutation_of_names_is_equally_likely():
+    """Six permutations of three clients, from the weights of their three edges."""
+    edges = [("a", "b", 1.0), ("b", "c", 2.0), ("a", "c", 3.0)]
+    seen = [
+        tuple(matrix_of(Graph.from_edges(edges).shuffle(seed))[np.triu_indices(3, 1)]) for seed in range(600)
+    ]
+    counts = [seen.count(kind) for kind in set(seen)]
+    assert len(counts) == 6
+    assert min(counts) > 60  # 100 expected; four standard deviations are 37
+    assert max(counts) < 140
+
+
+def test_a_server_stays_a_server_and_names_are_needed():
+    star = Graph.star(["a", "b", "c"], server=True)
+    assert np.array_equal(matrix_of(star.shuffle(1)), matrix_of(star))
+    assert star.shuffle(1).server
+    with pytest.raises(fl.InputError, match="a graph without names cannot be shuffled"):
+        Graph.from_matrix(np.zeros((2, 2))).shuffle()
+
+
 def test_large_graphs_are_sparse():
     names = [str(k) for k in range(DENSE_UP_TO + 1)]
     for graph in (

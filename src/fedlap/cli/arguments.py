@@ -7,7 +7,7 @@ from typing import Any
 from fedlap.algorithms import ALGORITHMS
 from fedlap.data import SOURCES
 from fedlap.errors import InputError, unknown_name_error
-from fedlap.experiments.experiment import Experiment
+from fedlap.experiments.experiment import SHUFFLED, Experiment
 from fedlap.experiments.settings import inspect_settings
 from fedlap.graph import GRAPHS
 from fedlap.graph.io import READABLE_EXTENSIONS
@@ -45,9 +45,29 @@ def describe_experiment(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_graph(name: str) -> dict[str, Any]:
-    """Return the section of a graph, given by name or by file."""
-    is_file = name not in GRAPHS and Path(name).suffix.lower() in READABLE_EXTENSIONS
-    return {"name": "file", "path": name} if is_file else {"name": name}
+    """Return the section of one graph, given by name or by file."""
+    sections = parse_graphs(name)
+    if len(sections) > 1:
+        shuffled = any(SHUFFLED in section for section in sections)
+        advice = "; for the shuffled graph, use --set graph.shuffled=true" if shuffled else ""
+        raise InputError(f"--graph {name}: expected one graph{advice}")
+    return sections[0]
+
+
+def parse_graphs(text: str) -> list[dict[str, Any]]:
+    """Return the sections of comma-separated graphs; "shuffled" is the shuffled form of the graph before."""
+    sections: list[dict[str, Any]] = []
+    for name in [text] if Path(text).is_file() else [word.strip() for word in text.split(",")]:
+        is_file = name not in GRAPHS and Path(name).suffix.lower() in READABLE_EXTENSIONS
+        if name != SHUFFLED:
+            sections.append({"name": "file", "path": name} if is_file else {"name": name})
+        elif sections:
+            sections.append({**sections[-1], SHUFFLED: True})
+        else:
+            raise InputError(
+                f"--graph {text}: 'shuffled' follows the graph to shuffle, as in --graph known,shuffled"
+            )
+    return sections
 
 
 def split_names(words: list[str]) -> list[str]:

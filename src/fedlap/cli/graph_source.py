@@ -11,7 +11,7 @@ from fedlap.algorithms.local_work import DEFAULT_LR, LocalWork
 from fedlap.cli.arguments import assign, describe_experiment, parse_graph
 from fedlap.data.federation import Federation
 from fedlap.errors import InputError, check_number
-from fedlap.experiments.experiment import Experiment, has_graph
+from fedlap.experiments.experiment import SHUFFLED, Experiment, has_graph
 from fedlap.experiments.run_folder import RunFolder
 from fedlap.experiments.settings import locate_errors
 from fedlap.experiments.stored_run import load_experiment_data, load_learned_graph, load_trained_models
@@ -88,7 +88,8 @@ def source_of_experiment(experiment: Experiment) -> GraphSource:
         graph = experiment.build_graph(federation, known).align(federation.clients)
     kind = experiment.graph
     name = Path(kind["path"]).name if "path" in kind and kind["name"] == "file" else kind["name"]
-    return GraphSource(f"{name} on {experiment.title}", graph, experiment, federation)
+    shuffled = ", shuffled," if kind.get(SHUFFLED) else ""
+    return GraphSource(f"{name}{shuffled} on {experiment.title}", graph, experiment, federation)
 
 
 def _source_of_file(path: Path, models_run: RunFolder | None, options: dict[str, Any]) -> GraphSource:

@@ -40,6 +40,7 @@ from fedlap.training.schedule import DtypeName, EngineName, KeepName, Precision,
 from fedlap.training.scores import Score
 
 KNOWN_GRAPH = "known"  # selects the graph that is part of the data
+SHUFFLED = "shuffled"  # the setting of every graph that permutes its clients' names by the seed
 MAX_LOCAL_STEPS = 10_000_000  # per client and round; more would practically never finish
 
 
@@ -177,9 +178,11 @@ class Experiment(BaseModel):
         if not section:
             return section
         name = check_section_name("graph", "graph", section, [*GRAPHS, KNOWN_GRAPH])
-        complete = complete_section(
-            "graph", name, GRAPHS.get(name, lambda: None), section, skip=BUILDER_INPUTS
-        )
+        build = GRAPHS.get(name, lambda: None)
+        extra = {SHUFFLED: (bool, False)}
+        complete = complete_section("graph", name, build, section, skip=BUILDER_INPUTS, extra=extra)
+        if not complete[SHUFFLED]:
+            del complete[SHUFFLED]  # so that descriptions of unshuffled graphs stay as they were
         if complete.get("path") and not complete["sha256"]:
             complete["sha256"] = hash_user_file("graph", complete["path"])
         return complete
@@ -279,13 +282,14 @@ class Experiment(BaseModel):
     def build_graph(self, federation: Federation, known: Graph | None) -> Graph:
         """Build the graph of a federation; `known` is the graph that is part of the data."""
         name, settings = split_section(self.graph)
-        if name != KNOWN_GRAPH:
-            return build_graph(name, federation, self.seed, **settings)
-        if known is None:
+        is_shuffled = settings.pop(SHUFFLED, False)
+        if name == KNOWN_GRAPH and known is None:
             raise InputError(
                 f"{self.title!r} has no known graph; use one of {', '.join(GRAPHS)}", scope="graph"
             )
-        return known
+        graph = known if name == KNOWN_GRAPH else build_graph(name, federation, self.seed, **settings)
+        assert graph is not None
+        return graph.align(federation.clients).shuffle(self.seed) if is_shuffled else graph
 
 
 def has_graph(algorithm: str) -> bool:

@@ -25,6 +25,7 @@ from fedlap.graph.validate import (
     validate_weight,
 )
 from fedlap.graph.weights import CompleteWeights, Weights, build_weights
+from fedlap.randomness import digest_names, draws
 
 SMOOTHNESS_BLOCK = 16_000_000  # values per block in double precision (128 MB)
 SERVER = "server"  # the name of the vertex that is not a client
@@ -233,3 +234,25 @@ class Graph:
             wanted, build_weights(csr_array(self.weights.matrix()[places][:, places])), self.server
         )
         return reordered._with_rho(self.rho)  # the order of clients does not change ρ
+
+    def shuffle(self, seed: int = 0) -> "Graph":
+        """Return the graph with the names of its clients permuted: a control for the value of its edges.
+
+        Degrees, weights and eigenvalues stay; only the clients at the vertices differ. The permutation is
+        uniform and depends on the seed and the names, not on their order. By chance it may leave some names,
+        or all of them, at their vertices. A server's vertex stays the server's.
+        """
+        if self.clients is None:
+            raise InputError(
+                "a graph without names cannot be shuffled; pass clients when it is built, or call align",
+                scope="graph",
+            )
+        digests = digest_names(self.clients)
+        by_name, by_draw = (
+            digests.argsort().tolist(),
+            draws(seed, "vertices").keys(digests).argsort().tolist(),
+        )
+        names = list(self.clients)
+        for place, other in zip(by_name, by_draw, strict=True):
+            names[place] = self.clients[other]
+        return Graph(tuple(names), self.weights, self.server)._with_rho(self.rho).align(self.clients)
