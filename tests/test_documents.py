@@ -28,7 +28,14 @@ from fedlap.training import batched_updates
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-RUN_BELOW = {"README.md": 1, "data.md": 1, "extending.md": 2, "personal-models.md": 1, "tuning.md": 1}
+RUN_BELOW = {
+    "README.md": 1,
+    "data.md": 1,
+    "extending.md": 2,
+    "personal-models.md": 1,
+    "python.md": 1,
+    "tuning.md": 1,
+}
 RUN_ELSEWHERE = {"tracking.md": 1}  # by tests/tracking/test_trackers.py
 
 
@@ -203,6 +210,16 @@ def test_tuning_works_as_the_page_says(two_hospitals):
     exec(python_block("tuning.md").replace("rounds=100", "rounds=2"), variables)
     assert variables["tuned"].algorithm.lr in (0.01, 0.1)
     assert variables["result"].scores[-1].round == 2
+
+
+def test_training_works_as_the_page_says(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    first, second = {"fl": fl}, {"fl": fl}
+    for variables in (first, second):
+        exec(python_block("python.md"), variables)
+    assert (tmp_path / "runs" / "mine" / "fit.toml").is_file()
+    assert torch.equal(first["result"].models, second["result"].models)
+    assert "round" in capsys.readouterr().err
 
 
 def shell_lines():

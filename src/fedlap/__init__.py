@@ -24,8 +24,9 @@ from fedlap.algorithms import (
 from fedlap.data import partition
 from fedlap.data.federation import Federation
 from fedlap.errors import DataWarning, DivergedError, InputError
+from fedlap.experiments.fit import fit
 from fedlap.graph import Graph
-from fedlap.training.fit import fit
+from fedlap.training.callbacks import Callback, EarlyStopping
 from fedlap.training.result import Result
 from fedlap.training.scores import Score
 from fedlap.training.tuning import tune
@@ -37,10 +38,12 @@ __all__ = [
     "ALGORITHMS",
     "APFL",
     "L2GD",
+    "Callback",
     "DFedU",
     "DataWarning",
     "Ditto",
     "DivergedError",
+    "EarlyStopping",
     "FedAvg",
     "FedPer",
     "FedProx",

@@ -13,6 +13,7 @@ from fedlap.training.schedule import Schedule
 FIT = inspect.signature(fl.fit).parameters
 RESUMING = {"resume", "allow_changes"}  # `resume` is a Result, of which a job has the progress
 CALLBACKS = {"on_score", "on_round"}
+EXTRAS = {"folder": None, "progress": False, "callbacks": ()}  # of `fit` alone, with their defaults
 
 
 @pytest.mark.parametrize("field", fields(Schedule), ids=lambda field: field.name)
@@ -35,11 +36,15 @@ def test_every_field_of_a_job_is_an_argument(field):
 
 def test_there_are_no_other_arguments():
     known = {field.name for field in fields(Schedule)} | {field.name for field in fields(Job)}
-    assert set(FIT) == (known - {"progress"}) | RESUMING | CALLBACKS
+    assert set(FIT) == (known - {"progress"}) | RESUMING | CALLBACKS | set(EXTRAS)
 
 
 def test_the_callbacks_and_the_earlier_result_are_optional():
     assert all(FIT[name].default is None for name in CALLBACKS | {"resume"})
+
+
+def test_a_run_is_neither_stored_nor_shown_by_default():
+    assert {name: FIT[name].default for name in EXTRAS} == EXTRAS
 
 
 def test_every_argument_is_explained():

@@ -18,10 +18,10 @@ from fedlap.experiments.run_folder import RunFolder
 from fedlap.experiments.session import CheckpointInterval, ProgressCallbacks, ResumePlan, RunOutcome
 from fedlap.experiments.stored_run import load_learned_graph
 from fedlap.report import Comparison
-from fedlap.report.progress import show_progress
 from fedlap.report.seed_list import format_seeds
 from fedlap.storage.files import write_file
 from fedlap.tracking import build_tracker
+from fedlap.tracking.progress import show_progress
 from fedlap.training.scores import Score
 
 

@@ -17,6 +17,7 @@ from fedlap.data.federation import Federation
 from fedlap.data.partition import NATURAL, PARTITIONS
 from fedlap.data.standardize import Scaling
 from fedlap.errors import InputError, check_integer
+from fedlap.experiments.fit import fit
 from fedlap.experiments.settings import (
     Section,
     build_boolean_error,
@@ -34,7 +35,6 @@ from fedlap.experiments.settings import (
 from fedlap.graph import BUILDER_INPUTS, GRAPHS, Graph, build_graph
 from fedlap.models import MODELS, Architecture
 from fedlap.storage.files import hash_user_file
-from fedlap.training.fit import fit
 from fedlap.training.result import Result
 from fedlap.training.schedule import DtypeName, EngineName, KeepName, Precision, Schedule
 from fedlap.training.scores import Score

@@ -12,7 +12,7 @@ from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import tomli_w
 import torch
@@ -34,6 +34,7 @@ from fedlap.storage.files import (
     write_file,
 )
 from fedlap.training.result import Progress, Result
+from fedlap.training.schedule import Schedule
 from fedlap.training.scores import Score
 
 RunStatus = Literal["new", "unfinished", "done", "diverged"]
@@ -43,11 +44,43 @@ CHECKPOINT_FOLDER, MODELS_FOLDER = "checkpoint", "models"
 RUN_SUBFOLDERS = (CHECKPOINT_FOLDER, MODELS_FOLDER, "report")  # checked for links
 
 
+class RunDescription(Protocol):
+    """The description of a run: an Experiment, or the arguments of `fedlap.fit`."""
+
+    @property
+    def digest(self) -> str:
+        """Hexadecimal digits of all that determines the numbers of a run; rounds are not included."""
+        ...
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds."""
+        ...
+
+    @property
+    def evaluate_every(self) -> int:
+        """Rounds between scores."""
+        ...
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule of the run."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Return plain values, as the folder stores them."""
+        ...
+
+
 @dataclass(frozen=True)
 class RunFolder:
-    """A folder named by its experiment; the number of rounds does not change the name."""
+    """A folder named by its experiment; the number of rounds does not change the name.
+
+    description_file: the file of the run's description. `fedlap.fit` uses another name, and any folder.
+    """
 
     folder: Path
+    description_file: str = EXPERIMENT_FILE
 
     @staticmethod
     def of(out: Path, experiment: Experiment) -> "RunFolder":
@@ -86,7 +119,7 @@ class RunFolder:
 
     def get_status(self, rounds: int | None = None) -> RunStatus:
         """Return the status for this number of rounds; default: the number in its file."""
-        if not (self.folder / EXPERIMENT_FILE).is_file():
+        if not (self.folder / self.description_file).is_file():
             return "new"
         if (self.folder / FAILURE_FILE).is_file():
             return "diverged"
@@ -120,21 +153,26 @@ class RunFolder:
                 raise InputError(f"{place} is damaged ({error}); rerun with --again") from error
         return scores
 
-    def read_checkpoints(self) -> tuple[list[Checkpoint], list[str]]:
-        """Return valid checkpoints, newest first, and why the others were rejected."""
+    def read_checkpoints(
+        self, description: RunDescription | None = None
+    ) -> tuple[list[Checkpoint], list[str]]:
+        """Return valid checkpoints, newest first, and why the others were rejected.
+
+        description: that of the run; default: the stored experiment.
+        """
         # Rounds are read before the scores, since another process may write both in the meantime.
-        saved, experiment = self.saved_rounds, self.experiment
+        saved, described = self.saved_rounds, description or self.experiment
         scored = {score.round for score in self.read_scores()}
         found, remarks = [], []
         for round in saved:
             try:
                 checkpoint = checkpoints.read_checkpoint(
-                    self.folder / CHECKPOINT_FOLDER, round, experiment.digest
+                    self.folder / CHECKPOINT_FOLDER, round, described.digest
                 )
             except UnusableCheckpointError as reason:
                 remarks.append(f"{self.name}: the checkpoint of round {round} {reason}; it is ignored")
                 continue
-            every = experiment.evaluate_every
+            every = described.evaluate_every
             missing = set(range(every, round + 1, every) if every else ()) - scored
             if missing:
                 path = str(self.folder / SCORE_LOG_FILE)
@@ -147,27 +185,27 @@ class RunFolder:
         scores = [score for score in self.read_scores() if score.round <= checkpoint.round]
         return checkpoint.load_progress(scores)
 
-    def create(self, experiment: Experiment) -> None:
+    def create(self, description: RunDescription) -> None:
         """Create the folder of a new run, and remove what an earlier run stored in it."""
         self.clear()
         write_file(self.folder / SCORE_LOG_FILE, b"")
-        self.write_description(experiment)
+        self.write_description(description)
 
-    def write_description(self, experiment: Experiment) -> None:
-        """Write the experiment and its environment."""
+    def write_description(self, description: RunDescription) -> None:
+        """Write the description of the run and its environment."""
         write_file(
             self.folder / ENVIRONMENT_FILE,
-            json.dumps(_describe_run_environment(experiment), indent=1).encode(),
+            json.dumps(_describe_run_environment(description), indent=1).encode(),
         )
-        write_file(self.folder / EXPERIMENT_FILE, tomli_w.dumps(experiment.describe()).encode())
+        write_file(self.folder / self.description_file, tomli_w.dumps(description.describe()).encode())
 
-    def find_environment_changes(self, experiment: Experiment) -> list[str]:
+    def find_environment_changes(self, description: RunDescription) -> list[str]:
         """Describe changes of the environment since the run began that may change the last digits."""
         try:
             before = dict(parse_json(read_file(self.folder / ENVIRONMENT_FILE)))
         except (OSError, ValueError, TypeError):
             return [f"{self.name}: environment.json is missing or damaged; last digits may differ"]
-        now = _describe_run_environment(experiment)
+        now = _describe_run_environment(description)
         return [
             f"{key} was {before[key]!r} and is now {now[key]!r}; last digits may differ from an unbroken run"
             for key in ("torch", "device", "threads", "kernel")
@@ -181,8 +219,8 @@ class RunFolder:
 
     def clear(self) -> None:
         """Remove the files of an earlier run."""
-        # The experiment is removed first: a folder without it does not count as a run.
-        for name in (EXPERIMENT_FILE, SCORE_LOG_FILE, FAILURE_FILE):
+        # The description is removed first: a folder without it does not count as a run.
+        for name in (self.description_file, SCORE_LOG_FILE, FAILURE_FILE):
             try:
                 (self.folder / name).unlink(missing_ok=True)
             except OSError as error:
@@ -205,7 +243,9 @@ class RunFolder:
 
     def compute_fingerprint(self) -> tuple[Any, ...]:
         """Return values that change whenever the run is created, trained or cleared."""
-        stats = [get_stat(self.folder / name) for name in (EXPERIMENT_FILE, SCORE_LOG_FILE, FAILURE_FILE)]
+        stats = [
+            get_stat(self.folder / name) for name in (self.description_file, SCORE_LOG_FILE, FAILURE_FILE)
+        ]
         return *self.saved_rounds, *(
             (stat.st_ino, stat.st_size, stat.st_mtime_ns) if stat else None for stat in stats
         )
@@ -249,9 +289,9 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
     }
 
 
-def _describe_run_environment(experiment: Experiment) -> dict[str, Any]:
+def _describe_run_environment(description: RunDescription) -> dict[str, Any]:
     """Return the environment of a run, with the compiler of the C++ kernel if it runs on a CPU."""
-    device, dtype = experiment.schedule.resolve_device(), experiment.schedule.torch_dtype
+    device, dtype = description.schedule.resolve_device(), description.schedule.torch_dtype
     kernel = cpp_library.identify_kernel(dtype) if device.type == "cpu" else None
     return describe_environment(device) | {"kernel": kernel}
 

@@ -1,5 +1,6 @@
 """Training sessions: runs are stored while they are trained, and interrupted runs resume."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -10,14 +11,16 @@ from typing import Any
 from fedlap.errors import DivergedError, InputError
 from fedlap.experiments.checkpoints import Checkpoint, Owner
 from fedlap.experiments.prepare import Prepared, pack_prepared, train_stack
-from fedlap.experiments.run_folder import RunFolder
+from fedlap.experiments.run_folder import RunDescription, RunFolder
 from fedlap.experiments.score_log import ScoreLog
 from fedlap.storage.locks import lock_folders, raise_if_locked
 from fedlap.tracking import Tracker
+from fedlap.training.jobs import Job
 from fedlap.training.recorder import RoundEnd
 from fedlap.training.result import Progress, Result
 from fedlap.training.scores import Score
 
+_LOG = logging.getLogger("fedlap")
 RunOutcome = list[Score] | DivergedError  # the scores of a run, or the error that ended it
 CHECKPOINT_TIME_SHARE = 0.02  # of the training time, for checkpoints without a fixed number of rounds
 # Larger stacks write their scores only with checkpoints, so that few files are open.
@@ -75,7 +78,7 @@ class ResumePlan:
             if status == "diverged":
                 outcomes[index] = run.read_failure()
             elif status != "new":
-                found[index], rejected = _read_checkpoints(run)
+                found[index], rejected = _read_unlocked_checkpoints(run)
                 remarks += rejected
         for index in _find_finished(found, [item.experiment.rounds for item in prepared]):
             rounds, reached = prepared[index].experiment.rounds, found.pop(index)[0].round
@@ -153,7 +156,7 @@ class ResumePlan:
         runs = [self.runs[index] for index in indices]
         recorder = RunRecorder(indices, runs, callbacks, [trackers.get(index) for index in indices])
         with ExitStack() as open_logs:
-            recorder.open(prepared, open_logs)
+            recorder.open([item.experiment for item in prepared], [item.job for item in prepared], open_logs)
             results = train_stack(prepared, recorder.on_score, recorder.on_round)
             recorder.close(results)
         for index, result in zip(indices, results, strict=True):
@@ -181,26 +184,25 @@ class RunRecorder:
         """True if training was stopped before the last round."""
         return 0 < self.stopped < self._rounds
 
-    def open(self, prepared: Sequence[Prepared], open_logs: ExitStack) -> None:
+    def open(self, descriptions: Sequence[RunDescription], jobs: Sequence[Job], open_logs: ExitStack) -> None:
         """Create new folders, or truncate existing ones to the resumed round; the caller holds locks."""
-        stack = tuple(item.experiment.digest for item in prepared)
+        stack = tuple(description.digest for description in descriptions)
         self._owners = [Owner(digest, stack) for digest in stack]
-        for run, item, tracker in zip(self.runs, prepared, self.trackers, strict=True):
-            progress, experiment = item.job.progress, item.experiment
-            scores: list[Score] = []
+        for run, description, job, tracker in zip(self.runs, descriptions, jobs, self.trackers, strict=True):
+            progress, scores = job.progress, list[Score]()
             if progress is None:
-                run.create(experiment)
+                run.create(description)
             else:
-                run.write_description(experiment)
-                is_scored = experiment.schedule.is_scored
+                run.write_description(description)
+                is_scored = description.schedule.is_scored
                 scores = [score for score in progress.scores if is_scored(score.round)]
                 run.truncate(progress.round, scores)
-            at_once = len(prepared) <= MAX_OPEN_LOGS
+            at_once = len(jobs) <= MAX_OPEN_LOGS
             self._logs.append(open_logs.enter_context(ScoreLog.of(run.folder, scores, at_once)))
             if tracker is not None:
-                tracker.start_run(run.name, experiment.describe(), progress is not None)
-        self._rounds = prepared[0].experiment.rounds
-        self._last = prepared[0].job.rounds_done, time.monotonic()
+                tracker.start_run(run.name, description.describe(), progress is not None)
+        self._rounds = descriptions[0].rounds
+        self._last = jobs[0].rounds_done, time.monotonic()
 
     def on_score(self, position: int, score: Score) -> None:
         """Store and report a score of the run at this position of the stack."""
@@ -244,6 +246,7 @@ class RunRecorder:
             if progress is not None:
                 self._sync(log)
                 run.save_checkpoint(progress, owner)
+                _LOG.debug("%s: checkpoint of round %d", run.folder, progress.round)
                 self._last = progress.round, time.monotonic()
         self._cost = time.monotonic() - began
 
@@ -255,16 +258,26 @@ class RunRecorder:
             )
 
 
-def _read_checkpoints(run: RunFolder) -> tuple[list[Checkpoint], list[str]]:
-    """Return valid checkpoints of a run, newest first, and why the others were rejected."""
+def read_valid_checkpoints(
+    run: RunFolder, description: RunDescription | None = None
+) -> tuple[list[Checkpoint], list[str]]:
+    """Return valid checkpoints of a run, newest first, and why the others were rejected.
+
+    Raise InputError if all were rejected.
+    """
+    found, rejected = run.read_checkpoints(description)
+    if not found and run.saved_rounds:
+        raise InputError(f"{rejected[0]}, and no other checkpoint is valid; rerun with --again")
+    return found, rejected
+
+
+def _read_unlocked_checkpoints(run: RunFolder) -> tuple[list[Checkpoint], list[str]]:
+    """Return the valid checkpoints of a run; raise InputError if another process is training it."""
     try:
-        found, rejected = run.read_checkpoints()
-        if not found and run.saved_rounds:
-            raise InputError(f"{rejected[0]}, and no other checkpoint is valid; rerun with --again")
+        return read_valid_checkpoints(run)
     except InputError:
         raise_if_locked(run.folder)  # another process may be writing the files
         raise
-    return found, rejected
 
 
 def _read_scores(run: RunFolder, rounds: int, reached: int) -> list[Score]:

@@ -50,7 +50,9 @@ class Training:
         progress = recorder.collect_progress(self.engine, server)
         models = self._restore_order(self.engine.models(self.method, server))
         return [
-            Result(run.algorithm, federation, self.model, W, reached) if reached else recorder.diverged[place]
+            Result(run.algorithm, federation, self.model, W, reached, self.schedule.rounds)
+            if reached
+            else recorder.diverged[place]
             for place, (federation, run, W, reached) in enumerate(
                 zip(self.federations, self.method.runs, models, progress, strict=True)
             )

@@ -57,6 +57,12 @@ class Result:
     objective: Model  # the network, its loss and its L2 term
     models: Float[Tensor, "client param"]
     progress: Progress
+    rounds: int | None = None  # the number of rounds that `fit` was asked for
+
+    @property
+    def is_complete(self) -> bool:
+        """False if training was stopped before the last round; `fit(resume=result)` then continues."""
+        return self.rounds is None or self.progress.round >= self.rounds
 
     @property
     def server(self) -> State:

@@ -1,8 +1,9 @@
-"""Progress of stacks of runs: a progress bar on a terminal, a few plain lines elsewhere."""
+"""Progress of stacks of runs: a bar on a terminal or in a notebook, a few plain lines elsewhere."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from statistics import median
 
 from rich.console import Console
@@ -51,6 +52,13 @@ class StackProgress:
         return f"J {median(score.objective for score in last):.4g}  " if last else ""
 
 
+def _can_show_bar(console: Console) -> bool:
+    """Return whether a bar can be redrawn: on a terminal, or in a notebook with ipywidgets."""
+    if console.is_jupyter:
+        return find_spec("ipywidgets") is not None
+    return console.is_terminal and not console.is_dumb_terminal
+
+
 @contextmanager
 def show_progress(
     console: Console,
@@ -61,10 +69,10 @@ def show_progress(
 ) -> Iterator[RunCallbacks]:
     """Yield callbacks for each score and each round of stacks of runs.
 
-    They move a progress bar on a terminal and print about five lines elsewhere.
+    They move a progress bar on a terminal or in a notebook, and print about five lines elsewhere.
     """
     state = StackProgress(scored)
-    if not console.is_terminal or console.is_dumb_terminal:
+    if not _can_show_bar(console):
 
         def print_line(places: Sequence[int], done: int) -> None:
             state.on_round(places, done)

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from example_scores import run
-from fedlap.report.progress import show_progress
+from fedlap.tracking.progress import show_progress
 
 
 def track_progress(console, names, rounds):
