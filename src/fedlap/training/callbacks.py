@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import get_args
 
 from fedlap.errors import InputError, check_integer, check_number, unknown_name_error
+from fedlap.training.metrics import METRICS
 from fedlap.training.recorder import RoundEnd
 from fedlap.training.scores import Score
 
@@ -78,5 +79,6 @@ class EarlyStopping(Callback):
 
 
 def _should_rise(metric: str) -> bool:
-    """Return True if larger values of a metric are better; a deviation over clients should fall."""
-    return metric.startswith(("accuracy", "r2")) and not metric.endswith("_std")
+    """Return True if larger values of a field are better; deviations over clients should fall."""
+    base, _, statistic = metric.partition("_")
+    return base in METRICS and METRICS[base].higher_is_better and statistic != "std"
