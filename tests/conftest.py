@@ -13,6 +13,9 @@ pytest.register_assert_rewrite(  # failed assertions in the modules below show b
 with install_import_hook("fedlap", "shapes.check"):
     import fedlap as fl
 
+    for public in fl.__all__:  # names are loaded on first use, which may be after this block
+        getattr(fl, public)
+
 torch.set_num_threads(1)
 
 

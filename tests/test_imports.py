@@ -1,4 +1,4 @@
-"""Benchmarks and examples import, run nothing on import, and use only names that fedlap has.
+"""`import fedlap` loads nothing else. Benchmarks and examples import, run nothing, and use names of fedlap.
 
 `make test` does not run benchmarks, so a name of fedlap that was moved or renamed would break them unseen.
 """
@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+import fedlap
+
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("benchmarks", "examples")
 FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
@@ -28,7 +30,7 @@ DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.As
 
 # Imports each module in a process of its own, forked after the slow third-party packages are loaded.
 IMPORTER = """
-import importlib.util, json, os, sys, traceback
+import importlib, importlib.util, json, os, sys, traceback
 import matplotlib, numpy, pandas, pydantic, rich.console, scipy.sparse.linalg, torch
 
 for line in sys.stdin:
@@ -71,16 +73,27 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"))
 
 
-@pytest.fixture(scope="module")
-def import_errors() -> dict[str, dict[str, Any]]:
-    """Errors of importing each module, by its name; empty where it was imported."""
-    asked = "".join(json.dumps([module_name(path), str(path)]) + "\n" for path in FILES)
+def import_apart(modules: dict[str, Path]) -> dict[str, dict[str, Any]]:
+    """Errors of importing each module in a process of its own, by its name; empty where it was imported."""
+    asked = "".join(json.dumps([name, str(path)]) + "\n" for name, path in modules.items())
     done = subprocess.run(
         [sys.executable, "-c", IMPORTER], input=asked, capture_output=True, text=True, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr
     assert not done.stderr, f"importing printed: {done.stderr}"
     return dict(map(json.loads, done.stdout.splitlines()))
+
+
+@pytest.fixture(scope="module")
+def import_errors() -> dict[str, dict[str, Any]]:
+    return import_apart({module_name(path): path for path in FILES})
+
+
+@pytest.fixture(scope="module")
+def packages() -> dict[str, dict[str, Any]]:
+    source = Path(fedlap.__file__).parent
+    folders = [path.parent for path in source.rglob("__init__.py")]
+    return import_apart({".".join(("fedlap", *path.relative_to(source).parts)): path for path in folders})
 
 
 @every_file
@@ -168,3 +181,35 @@ def exists(name: str) -> bool:
             return False
         found = getattr(found, word)
     return True
+
+
+def run_python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_fedlap_loads_names_on_first_use():
+    loaded = run_python("import sys, fedlap; print(*(m for m in sys.modules if m.startswith('fedlap.')))")
+    assert loaded.split() == []
+    assert set(fedlap.__all__) <= set(run_python("import fedlap; print(*dir(fedlap))").split())
+    assert run_python("import fedlap; print(fedlap.graph.grid.__name__)") == "grid\n"
+    assert run_python("from fedlap import fit; print(fit.__module__)") == "fedlap.experiments.fit\n"
+    assert run_python("import fedlap; print(fedlap.partition.__name__)") == "fedlap.data.partition\n"
+    with pytest.raises(AttributeError, match="no attribute 'fitt'"):
+        _ = fedlap.fitt
+
+
+def test_any_package_can_be_imported_first(packages):
+    """No package relies on another one that the program happens to have imported before."""
+    assert {name: answer["error"] for name, answer in packages.items() if answer} == {}
+
+
+def test_type_checkers_see_the_public_names():
+    """Type checkers read imports that do not run; every other program loads the same objects."""
+    (block,) = (node for node in tree(Path(fedlap.__file__)).body if isinstance(node, ast.If))
+    typed = {alias.name: node.module for node in block.body for alias in node.names}
+    assert sorted(typed) == sorted(fedlap.__all__)
+    for name, module in typed.items():
+        source = importlib.import_module(module or "")
+        assert getattr(fedlap, name) is getattr(source, name)

@@ -1,35 +1,42 @@
-"""fedlap: federated multi-task learning with Laplacian regularisation."""
+"""fedlap: federated multi-task learning with Laplacian regularisation.
 
-from fedlap import data, models
-from fedlap.algorithms import (
-    AFL,
-    ALGORITHMS,
-    APFL,
-    L2GD,
-    DFedU,
-    Ditto,
-    FedAvg,
-    FedPer,
-    FedProx,
-    FedU,
-    FedULearned,
-    Global,
-    Local,
-    Mocha,
-    NetworkLasso,
-    PerFedAvg,
-    PFedMe,
-    Scaffold,
-)
-from fedlap.data import partition
-from fedlap.data.federation import Federation
-from fedlap.errors import DataWarning, DivergedError, InputError
-from fedlap.experiments.fit import fit
-from fedlap.graph import Graph
-from fedlap.training.callbacks import Callback, EarlyStopping
-from fedlap.training.result import Result
-from fedlap.training.scores import Score
-from fedlap.training.tuning import tune
+A name is loaded when it is first used, so that `import fedlap` and `fedlap --help` need no PyTorch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedlap import data, models
+    from fedlap.algorithms import (
+        AFL,
+        ALGORITHMS,
+        APFL,
+        L2GD,
+        DFedU,
+        Ditto,
+        FedAvg,
+        FedPer,
+        FedProx,
+        FedU,
+        FedULearned,
+        Global,
+        Local,
+        Mocha,
+        NetworkLasso,
+        PerFedAvg,
+        PFedMe,
+        Scaffold,
+    )
+    from fedlap.data import partition
+    from fedlap.data.federation import Federation
+    from fedlap.errors import DataWarning, DivergedError, InputError
+    from fedlap.experiments.fit import fit
+    from fedlap.graph import Graph
+    from fedlap.training.callbacks import Callback, EarlyStopping
+    from fedlap.training.result import Result
+    from fedlap.training.scores import Score
+    from fedlap.training.tuning import tune
 
 __version__ = "0.1.0"
 
@@ -67,3 +74,46 @@ __all__ = [
     "partition",
     "tune",
 ]
+
+# Modules that are attributes of fedlap, and modules of its public names; a name without an entry is a method.
+_MODULES = {
+    "algorithms": "fedlap.algorithms",
+    "data": "fedlap.data",
+    "errors": "fedlap.errors",
+    "graph": "fedlap.graph",
+    "models": "fedlap.models",
+    "partition": "fedlap.data.partition",
+    "personal": "fedlap.personal",
+    "training": "fedlap.training",
+}
+_METHODS = "fedlap.algorithms"
+_HOMES = {
+    "Callback": "fedlap.training.callbacks",
+    "DataWarning": "fedlap.errors",
+    "DivergedError": "fedlap.errors",
+    "EarlyStopping": "fedlap.training.callbacks",
+    "Federation": "fedlap.data.federation",
+    "Graph": "fedlap.graph",
+    "InputError": "fedlap.errors",
+    "Result": "fedlap.training.result",
+    "Score": "fedlap.training.scores",
+    "fit": "fedlap.experiments.fit",
+    "tune": "fedlap.training.tuning",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name on first use."""
+    if name in _MODULES:
+        found: Any = import_module(_MODULES[name])
+    elif name in __all__:
+        found = getattr(import_module(_HOMES.get(name, _METHODS)), name)
+    else:
+        raise AttributeError(f"module 'fedlap' has no attribute {name!r}")
+    globals()[name] = found  # the next use finds it without this function
+    return found
+
+
+def __dir__() -> list[str]:
+    """Return public names, loaded or not."""
+    return sorted({*globals(), *__all__})

@@ -51,6 +51,10 @@ class DivergedError(InputError):
     """Training reached NaN or infinity. The message states the round, the client and the cause."""
 
 
+class StoppedError(Exception):
+    """Training was stopped on request; the message states what is stored, and a repeated command resumes."""
+
+
 class UnsuitedError(InputError):
     """A method does not support this model, data or schedule. The message states why."""
 

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import tomllib
 
 import numpy as np
@@ -9,9 +11,29 @@ import pytest
 from safetensors import safe_open
 
 import fedlap as fl
-from fedlap.experiments.experiment import Experiment
+from command_lines import known_commands
+from fedlap.cli import names
+from fedlap.data import SOURCES
+from fedlap.data.partition import NATURAL, PARTITIONS
+from fedlap.experiments.experiment import KNOWN_GRAPH, Experiment
+from fedlap.graph import GRAPHS
+from fedlap.graph.learning import LEARNERS
+from fedlap.models import MODELS
+from fedlap.reproduce.recipe import list_recipes
+from fedlap.tracking import TRACKERS
 
 SHORT = ("--rounds", "3")
+# Runs command lines one after another in a process, and fails as soon as one has loaded a slow package.
+LOADER = """
+import contextlib, io, json, sys
+from fedlap.cli import run_command_line
+
+for words in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert run_command_line(words) == 0
+    found = {"matplotlib", "networkx", "numpy", "pandas", "scipy", "torch"} & set(sys.modules)
+    assert not found, f"{words} loads {found}"
+"""
 
 
 def about(folder):
@@ -187,6 +209,26 @@ def test_lists(call):
     assert code == 0
     assert "digits" in out
     assert "synthetic" in out
+
+
+def test_help_loads_no_slow_package():
+    """Help needs the declarations of commands; a command imports its implementation when it is called."""
+    pages = [[*path, option] for path in [(), ("data",), *known_commands()] for option in ("--help", "-h")]
+    words = json.dumps([["--version"], [], ["data"], *pages])
+    done = subprocess.run([sys.executable, "-c", LOADER, words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_lists_the_registered_names():
+    """A new entry of a registry also needs its name in cli/names.py, which is loaded without the registry."""
+    assert list(names.ALGORITHM_NAMES) == list(fl.ALGORITHMS)
+    assert [*names.DATA_NAMES, "file"] == list(SOURCES)
+    assert list(names.PARTITION_NAMES) == [NATURAL, *PARTITIONS]
+    assert list(names.GRAPH_NAMES) == [name for name in GRAPHS if name != "file"] + [KNOWN_GRAPH]
+    assert list(names.MODEL_NAMES) == list(MODELS)
+    assert list(names.TRACKER_NAMES) == list(TRACKERS)
+    assert list(names.LEARNER_NAMES) == list(LEARNERS)
+    assert list(names.RECIPE_NAMES) == list_recipes()
 
 
 @pytest.mark.parametrize("words", [[], ["data"], ["--help"], ["run", "--help"], ["compare", "--help"],

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -52,7 +51,7 @@ def test_every_recipe_runs_in_its_smallest_form(call, monkeypatch, name, tmp_pat
     monkeypatch.setattr(
         "fedlap.report.page.matplotlib_figures.render_figures", lambda section, places: {}
     )  # a second each
-    monkeypatch.setattr(sys.modules["fedlap.cli.reproduce"], "find_recipe", lambda name: recipe)
+    monkeypatch.setattr("fedlap.cli.reproduce.find_recipe", lambda name: recipe)
     code, out, err = call("reproduce", name, "--quick")
     assert code == 0, err
     findings = ResultFolder(tmp_path / "runs" / "quick")
@@ -116,7 +115,7 @@ def test_a_mistake_is_one_line(call, words, message):
 
 def test_results_are_written_from_what_was_found(call, recipe_file, monkeypatch, tmp_path):
     call("reproduce", recipe_file, "--seeds", "0,3")
-    monkeypatch.setattr(sys.modules["fedlap.cli.results"], "list_recipes", lambda: [recipe_file])
+    monkeypatch.setattr("fedlap.cli.results.list_recipes", lambda: [recipe_file])
     folder, to, tuned = tmp_path / "runs", tmp_path / "pages", tmp_path / "tuned"
     code, _, err = call("results", str(folder), "--to", str(to), "--tuned", str(tuned), out=False)
     assert code == 0
@@ -244,8 +243,7 @@ follows = { lr = "fedavg" }
     Path(recipe_file).write_text(SMALL + more)
     parts = []
     monkeypatch.setattr(
-        sys.modules["fedlap.cli.reproduce"],
-        "run_processes",
+        "fedlap.cli.reproduce.run_processes",
         lambda commands, workers: parts.extend(commands) or run_processes(commands, workers),
     )
     code, out, err = call("reproduce", recipe_file, "--seeds", "0", "--workers", "3", "--no-page")

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap.errors import InputError
+from fedlap.errors import InputError, StoppedError
 from fedlap.experiments.outcomes import compute_client_accuracies
 from fedlap.experiments.prepare import Loader
-from fedlap.experiments.session import StoppedError
 from fedlap.reproduce.cell_results import ResultFolder, RowResult
 from fedlap.reproduce.ledger import Ledger
 from fedlap.reproduce.recipe import Unit

@@ -164,7 +164,7 @@ def commands(command, path=()):
     if inner is None:
         options = [p for p in command.params if p.param_type_name == "option"]
         flags = {name: bool(getattr(p, "is_flag", False)) for p in options for name in p.opts}
-        yield path, {name: flag for name, flag in flags.items() if name != "--help"}
+        yield path, {name: flag for name, flag in flags.items() if name not in ("--help", "-h")}
         return
     for name, subcommand in inner.items():
         yield from commands(subcommand, (*path, name))

@@ -11,30 +11,32 @@ import typer
 
 from fedlap import __version__
 from fedlap.cli import console
-from fedlap.cli.algorithms import algorithms_command
-from fedlap.cli.cite import cite_command
-from fedlap.cli.compare import compare_command
-from fedlap.cli.data import data_describe_command, data_get_command, data_list_command
-from fedlap.cli.export import export_command
-from fedlap.cli.graph import (
+from fedlap.cli.commands.catalogue import algorithms_command, cite_command
+from fedlap.cli.commands.data import data_describe_command, data_get_command, data_list_command
+from fedlap.cli.commands.graph import (
     graph_describe_command,
     graph_draw_command,
     graph_learn_command,
     graph_make_command,
 )
+from fedlap.cli.commands.paper import reproduce_command, results_command, theory_command
+from fedlap.cli.commands.results import (
+    export_command,
+    predict_command,
+    report_command,
+    runs_command,
+    show_command,
+)
+from fedlap.cli.commands.train import (
+    compare_command,
+    resume_command,
+    run_command,
+    sweep_command,
+    tune_command,
+)
 from fedlap.cli.help_pages import HelpCommand, HelpGroup
-from fedlap.cli.predict import predict_command
-from fedlap.cli.report import report_command
-from fedlap.cli.reproduce import reproduce_command
-from fedlap.cli.results import results_command
-from fedlap.cli.run import run_command
-from fedlap.cli.runs import resume_command, runs_command, show_command
 from fedlap.cli.streams import OutputError, check_streams
-from fedlap.cli.sweep import sweep_command
-from fedlap.cli.theory import theory_command
-from fedlap.cli.tune import tune_command
-from fedlap.errors import InputError, is_out_of_memory, shorten
-from fedlap.experiments.session import StoppedError
+from fedlap.errors import InputError, StoppedError, is_out_of_memory, shorten
 
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {  # by heading of `fedlap --help`
     "Train": {
@@ -85,7 +87,7 @@ app = typer.Typer(
     help="Federated multi-task learning with Laplacian regularisation.",
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 data_app = typer.Typer(cls=HelpGroup, help="List, download and describe data sets.", rich_markup_mode="rich")
 graph_app = typer.Typer(

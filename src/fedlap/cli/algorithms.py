@@ -1,9 +1,7 @@
 """The command that lists algorithms: algorithms."""
 
 import inspect
-from typing import Annotated
 
-import typer
 from rich.padding import Padding
 from rich.text import Text
 
@@ -17,17 +15,8 @@ from fedlap.experiments.experiment import Experiment, has_graph
 from fedlap.report import format_bytes
 
 
-def algorithms_command(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Algorithm to explain in full.", show_default=False)
-    ] = "",
-    data: Annotated[str, typer.Option(metavar="NAME", help="Data set for the byte counts.")] = "digits",
-    model: Annotated[str, typer.Option(metavar="NAME", help="Model for the byte counts.")] = "linear",
-) -> None:
-    """List algorithms and their settings, or explain one.
-
-    Byte counts are measured: upload and download per sampled client in the first round.
-    """
+def list_algorithms(name: str, data: str, model: str) -> None:
+    """List algorithms and their settings, or explain one."""
     if name:
         (algorithm,) = parse_algorithms(name)
         print(inspect.getdoc(ALGORITHMS[algorithm]))

@@ -2,9 +2,7 @@
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from fedlap.algorithms import ALGORITHMS
 from fedlap.cli import console
@@ -14,16 +12,7 @@ from fedlap.errors import InputError, unknown_name_error
 from fedlap.storage.files import parse_json, read_file, read_text
 
 
-def cite_command(
-    folders: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="FOLDER", help="Folders of runs, comparisons or sweeps.", show_default=False),
-    ] = None,
-    data: Annotated[str, typer.Option(metavar="NAMES", help="Data sets (comma-separated).")] = "",
-    algorithms: Annotated[
-        str, typer.Option(metavar="NAMES", help="Algorithms (comma-separated), or 'all'.")
-    ] = "",
-) -> None:
+def print_citations(folders: list[Path] | None, data: str, algorithms: str) -> None:
     """Print references for algorithms and data sets."""
     names = parse_algorithms(algorithms) if algorithms else []
     sources = [name.strip() for name in data.split(",") if name.strip()]

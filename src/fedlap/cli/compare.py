@@ -1,11 +1,8 @@
 """The command that trains several algorithms: compare."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from fedlap.algorithms import ALGORITHMS
 from fedlap.cli import console
 from fedlap.cli.arguments import (
     assign,
@@ -15,16 +12,6 @@ from fedlap.cli.arguments import (
     parse_assignment,
     parse_seeds,
     select_method_settings,
-)
-from fedlap.cli.options import (
-    CHECKPOINT_OPTIONS,
-    CLIENT_OPTIONS,
-    DATA_OPTIONS,
-    METHOD_PANEL,
-    RESULT_OPTIONS,
-    TRAINING_OPTIONS,
-    SeedsOption,
-    add_options,
 )
 from fedlap.cli.threads import use_threads
 from fedlap.cli.train_runs import (
@@ -42,24 +29,8 @@ from fedlap.report import Comparison, draw_curves
 from fedlap.storage.files import write_file
 
 
-@add_options(DATA_OPTIONS, CLIENT_OPTIONS, TRAINING_OPTIONS, RESULT_OPTIONS, CHECKPOINT_OPTIONS)
-def compare_command(
-    algorithms: Annotated[
-        str,
-        typer.Option(
-            metavar="NAMES",
-            help=f"Algorithms (comma-separated), or 'all': {', '.join(ALGORITHMS)}.",
-            rich_help_panel=METHOD_PANEL,
-        ),
-    ] = "fedu,local,global",
-    seeds: SeedsOption = "0-4",
-    **options: Any,
-) -> None:
-    """Train several algorithms and rank them.
-
-    All algorithms start from the same models and see the same clients and batches. Finished runs are loaded,
-    interrupted runs resume, and --again forces a rerun.
-    """
+def compare_algorithms(algorithms: str, seeds: str, options: dict[str, Any]) -> None:
+    """Train several algorithms and rank them."""
     use_threads(options["threads"])
     numbers = parse_seeds(seeds)
     unresolved = {

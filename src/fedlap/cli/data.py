@@ -1,14 +1,12 @@
 """Commands about data sets: list, get and describe."""
 
 import json
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.table import Table
 
 from fedlap.cli import console
 from fedlap.cli.arguments import assign, describe_experiment
-from fedlap.cli.options import CLIENT_OPTIONS, RESULT_OPTIONS, SEED_OPTIONS, add_options
 from fedlap.cli.output_files import check_output, list_input_files
 from fedlap.cli.settings_table import format_settings, summarise_docstring
 from fedlap.data import SOURCES
@@ -20,7 +18,7 @@ from fedlap.report import DataSummary, draw_clients
 from fedlap.storage.files import write_file
 
 
-def data_list_command() -> None:
+def list_data_sets() -> None:
     """List data sets and partitions with their settings."""
     table = Table("data set", "description", "state")
     table.add_column("settings and defaults", overflow="fold")
@@ -38,15 +36,8 @@ def data_list_command() -> None:
     console.out.print(table)
 
 
-def data_get_command(
-    names: Annotated[
-        list[str], typer.Argument(metavar="NAME", help="Data sets to download, or 'all'.", show_default=False)
-    ],
-) -> None:
-    """Download and verify data sets.
-
-    Data sets in the cache are not downloaded again.
-    """
+def download_data_sets(names: list[str]) -> None:
+    """Download and verify data sets."""
     known = {name: source.distribution for name, source in SOURCES.items() if source.distribution is not None}
     for name in dict.fromkeys(known if "all" in names else names):
         if name in SOURCES and name not in known:
@@ -57,16 +48,7 @@ def data_get_command(
         console.print_result(f"{name}: ready, {len(arrays['y']):,} rows")
 
 
-@add_options(CLIENT_OPTIONS, SEED_OPTIONS, RESULT_OPTIONS)
-def data_describe_command(
-    data: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME", help="Data set, or your own .csv, .parquet or .npz file.", show_default=False
-        ),
-    ],
-    **options: Any,
-) -> None:
+def describe_data_set(data: str, options: dict[str, Any]) -> None:
     """Describe and plot a data set and its clients."""
     description = describe_experiment({"data": data, **options})
     for assignment in options["set"] or []:

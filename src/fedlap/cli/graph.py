@@ -4,15 +4,14 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.box import SIMPLE_HEAVY
 from rich.table import Table
 
 from fedlap.algorithms.coupling import Coupling
 from fedlap.cli import console
-from fedlap.cli.graph_colours import COLOURS, check_colour, choose_colours
+from fedlap.cli.graph_colours import check_colour, choose_colours
 from fedlap.cli.graph_source import (
     GraphSource,
     build_coupling,
@@ -21,19 +20,6 @@ from fedlap.cli.graph_source import (
     resolve_source,
     source_of_experiment,
 )
-from fedlap.cli.options import (
-    CLIENT_OPTIONS,
-    DATA_OPTIONS,
-    DATA_PANEL,
-    GRAPH_PANEL,
-    OUTPUT_PANEL,
-    RESULT_OPTIONS,
-    SEED_OPTIONS,
-    TRAINING_OPTIONS,
-    JsonOption,
-    Options,
-    add_options,
-)
 from fedlap.cli.output_files import check_output, list_input_files, list_run_files
 from fedlap.cli.threads import use_threads
 from fedlap.data import SOURCES
@@ -41,64 +27,16 @@ from fedlap.errors import InputError
 from fedlap.experiments.stored_run import load_experiment_data, load_trained_models
 from fedlap.graph.description import GraphDescription, MixingSpeed, count_rounds_to_halve
 from fedlap.graph.io import to_file
-from fedlap.graph.learning import LEARNERS, learn_graph
+from fedlap.graph.learning import learn_graph
 from fedlap.graph.model_fit import GraphFit, compute_average_precision
 from fedlap.report.graph_figure import draw_graph
 from fedlap.storage.files import write_file
 
 DESCRIBED_SHARES = (0.01, 0.03, 0.1, 0.3, 1.0)  # of the largest stable strength, one table row each
 
-SOURCE_OPTIONS: Options = {
-    "data": (
-        Annotated[
-            str | None,
-            typer.Option(
-                metavar="NAME",
-                help="Data set whose clients are the vertices of --graph.",
-                rich_help_panel=DATA_PANEL,
-            ),
-        ],
-        None,
-    ),
-    "graph": (
-        Annotated[
-            str | None,
-            typer.Option(
-                metavar="NAME",
-                help="Graph over clients, as in `fedlap run`. Replaces the graph of a run.",
-                rich_help_panel=GRAPH_PANEL,
-            ),
-        ],
-        None,
-    ),
-}
-DESCRIPTION_OPTIONS: Options = {name: RESULT_OPTIONS[name] for name in ("set", "json")}
-MIXING_OPTIONS: Options = {
-    name: TRAINING_OPTIONS[name] for name in ("lr", "local_steps", "local_epochs", "strength")
-}
-GraphOrRunArgument = Annotated[
-    Path | None,
-    typer.Argument(metavar="GRAPH", help="Graph file (.csv, .npy, .npz, .mtx), or folder of a run."),
-]
-GraphFileArgument = Annotated[
-    Path, typer.Argument(metavar="OUT", help="Graph file to write: .csv, .npz or .mtx.", show_default=False)
-]
-ModelsOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="RUN", help="Run whose models are compared with the graph.", rich_help_panel=GRAPH_PANEL
-    ),
-]
 
-
-@add_options(
-    DATA_OPTIONS, {"graph": TRAINING_OPTIONS["graph"]}, CLIENT_OPTIONS, SEED_OPTIONS, DESCRIPTION_OPTIONS
-)
-def graph_make_command(out: GraphFileArgument, **options: Any) -> None:
-    """Build the graph of a run and write it to a file.
-
-    The options are those of `fedlap run`. The graph is described as in `fedlap graph describe`.
-    """
+def make_graph(out: Path, options: dict[str, Any]) -> None:
+    """Build the graph of a run and write it to a file."""
     experiment = build_experiment(options)
     check_output(out, list_input_files(experiment))
     source = source_of_experiment(experiment)
@@ -106,16 +44,8 @@ def graph_make_command(out: GraphFileArgument, **options: Any) -> None:
     _print_description(source, options, {"file": str(out)}, [f"written    {out}"])
 
 
-@add_options(SOURCE_OPTIONS, MIXING_OPTIONS, CLIENT_OPTIONS, SEED_OPTIONS, DESCRIPTION_OPTIONS)
-def graph_describe_command(
-    graph_or_run: GraphOrRunArgument = None, models: ModelsOption = None, **options: Any
-) -> None:
-    """Describe a graph, its stable strengths, and how models fit it.
-
-    The table shows how fast mixing alone brings models together, without local steps and with all clients
-    sampled: the share of the slowest-decaying difference that is left after one round, and the rounds that
-    halve it. No training is needed.
-    """
+def describe_graph(graph_or_run: Path | None, models: Path | None, options: dict[str, Any]) -> None:
+    """Describe a graph, its stable strengths, and how models fit it."""
     use_threads(None)
     source = resolve_source(graph_or_run, models, options)
     fits = source.trained is not None and (models is not None or not source.graph.server)
@@ -124,32 +54,8 @@ def graph_describe_command(
     _print_description(source, options, more, [] if fit is None else list(fit.format_lines()), table=True)
 
 
-def graph_learn_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.", show_default=False)],
-    out: GraphFileArgument,
-    method: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help=f"Learning method: {', '.join(LEARNERS)}.", rich_help_panel=GRAPH_PANEL
-        ),
-    ] = "kernel",
-    neighbours: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            help="Approximate number of neighbours per client.",
-            min=1,
-            rich_help_panel=GRAPH_PANEL,
-        ),
-    ] = 5,
-    as_json: JsonOption = False,
-) -> None:
-    """Learn a graph from the models of a run.
-
-    Use a run of `local`: methods with a graph already pull the models of neighbours together. If the data set
-    has a known graph, the average precision (area under the precision–recall curve) shows how well its edges
-    are found. Random guesses reach about the fraction of pairs that are edges.
-    """
+def learn_from_run(run: Path, out: Path, method: str, neighbours: int, as_json: bool) -> None:
+    """Learn a graph from the models of a run."""
     use_threads(None)
     check_output(out, list_run_files(run))
     experiment, trained = open_run(run).experiment, load_trained_models(run)
@@ -173,26 +79,8 @@ def graph_learn_command(
     _print_description(source, {"json": as_json}, more, lines)
 
 
-@add_options(SOURCE_OPTIONS, CLIENT_OPTIONS, SEED_OPTIONS, {"set": RESULT_OPTIONS["set"]})
-def graph_draw_command(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(metavar="[GRAPH] FIGURE", help="Graph as for describe, then the .png file to write."),
-    ],
-    models: ModelsOption = None,
-    colour: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help=f"Colour clients by: {', '.join(COLOURS)}.", rich_help_panel=OUTPUT_PANEL
-        ),
-    ] = None,
-    **options: Any,
-) -> None:
-    """Draw a graph with neighbours close together.
-
-    Heavier edges are wider, and clients with more rows are larger. By default, colours show the test accuracy
-    of a run's models, or the number of rows if there are no models.
-    """
+def draw_source(paths: list[Path], models: Path | None, colour: str | None, options: dict[str, Any]) -> None:
+    """Draw a graph with neighbours close together."""
     use_threads(None)
     *graphs, figure = paths
     if len(graphs) > 1 or figure.suffix.lower() != ".png":

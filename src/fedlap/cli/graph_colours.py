@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from fedlap.cli.names import COLOUR_NAMES
 from fedlap.data.federation import Federation
 from fedlap.errors import InputError, unknown_name_error
 from fedlap.graph import Graph
@@ -11,13 +12,11 @@ from fedlap.personal import Personals
 from fedlap.report.graph_figure import ClientColours
 from fedlap.report.page.client_gains import score_clients
 
-COLOURS = ("accuracy", "rows", "label", "component")
-
 
 def check_colour(name: str | None) -> None:
     """Raise if a colour is unknown."""
-    if name is not None and name not in COLOURS:
-        raise unknown_name_error("colour", name, COLOURS)
+    if name is not None and name not in COLOUR_NAMES:
+        raise unknown_name_error("colour", name, COLOUR_NAMES)
 
 
 def choose_colours(

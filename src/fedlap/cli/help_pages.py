@@ -8,6 +8,8 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 REQUIRED_NAME = re.compile(r"\{(.+)\}(\.\.\.)?")  # as typer writes a required argument in the usage line
 
+FLAGS_OF_TYPER = {"--help", "--install-completion", "--show-completion"}
+
 
 class HelpCommand(TyperCommand):
     """A command with plain names of arguments in its help."""
@@ -34,7 +36,7 @@ def _hide_types(params: Sequence[Any]) -> list[Any]:
         if isinstance(param, TyperArgument):
             # The name column already shows the metavar. Older releases of typer do not read this attribute.
             param.display_type_rich = _return_none  # type: ignore[method-assign]
-        elif "--help" in param.opts:
+        elif FLAGS_OF_TYPER & set(param.opts):
             param.metavar = ""
     return list(params)
 

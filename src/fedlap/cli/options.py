@@ -7,13 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from fedlap.algorithms import ALGORITHMS
-from fedlap.data import SOURCES
-from fedlap.data.partition import NATURAL, PARTITIONS
-from fedlap.experiments.experiment import KNOWN_GRAPH
-from fedlap.graph import GRAPHS
-from fedlap.models import MODELS
-from fedlap.tracking import TRACKERS
+from fedlap.cli.names import (
+    ALGORITHM_NAMES,
+    DATA_NAMES,
+    GRAPH_NAMES,
+    MODEL_NAMES,
+    PARTITION_NAMES,
+    TRACKER_NAMES,
+)
 
 Options = dict[str, tuple[Any, Any]]  # name: annotation and default
 
@@ -34,7 +35,9 @@ RunsFolderOption = Annotated[
 ]
 AlgorithmOption = Annotated[
     str,
-    typer.Option(metavar="NAME", help=f"Algorithm: {', '.join(ALGORITHMS)}.", rich_help_panel=METHOD_PANEL),
+    typer.Option(
+        metavar="NAME", help=f"Algorithm: {', '.join(ALGORITHM_NAMES)}.", rich_help_panel=METHOD_PANEL
+    ),
 ]
 SeedsOption = Annotated[
     str,
@@ -65,7 +68,7 @@ DATA_OPTIONS: Options = {
             typer.Option(
                 metavar="NAME",
                 help="Data set, or your own .csv, .parquet or .npz file. "
-                f"Data sets: {', '.join(name for name in SOURCES if name != 'file')}.",
+                f"Data sets: {', '.join(DATA_NAMES)}.",
                 rich_help_panel=DATA_PANEL,
             ),
         ],
@@ -120,7 +123,7 @@ CLIENT_OPTIONS: Options = {
             str | None,
             typer.Option(
                 metavar="NAME",
-                help=f"Partition of rows among clients: {', '.join([NATURAL, *PARTITIONS])}. "
+                help=f"Partition of rows among clients: {', '.join(PARTITION_NAMES)}. "
                 "Default: depends on the data set.",
                 rich_help_panel=DATA_PANEL,
             ),
@@ -144,7 +147,9 @@ TRAINING_OPTIONS: Options = {
     "model": (
         Annotated[
             str,
-            typer.Option(metavar="NAME", help=f"Model: {', '.join(MODELS)}.", rich_help_panel=METHOD_PANEL),
+            typer.Option(
+                metavar="NAME", help=f"Model: {', '.join(MODEL_NAMES)}.", rich_help_panel=METHOD_PANEL
+            ),
         ],
         "linear",
     ),
@@ -154,8 +159,8 @@ TRAINING_OPTIONS: Options = {
             typer.Option(
                 metavar="NAME",
                 help="Graph over clients, or a graph file. "
-                f"Graphs: {', '.join(name for name in GRAPHS if name != 'file')}, {KNOWN_GRAPH} (comes with "
-                "the data). Files: edges (.csv) or weights (.npz, .mtx, .npy).",
+                f"Graphs: {', '.join(GRAPH_NAMES)} (comes with the data). "
+                "Files: edges (.csv) or weights (.npz, .mtx, .npy).",
                 rich_help_panel=GRAPH_PANEL,
             ),
         ],
@@ -295,7 +300,7 @@ CHECKPOINT_OPTIONS: Options = {
             str | None,
             typer.Option(
                 metavar="NAMES",
-                help=f"Log scores to these trackers (comma-separated): {', '.join(TRACKERS)}.",
+                help=f"Log scores to these trackers (comma-separated): {', '.join(TRACKER_NAMES)}.",
                 rich_help_panel=OUTPUT_PANEL,
             ),
         ],

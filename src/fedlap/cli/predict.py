@@ -5,14 +5,12 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from jaxtyping import Float
 from torch import Tensor
 
 from fedlap.cli import console
-from fedlap.cli.options import DATA_PANEL, OUTPUT_PANEL, JsonOption, RunsFolderOption
 from fedlap.cli.output_files import check_output, list_run_files
 from fedlap.cli.threads import use_threads
 from fedlap.data.prediction_rows import PredictionRows, read_prediction_rows
@@ -22,79 +20,22 @@ from fedlap.experiments.stored_run import load_trained_models
 from fedlap.personal import ModelMetadata, Personal, Personals, Predictions
 from fedlap.storage.files import write_file
 
-MODEL_PANEL = "Model"
 ROW_COLUMN = "row"  # numbers rows from 1, as messages do
 
 
-def predict_command(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="Folder of a run, its name in --out, or a .safetensors model.",
-            show_default=False,
-        ),
-    ],
-    data: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE", help="File of unscaled rows: .csv, .parquet or .npz.", show_default=False
-        ),
-    ],
-    client: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Client whose model predicts.", rich_help_panel=MODEL_PANEL),
-    ] = None,
-    by: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="Column that names the client whose model predicts the row.",
-            rich_help_panel=MODEL_PANEL,
-        ),
-    ] = None,
-    label: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="Column of true labels, to score predictions. Default: the label column of training.",
-            rich_help_panel=DATA_PANEL,
-        ),
-    ] = None,
-    identifier: Annotated[
-        str | None,
-        typer.Option(
-            "--id",
-            metavar="COLUMN",
-            help="Column that identifies rows in the output. Default: the row number, from 1.",
-            rich_help_panel=DATA_PANEL,
-        ),
-    ] = None,
-    probabilities: Annotated[
-        bool,
-        typer.Option(
-            "--probabilities",
-            metavar="",
-            help="Write the probability of every class.",
-            rich_help_panel=OUTPUT_PANEL,
-        ),
-    ] = False,
-    to: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="CSV file to write predictions to, instead of stdout.",
-            rich_help_panel=OUTPUT_PANEL,
-        ),
-    ] = None,
-    out: RunsFolderOption = Path("runs"),
-    as_json: JsonOption = False,
+def predict_file(
+    model: str,
+    data: str,
+    client: str | None,
+    by: str | None,
+    label: str | None,
+    identifier: str | None,
+    probabilities: bool,
+    to: Path | None,
+    out: Path,
+    as_json: bool,
 ) -> None:
-    """Predict rows with trained models.
-
-    The output has the row, the client, the prediction and, for classes, its probability. If the rows have
-    true labels or values, the accuracy or the loss is printed too.
-    """
+    """Predict rows with trained models."""
     use_threads(None)
     is_file = Path(model).suffix == ".safetensors"
     path = Path(model) if is_file else find_folder(Path(model), out)

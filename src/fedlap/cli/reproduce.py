@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 import typer
@@ -14,7 +14,6 @@ from rich.text import Text
 from fedlap.cli import console
 from fedlap.cli.arguments import parse_seeds, split_names
 from fedlap.cli.interrupts import stop_on_signal
-from fedlap.cli.options import OUTPUT_PANEL, TRAINING_PANEL, ThreadsOption
 from fedlap.cli.threads import use_threads
 from fedlap.cli.workers import run_processes
 from fedlap.errors import InputError, unknown_name_error
@@ -30,114 +29,27 @@ from fedlap.reproduce.results_pages import summarise_claims
 from fedlap.reproduce.runner import Reproducer, ReproductionCallbacks, WorkEstimate, estimate_work
 from fedlap.training.packing import share_memory
 
-SELECTION_PANEL = "Selection"
-
 Pending = list[tuple[Unit, list[int]]]
 
 
-def reproduce_command(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="RECIPE", help=f"Recipes, or your own .toml files. Recipes: {', '.join(list_recipes())}."
-        ),
-    ] = None,
-    everything: Annotated[
-        bool,
-        typer.Option("--all", metavar="", help="Reproduce every recipe.", rich_help_panel=SELECTION_PANEL),
-    ] = False,
-    data: Annotated[
-        str,
-        typer.Option(
-            metavar="NAMES", help="Only these data sets (comma-separated).", rich_help_panel=SELECTION_PANEL
-        ),
-    ] = "",
-    cells: Annotated[
-        str,
-        typer.Option(
-            metavar="NAMES",
-            help="Only these table cells (comma-separated), e.g. har-convex.",
-            rich_help_panel=SELECTION_PANEL,
-        ),
-    ] = "",
-    readings: Annotated[
-        str,
-        typer.Option(
-            metavar="NAMES",
-            help="Only these interpretations of R: steps, epochs.",
-            rich_help_panel=SELECTION_PANEL,
-        ),
-    ] = "",
-    methods: Annotated[
-        str,
-        typer.Option(
-            metavar="NAMES", help="Only these table rows (comma-separated).", rich_help_panel=SELECTION_PANEL
-        ),
-    ] = "",
-    seeds: Annotated[
-        str,
-        typer.Option(
-            metavar="LIST",
-            help="Random seeds, e.g. 0-4 or 0,3,7. Default: the recipe's.",
-            rich_help_panel=TRAINING_PANEL,
-        ),
-    ] = "",
-    quick: Annotated[
-        bool,
-        typer.Option(
-            "--quick",
-            metavar="",
-            help="Smoke test: few rounds, seeds, folds and values. Scores mean nothing.",
-            rich_help_panel=TRAINING_PANEL,
-        ),
-    ] = False,
-    tune: Annotated[
-        bool,
-        typer.Option(
-            "--tune",
-            metavar="",
-            help="Tune again, ignoring the values stored with the recipe.",
-            rich_help_panel=TRAINING_PANEL,
-        ),
-    ] = False,
-    device: Annotated[
-        str,
-        typer.Option(
-            metavar="DEVICE", help="Device: cpu, cuda, cuda:1 and so on.", rich_help_panel=TRAINING_PANEL
-        ),
-    ] = "cpu",
-    threads: ThreadsOption = None,
-    workers: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            help="Number of processes, split by table cells or rows.",
-            min=1,
-            rich_help_panel=TRAINING_PANEL,
-        ),
-    ] = 1,
-    processes: Annotated[
-        int, typer.Option("--processes", help="Processes that share this machine.", min=1, hidden=True)
-    ] = 1,
-    pages: Annotated[
-        bool,
-        typer.Option(
-            "--page/--no-page", metavar="", help="Write a page per recipe.", rich_help_panel=OUTPUT_PANEL
-        ),
-    ] = True,
-    out: Annotated[
-        Path,
-        typer.Option(
-            metavar="FOLDER",
-            help="Folder for results. Finished rows in it are not trained again.",
-            rich_help_panel=OUTPUT_PANEL,
-        ),
-    ] = Path("reproduced"),
+def reproduce_recipes(
+    names: list[str] | None,
+    everything: bool,
+    data: str,
+    cells: str,
+    readings: str,
+    methods: str,
+    seeds: str,
+    quick: bool,
+    tune: bool,
+    device: str,
+    threads: int | None,
+    workers: int,
+    processes: int,
+    pages: bool,
+    out: Path,
 ) -> None:
-    """Reproduce tables and figures of the paper.
-
-    Settings are tuned on training rows. Our scores are shown next to the paper's.
-    """
+    """Reproduce tables and figures of the paper."""
     use_threads(threads)
     share_memory(processes)
     folder, out = out, out / "quick" if quick else out

@@ -2,12 +2,8 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from fedlap.cli import console
-from fedlap.cli.options import OUTPUT_PANEL
 from fedlap.cli.output_files import check_output
 from fedlap.errors import InputError
 from fedlap.reproduce.cell_results import ResultFolder
@@ -21,27 +17,8 @@ from fedlap.reproduce.results_pages import (
 from fedlap.storage.files import write_file
 
 
-def results_command(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Folder that `fedlap reproduce --out` wrote.")
-    ] = Path("results"),
-    to: Annotated[
-        Path,
-        typer.Option(metavar="FOLDER", help="Folder for the Markdown pages.", rich_help_panel=OUTPUT_PANEL),
-    ] = Path("docs/results"),
-    tuned: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Folder for tuned values, one file per recipe.",
-            rich_help_panel=OUTPUT_PANEL,
-        ),
-    ] = None,
-) -> None:
-    """Write result pages from reproduced scores.
-
-    The pages have the verdicts, tables, claims and deviations from the paper.
-    """
+def write_results(folder: Path, to: Path, tuned: Path | None) -> None:
+    """Write result pages from reproduced scores."""
     if not folder.is_dir():
         raise InputError(f"no folder {str(folder)!r}; run `fedlap reproduce --out` first")
     if to in (Path(), folder) or to.suffix == ".md" or (to.exists() and not to.is_dir()):

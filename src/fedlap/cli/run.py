@@ -1,7 +1,7 @@
 """The command that trains one algorithm: run."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -12,13 +12,7 @@ from fedlap.cli.arguments import (
 )
 from fedlap.cli.options import (
     CHECKPOINT_OPTIONS,
-    CLIENT_OPTIONS,
-    DATA_OPTIONS,
     RESULT_OPTIONS,
-    SEED_OPTIONS,
-    TRAINING_OPTIONS,
-    AlgorithmOption,
-    add_options,
 )
 from fedlap.cli.threads import use_threads
 from fedlap.cli.train_runs import (
@@ -36,21 +30,8 @@ from fedlap.experiments.run_folder import RunFolder, create_out_folder, read_exp
 OPTIONS_WITH_FILE = {"file", "rounds", "threads", "set", *RESULT_OPTIONS, *CHECKPOINT_OPTIONS}
 
 
-@add_options(DATA_OPTIONS, CLIENT_OPTIONS, TRAINING_OPTIONS, SEED_OPTIONS, RESULT_OPTIONS, CHECKPOINT_OPTIONS)
-def run_command(
-    context: typer.Context,
-    file: Annotated[
-        Path | None,
-        typer.Argument(metavar="FILE", help="Experiment file (.toml), instead of options."),
-    ] = None,
-    algorithm: AlgorithmOption = "fedu",
-    **options: Any,
-) -> None:
-    """Train one algorithm on one data set.
-
-    Scores, checkpoints and models are stored in a folder in --out. Finished runs are loaded, interrupted runs
-    resume, and --again forces a rerun.
-    """
+def train_one(context: typer.Context, file: Path | None, algorithm: str, options: dict[str, Any]) -> None:
+    """Train one algorithm on one data set."""
     use_threads(options["threads"])
     if file is None:
         description = describe_experiment(options)

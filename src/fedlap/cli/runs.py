@@ -2,27 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.box import SIMPLE_HEAVY
 from rich.table import Table
 from rich.text import Text
 
 from fedlap.cli import console
-from fedlap.cli.options import (
-    CHECKPOINT_OPTIONS,
-    CHECKPOINT_PANEL,
-    OUTPUT_PANEL,
-    RESULT_OPTIONS,
-    TRAINING_PANEL,
-    JsonOption,
-    Options,
-    RunFolderArgument,
-    RunsFolderOption,
-    ThreadsOption,
-    add_options,
-)
 from fedlap.cli.output_files import check_output, list_run_files
 from fedlap.cli.run import run_experiment
 from fedlap.cli.threads import use_threads
@@ -34,32 +20,8 @@ from fedlap.experiments.run_folder import RunFolder, list_run_folders
 from fedlap.experiments.settings import check_integers, shorten_value
 from fedlap.report.score_export import write_scores
 
-RESUME_OPTIONS: Options = {
-    **CHECKPOINT_OPTIONS,
-    "again": (
-        Annotated[
-            bool,
-            typer.Option(
-                "--again",
-                metavar="",
-                help="Train from round 0 instead of resuming.",
-                rich_help_panel=CHECKPOINT_PANEL,
-            ),
-        ],
-        False,
-    ),
-}
 
-
-def runs_command(
-    out: RunsFolderOption = Path("runs"),
-    json_: Annotated[
-        bool,
-        typer.Option(
-            "--json", metavar="", help="Print one JSON object per run.", rich_help_panel=OUTPUT_PANEL
-        ),
-    ] = False,
-) -> None:
+def list_runs(out: Path, json_: bool) -> None:
     """List stored runs with state, rounds and scores."""
     found = list_run_folders(out)
     if not found:
@@ -113,19 +75,7 @@ def _warn_unknown_method(run: RunFolder, experiment: Experiment) -> None:
         )
 
 
-def show_command(
-    run: RunFolderArgument,
-    out: RunsFolderOption = Path("runs"),
-    to: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write all scores to this .csv or .parquet file.",
-            rich_help_panel=OUTPUT_PANEL,
-        ),
-    ] = None,
-    json_: JsonOption = False,
-) -> None:
+def show_run(run: Path, out: Path, to: Path | None, json_: bool) -> None:
     """Show the scores of a run, finished or not."""
     stored = find_run(run, out)
     scores, state, experiment = stored.read_scores(), stored.get_status(), stored.experiment
@@ -147,25 +97,8 @@ def show_command(
     print_run(stored, experiment, scores, json_)
 
 
-@add_options({name: RESULT_OPTIONS[name] for name in ("out", "json")}, RESUME_OPTIONS)
-def resume_command(
-    run: RunFolderArgument,
-    rounds: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Total number of rounds. Default: as in the run.",
-            min=1,
-            rich_help_panel=TRAINING_PANEL,
-        ),
-    ] = None,
-    threads: ThreadsOption = None,
-    **options: Any,
-) -> None:
-    """Resume a run from its last checkpoint.
-
-    The numbers are those of a run that was never interrupted.
-    """
+def resume_run(run: Path, rounds: int | None, threads: int | None, options: dict[str, Any]) -> None:
+    """Resume a run from its last checkpoint."""
     use_threads(threads)
     stored = find_run(run, options["out"])
     experiment = stored.experiment

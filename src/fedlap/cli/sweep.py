@@ -1,9 +1,7 @@
 """The command that trains over lists of values: sweep."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from fedlap.cli.arguments import (
     assign,
@@ -12,17 +10,6 @@ from fedlap.cli.arguments import (
     parse_assignment,
     parse_seeds,
     select_method_settings,
-)
-from fedlap.cli.options import (
-    CHECKPOINT_OPTIONS,
-    CLIENT_OPTIONS,
-    DATA_OPTIONS,
-    FIELDS_PANEL,
-    RESULT_OPTIONS,
-    TRAINING_OPTIONS,
-    AlgorithmOption,
-    SeedsOption,
-    add_options,
 )
 from fedlap.cli.threads import use_threads
 from fedlap.cli.train_runs import (
@@ -41,25 +28,8 @@ from fedlap.report import Sweep, draw_sweep
 from fedlap.storage.files import write_file
 
 
-@add_options(DATA_OPTIONS, CLIENT_OPTIONS, TRAINING_OPTIONS, RESULT_OPTIONS, CHECKPOINT_OPTIONS)
-def sweep_command(
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FIELD=VALUES",
-            help="Field and its values, e.g. strength=0,0.01,0.1 or model.hidden=[50],[100]. "
-            "Repeat it to train all combinations.",
-            rich_help_panel=FIELDS_PANEL,
-        ),
-    ] = None,
-    algorithm: AlgorithmOption = "fedu",
-    seeds: SeedsOption = "0-4",
-    **options: Any,
-) -> None:
-    """Train every combination of values of any fields.
-
-    Finished runs are loaded, interrupted runs resume, and --again forces a rerun.
-    """
+def sweep_values(vary: list[str] | None, algorithm: str, seeds: str, options: dict[str, Any]) -> None:
+    """Train every combination of values of any fields."""
     use_threads(options["threads"])
     numbers, common = parse_seeds(seeds), describe_common_fields("sweep", algorithm, options)
     (name,) = parse_algorithms(str(common["algorithm"]["name"]))

@@ -5,18 +5,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from fedlap.algorithms import ALGORITHMS, Analysed
 from fedlap.cli import console
-from fedlap.cli.options import (
-    JsonOption,
-    RunFolderArgument,
-    RunsFolderOption,
-    ThreadsOption,
-)
 from fedlap.cli.output_files import check_output, list_input_files, list_run_files
 from fedlap.cli.threads import use_threads
 from fedlap.errors import InputError
@@ -44,7 +36,6 @@ from fedlap.training.jobs import Job
 from fedlap.training.schedule import Schedule
 from fedlap.training.state import match_devices
 
-THEORY_PANEL = "Theory"
 FIGURE = "bound.png"
 ACCURACY_SHARE = 0.01  # of J(W⁰) − J*: the default accuracy
 
@@ -60,33 +51,10 @@ class PathMeasurements:
     excess: float  # the largest ‖∇F‖² − ‖∇J‖²
 
 
-def theory_command(
-    run: RunFolderArgument,
-    out: RunsFolderOption = Path("runs"),
-    accuracy: Annotated[
-        float | None,
-        typer.Option(
-            metavar="GAP",
-            help="Target J(W) − J* for the predicted rounds. Default: a hundredth of the initial gap.",
-            rich_help_panel=THEORY_PANEL,
-        ),
-    ] = None,
-    repeat: Annotated[
-        bool,
-        typer.Option(
-            "--repeat",
-            metavar="",
-            help="Repeat the run to measure W̃ and ∇J in every round.",
-            rich_help_panel=THEORY_PANEL,
-        ),
-    ] = False,
-    threads: ThreadsOption = None,
-    json_: JsonOption = False,
+def compare_with_theorems(
+    run: Path, out: Path, accuracy: float | None, repeat: bool, threads: int | None, json_: bool
 ) -> None:
-    """Compare a run of fedu or dfedu with the theorems.
-
-    Prints the constants, the largest step sizes, the bounds and the measured gaps and rates.
-    """
+    """Compare a run of fedu or dfedu with the theorems."""
     use_threads(threads)
     stored = find_run(run, out)
     if accuracy is not None and not 0 < accuracy < math.inf:

@@ -2,25 +2,13 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import tomli_w
 import typer
 
 from fedlap.cli import console
 from fedlap.cli.arguments import parse_algorithms, parse_assignment, parse_seeds
-from fedlap.cli.options import (
-    CHECKPOINT_OPTIONS,
-    CLIENT_OPTIONS,
-    DATA_OPTIONS,
-    FIELDS_PANEL,
-    RESULT_OPTIONS,
-    TRAINING_OPTIONS,
-    TRAINING_PANEL,
-    AlgorithmOption,
-    SeedsOption,
-    add_options,
-)
 from fedlap.cli.sweep import build_experiments, check_same_task, describe_common_fields
 from fedlap.cli.threads import use_threads
 from fedlap.cli.train_runs import (
@@ -42,37 +30,15 @@ from fedlap.storage.files import write_file
 from fedlap.training.tuning import default_grid
 
 
-@add_options(DATA_OPTIONS, CLIENT_OPTIONS, TRAINING_OPTIONS, RESULT_OPTIONS, CHECKPOINT_OPTIONS)
-def tune_command(
+def tune_settings(
     context: typer.Context,
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FIELD=VALUES",
-            help="Field and its values, e.g. strength=0.001,0.01,0.1. Repeat it to try all combinations. "
-            "Default: learning rates and, for methods with a graph, strengths up to the largest stable one.",
-            rich_help_panel=FIELDS_PANEL,
-        ),
-    ] = None,
-    algorithm: AlgorithmOption = "fedu",
-    folds: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            help="Number of cross-validation folds.",
-            min=2,
-            max=1000,
-            rich_help_panel=TRAINING_PANEL,
-        ),
-    ] = 5,
-    seeds: SeedsOption = "0",
-    **options: Any,
+    vary: list[str] | None,
+    algorithm: str,
+    folds: int,
+    seeds: str,
+    options: dict[str, Any],
 ) -> None:
-    """Select settings by cross-validation on training rows.
-
-    Test rows are never used. Invalid candidates are skipped with a warning; diverged candidates are never
-    selected.
-    """
+    """Select settings by cross-validation on training rows."""
     use_threads(options["threads"])
     _check_fold("--set", [parse_assignment(text)[0] for text in options["set"] or []])
     numbers, common = parse_seeds(seeds), describe_common_fields("tune", algorithm, options)

@@ -9,7 +9,7 @@ from typing import IO
 
 from fedlap.cli import console
 from fedlap.cli.interrupts import stop_on_signal
-from fedlap.experiments.session import StoppedError
+from fedlap.errors import StoppedError
 
 POLL_SECONDS = 0.05  # between two checks for finished processes
 

@@ -20,7 +20,7 @@ from fedlap.data.table import Table
 from fedlap.data.user_files import load_file
 from fedlap.data.vehicle import VEHICLE_DISTRIBUTION, load_vehicle
 from fedlap.errors import InputError, unknown_name_error
-from fedlap.graph import Graph
+from fedlap.graph.graph import Graph
 
 TEST_SHARE: Final = 0.25
 

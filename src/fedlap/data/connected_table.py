@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from fedlap.data.table import Table
-from fedlap.graph import Graph
+from fedlap.graph.graph import Graph
 
 
 @dataclass(frozen=True, eq=False)

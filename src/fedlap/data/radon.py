@@ -16,7 +16,7 @@ from fedlap.data.connected_table import ConnectedTable
 from fedlap.data.places import Places
 from fedlap.data.table import Table
 from fedlap.errors import InputError, unknown_name_error
-from fedlap.graph import Graph
+from fedlap.graph.graph import Graph
 
 RADON_FEATURES: Final = ("floor", "uranium")
 RADON_DEFAULT_FEATURES: Final = ["floor"]

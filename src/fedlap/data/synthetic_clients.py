@@ -15,7 +15,7 @@ from fedlap.data.client_rows import concatenate_ranges
 from fedlap.data.federation import Federation
 from fedlap.data.table import Table
 from fedlap.errors import InputError, check_integer, check_number, unknown_name_error
-from fedlap.graph import Graph
+from fedlap.graph.graph import Graph
 from fedlap.graph.weights import DENSE_UP_TO
 from fedlap.randomness import Draws, digest_names, draws
 

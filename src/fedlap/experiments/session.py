@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fedlap.errors import DivergedError, InputError
+from fedlap.errors import DivergedError, InputError, StoppedError
 from fedlap.experiments.checkpoints import Checkpoint, Owner
 from fedlap.experiments.prepare import Prepared, pack_prepared, train_stack
 from fedlap.experiments.run_folder import RunDescription, RunFolder
@@ -25,10 +25,6 @@ RunOutcome = list[Score] | DivergedError  # the scores of a run, or the error th
 CHECKPOINT_TIME_SHARE = 0.02  # of the training time, for checkpoints without a fixed number of rounds
 # Larger stacks write their scores only with checkpoints, so that few files are open.
 MAX_OPEN_LOGS = 32
-
-
-class StoppedError(Exception):
-    """Training was stopped on request after a checkpoint; the same command resumes it."""
 
 
 @dataclass(frozen=True)

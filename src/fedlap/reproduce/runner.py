@@ -12,12 +12,11 @@ import numpy as np
 from fedlap.algorithms import Coupled
 from fedlap.algorithms.local_work import LocalWork
 from fedlap.data.federation import Federation
-from fedlap.errors import InputError
+from fedlap.errors import InputError, StoppedError
 from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.outcomes import average_clients, average_curves, summarise_run
 from fedlap.experiments.prepare import Loader
 from fedlap.experiments.run_folder import describe_environment
-from fedlap.experiments.session import StoppedError
 from fedlap.experiments.settings import Section
 from fedlap.reproduce.cell_results import select_tuned_values
 from fedlap.reproduce.ledger import Ledger

@@ -1,0 +1,169 @@
+"""Commands that train: run, compare, sweep, tune and resume."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedlap.cli.names import ALGORITHM_NAMES
+from fedlap.cli.options import (
+    CHECKPOINT_OPTIONS,
+    CHECKPOINT_PANEL,
+    CLIENT_OPTIONS,
+    DATA_OPTIONS,
+    FIELDS_PANEL,
+    METHOD_PANEL,
+    RESULT_OPTIONS,
+    SEED_OPTIONS,
+    TRAINING_OPTIONS,
+    TRAINING_PANEL,
+    AlgorithmOption,
+    Options,
+    RunFolderArgument,
+    SeedsOption,
+    ThreadsOption,
+    add_options,
+)
+
+RESUME_OPTIONS: Options = {
+    **CHECKPOINT_OPTIONS,
+    "again": (
+        Annotated[
+            bool,
+            typer.Option(
+                "--again",
+                metavar="",
+                help="Train from round 0 instead of resuming.",
+                rich_help_panel=CHECKPOINT_PANEL,
+            ),
+        ],
+        False,
+    ),
+}
+
+
+@add_options(DATA_OPTIONS, CLIENT_OPTIONS, TRAINING_OPTIONS, SEED_OPTIONS, RESULT_OPTIONS, CHECKPOINT_OPTIONS)
+def run_command(
+    context: typer.Context,
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="FILE", help="Experiment file (.toml), instead of options."),
+    ] = None,
+    algorithm: AlgorithmOption = "fedu",
+    **options: Any,
+) -> None:
+    """Train one algorithm on one data set.
+
+    Scores, checkpoints and models are stored in a folder in --out. Finished runs are loaded, interrupted runs
+    resume, and --again forces a rerun.
+    """
+    from fedlap.cli.run import train_one
+
+    train_one(context, file, algorithm, options)
+
+
+@add_options(DATA_OPTIONS, CLIENT_OPTIONS, TRAINING_OPTIONS, RESULT_OPTIONS, CHECKPOINT_OPTIONS)
+def compare_command(
+    algorithms: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help=f"Algorithms (comma-separated), or 'all': {', '.join(ALGORITHM_NAMES)}.",
+            rich_help_panel=METHOD_PANEL,
+        ),
+    ] = "fedu,local,global",
+    seeds: SeedsOption = "0-4",
+    **options: Any,
+) -> None:
+    """Train several algorithms and rank them.
+
+    All algorithms start from the same models and see the same clients and batches. Finished runs are loaded,
+    interrupted runs resume, and --again forces a rerun.
+    """
+    from fedlap.cli.compare import compare_algorithms
+
+    compare_algorithms(algorithms, seeds, options)
+
+
+@add_options(DATA_OPTIONS, CLIENT_OPTIONS, TRAINING_OPTIONS, RESULT_OPTIONS, CHECKPOINT_OPTIONS)
+def sweep_command(
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=VALUES",
+            help="Field and its values, e.g. strength=0,0.01,0.1 or model.hidden=[50],[100]. "
+            "Repeat it to train all combinations.",
+            rich_help_panel=FIELDS_PANEL,
+        ),
+    ] = None,
+    algorithm: AlgorithmOption = "fedu",
+    seeds: SeedsOption = "0-4",
+    **options: Any,
+) -> None:
+    """Train every combination of values of any fields.
+
+    Finished runs are loaded, interrupted runs resume, and --again forces a rerun.
+    """
+    from fedlap.cli.sweep import sweep_values
+
+    sweep_values(vary, algorithm, seeds, options)
+
+
+@add_options(DATA_OPTIONS, CLIENT_OPTIONS, TRAINING_OPTIONS, RESULT_OPTIONS, CHECKPOINT_OPTIONS)
+def tune_command(
+    context: typer.Context,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=VALUES",
+            help="Field and its values, e.g. strength=0.001,0.01,0.1. Repeat it to try all combinations. "
+            "Default: learning rates and, for methods with a graph, strengths up to the largest stable one.",
+            rich_help_panel=FIELDS_PANEL,
+        ),
+    ] = None,
+    algorithm: AlgorithmOption = "fedu",
+    folds: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Number of cross-validation folds.",
+            min=2,
+            max=1000,
+            rich_help_panel=TRAINING_PANEL,
+        ),
+    ] = 5,
+    seeds: SeedsOption = "0",
+    **options: Any,
+) -> None:
+    """Select settings by cross-validation on training rows.
+
+    Test rows are never used. Invalid candidates are skipped with a warning; diverged candidates are never
+    selected.
+    """
+    from fedlap.cli.tune import tune_settings
+
+    tune_settings(context, vary, algorithm, folds, seeds, options)
+
+
+@add_options({name: RESULT_OPTIONS[name] for name in ("out", "json")}, RESUME_OPTIONS)
+def resume_command(
+    run: RunFolderArgument,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Total number of rounds. Default: as in the run.",
+            min=1,
+            rich_help_panel=TRAINING_PANEL,
+        ),
+    ] = None,
+    threads: ThreadsOption = None,
+    **options: Any,
+) -> None:
+    """Resume a run from its last checkpoint.
+
+    The numbers are those of a run that was never interrupted.
+    """
+    from fedlap.cli.runs import resume_run
+
+    resume_run(run, rounds, threads, options)

@@ -1,0 +1,57 @@
+"""Names that help and completion list, without the registries, which take seconds to load.
+
+A test compares them with the registries.
+"""
+
+ALGORITHM_NAMES = (
+    "fedu",
+    "dfedu",
+    "fedu-learned",
+    "local",
+    "global",
+    "fedavg",
+    "fedprox",
+    "scaffold",
+    "mocha",
+    "pfedme",
+    "perfedavg",
+    "afl",
+    "ditto",
+    "apfl",
+    "fedper",
+    "l2gd",
+    "lasso",
+)
+DATA_NAMES = ("har", "vehicle", "mnist", "cifar10", "digits", "radon", "synthetic")  # all but "file"
+PARTITION_NAMES = ("natural", "labels", "dirichlet", "quantity", "iid")
+GRAPH_NAMES = (  # all but "file", and the graph that is part of the data
+    "complete",
+    "ring",
+    "path",
+    "star",
+    "empty",
+    "grid",
+    "erdos-renyi",
+    "watts-strogatz",
+    "blocks",
+    "random",
+    "equal",
+    "weighted",
+    "similar",
+    "nearest",
+    "kernel",
+    "known",
+)
+MODEL_NAMES = ("linear", "mlp", "cnn")
+TRACKER_NAMES = ("tensorboard", "wandb", "mlflow")
+LEARNER_NAMES = ("kernel", "smooth", "cosine")
+COLOUR_NAMES = ("accuracy", "rows", "label", "component")
+RECIPE_NAMES = (
+    "figure-dirichlet",
+    "figure-graphs",
+    "figure-strengths",
+    "table-down-sampled",
+    "table-full-multi-task",
+    "table-full-sampled",
+    "table-scaling",
+)
