@@ -190,7 +190,7 @@ def test_graphs_by_name(call, words):
         (["nearst"], "error: graph.name: unknown graph 'nearst'; did you mean 'nearest'?"),
         (
             ["nearest", "--set", "graph.by=label"],
-            "error: graph.by = 'label'; expected 'labels', 'means' or 'metadata'",
+            "error: graph.by = 'label'; expected 'labels', 'means', 'metadata' or 'places'",
         ),
         (
             ["nearest", "--set", "graph.neighbours=0"],

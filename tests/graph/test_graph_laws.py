@@ -1,6 +1,7 @@
 """Laws of every Laplacian, of every form it has, and of every maker of graphs."""
 
 import inspect
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 import fedlap as fl
+from fedlap.data.places import Places
 from fedlap.graph import BUILDER_INPUTS, GRAPHS, Graph, build_graph, to_file
 from fedlap.graph.spectrum import build_laplacian
 from fedlap.graph.weights import DENSE_UP_TO, CompleteWeights, DenseWeights, SparseWeights
@@ -155,11 +157,13 @@ SETTINGS = {
             ("labels", 99, "one", 0.5),
         ]
     ]
-    + [{"by": "metadata", "path": "about.csv", "neighbours": 2}],
+    + [{"by": "metadata", "path": "about.csv", "neighbours": 2}]
+    + [{"by": "places", "neighbours": 2}, {"by": "places", "weights": "gaussian", "height_km": 3.0}],
     "kernel": [
         {"by": "means"},
         {"threshold": 0.0},
         {"by": "metadata", "path": "about.csv", "threshold": 0.5},
+        {"by": "places", "threshold": 0.5},
     ],
     "file": [{"path": "graph.npz"}],
 }
@@ -172,6 +176,8 @@ def clients(tmp_path, monkeypatch):
     """Seven clients, a table about them, and a graph of them in a file."""
     monkeypatch.chdir(tmp_path)
     federation = fl.Federation.from_arrays(random_arrays([9, 30, 5, 12, 40, 9, 22]), labels=3, scale="none")
+    places = np.random.default_rng(0).uniform([-180, -90, 0], [180, 90, 4_000], size=(7, 3))
+    federation = replace(federation, places=Places.of(("lon", "lat", "height"), places))
     lines = [f"{name},{at % 3},{at * at / 7}" for at, name in enumerate(federation.clients)]
     (tmp_path / "about.csv").write_text("\n".join(["client,place,age", *lines]), encoding="utf-8")
     to_file(Graph.from_matrix(random_weights(federation.clients), federation.clients), "graph.npz")

@@ -69,7 +69,7 @@ def test_graphs_of_data_are_made_from_federations(name):
 
 def test_what_clients_are_compared_by_has_a_name(federation):
     frame = pd.DataFrame(X, columns=list("abc"))
-    message = "graph: by is a DataFrame; expected labels, means or metadata"
+    message = "graph: by is a DataFrame; expected labels, means, metadata or places"
     check_refusal(message, compute_vectors, federation, frame)
 
 

@@ -7,10 +7,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from fedlap.errors import InputError
+from fedlap.errors import InputError, check_number
 
 COORDINATES = ("longitude", "latitude", "height")  # the order of a place's columns
 LIMITS = (180.0, 90.0)  # degrees, east or west, and north or south
+EARTH_RADIUS_KM = 6371.0088  # the mean radius (IUGG)
+# One kilometre of height counts as much as this many kilometres of distance. On the maximum temperatures of
+# `colorado`, neighbours chosen with 100 to 400 give nearly equal errors, and with 0 to 50 larger ones.
+DEFAULT_HEIGHT_KM = 100.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +71,31 @@ class Places:
     def reorder(self, order: Sequence[int]) -> "Places":
         """Return the places of clients in another order."""
         return Places(self.columns, self.values[list(order)])
+
+    def to_points(self, height_km: float | None = None) -> Float64[np.ndarray, "client axis"]:
+        """Return points in kilometres: on a sphere, with the scaled height as one more axis.
+
+        The straight line between two points on the sphere rises with the great circle between them, so both
+        give the same nearest neighbours. Up to 1,000 km, it is shorter by at most 0.1 %.
+
+        height_km: distance in kilometres that one kilometre of height counts as, by default 100.
+        """
+        if height_km is not None and len(self.columns) == 2:
+            raise InputError(
+                f"height_km = {height_km}, but places have no height; name a third column of places, or "
+                "remove height_km",
+                field="height_km",
+                scope="graph",
+            )
+        longitude, latitude = np.radians(self.values[:, :2].T)
+        ring = np.cos(latitude)
+        axes = [ring * np.cos(longitude), ring * np.sin(longitude), np.sin(latitude)]
+        points = EARTH_RADIUS_KM * np.column_stack(axes)
+        if len(self.columns) == 2:
+            return points
+        factor = DEFAULT_HEIGHT_KM if height_km is None else height_km
+        factor = check_number("height_km", factor, zero=True, scope="graph")
+        return np.column_stack([points, factor / 1000 * self.values[:, 2]])
 
 
 def _build_shape_error(shape: tuple[int, ...], columns: int) -> InputError:

@@ -1,4 +1,4 @@
-"""Vectors that describe clients: statistics of their training rows, or columns of a metadata table."""
+"""Vectors that describe clients: statistics of their training rows, places, or a table of metadata."""
 
 import csv
 import math
@@ -11,13 +11,15 @@ import torch
 from jaxtyping import Float64
 
 from fedlap.data.federation import Federation
+from fedlap.data.places import Places
 from fedlap.errors import InputError, check_number
 from fedlap.graph.builders import get_graph_draws
 from fedlap.storage.files import read_user_file
 
-Statistic = Literal["labels", "means", "metadata"]
+Statistic = Literal["labels", "means", "metadata", "places"]
 Vectors = Float64[np.ndarray, "client value"]
 
+EXPECTED_STATISTIC = "labels, means, metadata or places"
 FEATURES_PER_BLOCK = 4_000_000  # feature values that are averaged together (32 MB)
 
 
@@ -32,17 +34,29 @@ def check_federation(graph: str, federation: object) -> None:
 
 
 def compute_vectors(
-    federation: Federation, by: Statistic, path: str = "", sha256: str = "", noise: float = 0.0, seed: int = 0
+    federation: Federation,
+    by: Statistic,
+    path: str = "",
+    sha256: str = "",
+    noise: float = 0.0,
+    seed: int = 0,
+    height_km: float | None = None,
 ) -> Vectors:
     """Compute one vector per client, and add Gaussian noise of standard deviation `noise` to every value."""
     if not isinstance(by, str):
         raise InputError(
-            f"by is a {type(by).__name__}; expected labels, means or metadata", field="by", scope="graph"
+            f"by is a {type(by).__name__}; expected {EXPECTED_STATISTIC}", field="by", scope="graph"
         )
     if by != "metadata" and path:
         raise InputError(
             f"path = {path!r} with by = {by!r}; remove path, or set by = 'metadata'",
             field="path",
+            scope="graph",
+        )
+    if by != "places" and height_km is not None:
+        raise InputError(
+            f"height_km = {height_km} with by = {by!r}; remove height_km, or set by = 'places'",
+            field="height_km",
             scope="graph",
         )
     if by == "labels":
@@ -51,8 +65,10 @@ def compute_vectors(
         values = compute_feature_means(federation)
     elif by == "metadata":
         values = read_metadata(federation.clients, path, sha256)
+    elif by == "places":
+        values = _get_places(federation).to_points(height_km)
     else:
-        raise InputError(f"by = {by!r}; expected labels, means or metadata", field="by", scope="graph")
+        raise InputError(f"by = {by!r}; expected {EXPECTED_STATISTIC}", field="by", scope="graph")
     deviation = check_number("noise", noise, zero=True, scope="graph")
     if deviation:
         values = (
@@ -61,11 +77,23 @@ def compute_vectors(
     return values
 
 
+def _get_places(federation: Federation) -> Places:
+    if federation.places is None:
+        raise InputError(
+            "by = 'places', but the data have no places; set data.places to the columns of longitude and "
+            "latitude",
+            field="by",
+            scope="graph",
+        )
+    return federation.places
+
+
 def compute_label_shares(federation: Federation) -> Vectors:
     """Compute the share of each label among a client's training rows."""
     if federation.labels is None:
         raise InputError(
-            "by = 'labels' needs classes, but the targets are numbers; set by = 'means'", scope="graph"
+            "by = 'labels' needs classes, but the targets are numbers; set by = 'means' or 'places'",
+            scope="graph",
         )
     classes, clients = len(federation.labels), len(federation.clients)
     place = federation.train.find_owners() * classes + federation.train.y

@@ -76,35 +76,49 @@ def nearest(
     bandwidth: float | None = None,
     noise: float = 0.0,
     seed: int = 0,
+    height_km: float | None = None,
 ) -> Graph:
     """Join two clients if either is among the nearest neighbours of the other.
 
     by: vectors to compare. "labels": shares of labels among training rows; "means": means of training
-        features, scaled as models see them; "metadata": standardised columns of the .csv file `path` (its
-        first column names the client, its first line the columns). If `sha256` is set, the file's content
-        must match it.
+        features, scaled as models see them; "places": where clients are, in kilometres; "metadata":
+        standardised columns of the .csv file `path` (its first column names the client, its first line the
+        columns). If `sha256` is set, the file's content must match it.
     neighbours: number of nearest neighbours, at most all others. Names break ties, not the order of clients.
     weights: "one", or "gaussian": exp(−d²/2σ²) of the distance d, with σ = `bandwidth`, by default the median
         distance of joined clients.
     noise: standard deviation of Gaussian noise added to every value of every client's vector before
         comparison. By itself it guarantees nothing: it is differentially private only if it is calibrated to
         the largest change in the vectors that one row, or one client, can cause.
+    height_km: for places with a height, the distance in kilometres that one kilometre of height counts as, by
+        default 100.
     """
     check_federation("nearest", federation)
-    points = compute_vectors(federation, by, path, sha256, noise, seed)
+    points = compute_vectors(federation, by, path, sha256, noise, seed, height_km)
+    return connect_nearest(federation.clients, points, neighbours, weights, bandwidth)
+
+
+def connect_nearest(
+    names: tuple[str, ...],
+    points: Vectors,
+    neighbours: int = 5,
+    weights: Literal["one", "gaussian"] = "one",
+    bandwidth: float | None = None,
+) -> Graph:
+    """Join two clients if either is among the nearest neighbours of the other, by their points."""
     size = len(points)
     k = min(check_integer("neighbours", neighbours, 1, scope="graph"), size - 1)
     if weights not in ("one", "gaussian"):
         raise InputError(f"weights = {weights!r}; expected one or gaussian", field="weights", scope="graph")
     check_edges("nearest", k * size)
-    found = _find_nearest_clients(points, federation.clients, k)
+    found = _find_nearest_clients(points, names, k)
     begin, end = np.repeat(np.arange(size), k), found.ravel()
     pairs = np.unique(np.minimum(begin, end) * size + np.maximum(begin, end))
     begin, end = np.divmod(pairs, size)
     distance = _compute_distances(points, begin, end)
     typical = float(np.median(distance)) if size > 1 else 0.0
     values = np.ones(len(pairs)) if weights == "one" else _compute_gaussian(distance, bandwidth, typical)
-    return connect_pairs(federation.clients, begin, end, values)
+    return connect_pairs(names, begin, end, values)
 
 
 def kernel(
@@ -116,17 +130,18 @@ def kernel(
     threshold: float = 0.1,
     noise: float = 0.0,
     seed: int = 0,
+    height_km: float | None = None,
 ) -> Graph:
     """Join two clients at distance d with weight exp(−d²/2σ²) if it is at least `threshold`.
 
     bandwidth: σ; by default the median distance between two clients (estimated from at most 2,000 clients).
-    by, path, sha256, noise: as in `nearest`.
+    by, path, sha256, noise, height_km: as in `nearest`.
     """
     from scipy.spatial import KDTree
     from scipy.spatial.distance import pdist
 
     check_federation("kernel", federation)
-    points = compute_vectors(federation, by, path, sha256, noise, seed)
+    points = compute_vectors(federation, by, path, sha256, noise, seed, height_km)
     sample = points[order_by_name(federation.clients)[:MEDIAN_SAMPLE]]
     typical = float(np.median(pdist(sample))) if len(sample) > 1 else 0.0
     sigma = _choose_bandwidth(bandwidth, typical)
