@@ -4,19 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from fedlap.algorithms import Coupled, GraphLearning
-from fedlap.data.federation import Federation
 from fedlap.errors import DivergedError
 from fedlap.experiments.experiment import Experiment
 from fedlap.graph import Graph
-from fedlap.models import Model
-from fedlap.training.placement import PlacedClients
+from fedlap.training.client_answers import tally_test_rows
 from fedlap.training.result import Result
-from fedlap.training.scores import Tally
 
 CURVES = ("accuracy", "loss", "train_loss")  # stored per round, with mean and std over seeds
 LAST_SCORE_FIELDS = (
@@ -62,13 +56,6 @@ def summarise_run(run: Experiment, result: Result | DivergedError) -> dict[str, 
 def _round_digits(value: float | None) -> float | None:
     """Round to six decimals, beyond which digits are noise."""
     return round(value, 6) if isinstance(value, float) else value
-
-
-def tally_test_rows(federation: Federation, objective: Model, W: Float[Tensor, "client param"]) -> Tally:
-    """Return the sums over each client's test rows, predicted by its model."""
-    home = federation.to_device(W.device, W.dtype, as_bytes=True)
-    clients = PlacedClients.of([home], [0], objective, 1, W.device, W.dtype)
-    return clients.tally(W, home.test, torch.arange(len(W)))
 
 
 def compute_client_accuracies(result: Result) -> dict[str, float | None]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from jaxtyping import Float
@@ -10,8 +11,18 @@ from torch import Tensor, nn
 from fedlap.algorithms import Algorithm, State
 from fedlap.algorithms.local_work import BatchSize
 from fedlap.data.federation import Federation
+from fedlap.errors import DivergedError, InputError
 from fedlap.models import Model
 from fedlap.personal import Personal, Personals, join_client
+from fedlap.training.client_answers import (
+    ClientAnswers,
+    SizedArchitecture,
+    answer_clients,
+    build_local_method,
+    choose_client_metric,
+    find_graph,
+)
+from fedlap.training.schedule import Schedule
 from fedlap.training.scores import Score
 
 
@@ -78,6 +89,47 @@ class Result:
     def scores(self) -> list[Score]:
         """Scores in the order of rounds."""
         return self.progress.scores
+
+    @property
+    def clients(self) -> Any:
+        """A pandas DataFrame with a row per client: rows, score alone and with the method, gain, neighbours.
+
+        Alone means that the client trains without the others, with the same schedule; the first access
+        trains these models. A gain is positive if the score is better with the method. Linear models also
+        have their coefficients in the units of the data, and their standard errors if these are known
+        (`answers.coefficients.remark` says why not).
+        """
+        return self.answers.to_frame()
+
+    @cached_property
+    def answers(self) -> ClientAnswers:
+        """Scores, neighbours and coefficients of every client; the table `clients` shows them."""
+        from fedlap.training.fit import fit_all  # which imports this module
+        from fedlap.training.jobs import Job
+
+        origin, clients = self.progress.origin, self.federation.clients
+        if origin is None:
+            raise InputError("answers: the result was read from a checkpoint; train it with `fit`")
+        settings = {name: value for name, value in origin.settings.items() if name != "seed"}
+        architecture = SizedArchitecture(self.objective.network, self.objective.l2)
+        local = build_local_method(self.algorithm)
+        job = Job(local, origin.federation, architecture, origin.settings["seed"], origin.start)
+        schedule = Schedule(
+            rounds=self.progress.round, device=str(self.models.device), evaluate_every=0, **settings
+        )
+        (alone,) = fit_all([job], schedule)
+        if isinstance(alone, DivergedError):
+            raise alone
+        rows = [alone.personals.find_position(client) for client in clients]
+        return answer_clients(
+            self.federation,
+            self.objective,
+            self.algorithm,
+            self.models,
+            alone.models[rows],
+            find_graph(self.algorithm, self.server, origin.federation.clients, clients),
+            choose_client_metric(self.federation),
+        )
 
     @property
     def personals(self) -> Personals:

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from fedlap.data.federation import Federation
 from fedlap.errors import InputError
-from fedlap.experiments.outcomes import tally_test_rows
 from fedlap.models import Model
 from fedlap.personal import Personals
 from fedlap.report.page.sections import BarsSection, Records, RecordValue, TableCell, TableSection
+from fedlap.training.client_answers import tally_test_rows
 
 MAX_BARS = 120  # over all seeds together
 MAX_NAMES_LISTED = 8  # of clients without test rows

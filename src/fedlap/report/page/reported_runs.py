@@ -11,9 +11,11 @@ from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.run_folder import ENVIRONMENT_FILE, RunFolder, describe_environment
 from fedlap.experiments.stored_run import load_experiment_data, load_learned_graph, load_trained_models
 from fedlap.graph import Graph
+from fedlap.personal import Coefficients, Personals, compute_coefficients
 from fedlap.report.comparison import Comparison
 from fedlap.report.page.client_gains import ClientValues, score_clients, score_models
 from fedlap.storage.files import parse_json, read_file
+from fedlap.training.jobs import bind_algorithm
 from fedlap.training.result import Result
 
 
@@ -48,6 +50,14 @@ class ReportedRun(Protocol):
 
     def score_clients(self, federation: Federation) -> ClientValues:
         """Return the score of each client's model on its test rows."""
+        ...
+
+    def load_personals(self) -> Personals:
+        """Return the models of all clients."""
+        ...
+
+    def compute_coefficients(self, federation: Federation, known: Graph | None) -> Coefficients | None:
+        """Return the coefficients of linear models; None for other models."""
         ...
 
 
@@ -91,6 +101,18 @@ class StoredRun(RunFolder):
     def score_clients(self, federation: Federation) -> ClientValues:
         """Score each client's stored model on its test rows."""
         return score_clients(federation, load_trained_models(self.folder))
+
+    def load_personals(self) -> Personals:
+        """Load the models of all clients."""
+        return load_trained_models(self.folder)
+
+    def compute_coefficients(self, federation: Federation, known: Graph | None) -> Coefficients | None:
+        """Compute the coefficients of the stored models."""
+        personals = load_trained_models(self.folder)
+        method, _, architecture = self.experiment.build((federation, known))
+        algorithm, model = bind_algorithm(method, federation, architecture)
+        rows = [personals.find_position(client) for client in federation.clients]
+        return compute_coefficients(federation, model, algorithm, personals.models[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +159,15 @@ class TrainedRun:
     def score_clients(self, federation: Federation) -> ClientValues:
         """Score each client's model on its test rows."""
         return score_models(federation, self.result.objective, self.result.models)
+
+    def load_personals(self) -> Personals:
+        """Return the models of all clients."""
+        return self.result.personals
+
+    def compute_coefficients(self, federation: Federation, known: Graph | None) -> Coefficients | None:
+        """Compute the coefficients of the models."""
+        result = self.result
+        return compute_coefficients(federation, result.objective, result.algorithm, result.models)
 
 
 @dataclass(frozen=True, eq=False)

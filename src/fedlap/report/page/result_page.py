@@ -11,7 +11,9 @@ from fedlap.data.federation import Federation
 from fedlap.data.partition import NATURAL
 from fedlap.errors import DivergedError, InputError
 from fedlap.experiments.experiment import Experiment
+from fedlap.graph import Graph
 from fedlap.report.page import Page, PageSection
+from fedlap.report.page.answer_sections import build_coefficient_sections, build_map, build_predictions
 from fedlap.report.page.client_figures import ClientGains, build_graph_sections, build_label_heatmap
 from fedlap.report.page.client_gains import (
     PersonalScores,
@@ -76,6 +78,7 @@ def _build_client_sections(found: ReportedResults, on_omission: Remark) -> Itera
     base = next((row for row, name in names.items() if name == BASELINES[0]), "") if len(names) > 1 else ""
     if personal.scores:
         yield from build_gain_sections(personal, base or None)
+        yield from _build_answer_sections(found, personal, base, federation, known, on_omission)
     label_heatmap = build_label_heatmap(federation, format_seeds([first[0].experiment.seed]))
     if label_heatmap is not None:
         yield label_heatmap
@@ -94,6 +97,40 @@ def _build_client_sections(found: ReportedResults, on_omission: Remark) -> Itera
         yield from build_graph_sections(
             row, graph, client_gains, seed, "graph" if number == 1 else f"graph-{number}"
         )
+
+
+def _build_answer_sections(
+    found: ReportedResults,
+    personal: PersonalScores,
+    base: str,
+    federation: Federation,
+    known: Graph | None,
+    on_omission: Remark,
+) -> Iterator[PageSection]:
+    """Yield maps, coefficients and predictions of the first row with a graph, or else of the first row."""
+    with_graph = [row for row in _find_rows_with_graphs(found) if row in personal.scores]
+    row = (with_graph or list(personal.scores))[0]
+    run = found.runs[row][0]
+    seed = format_seeds([run.experiment.seed])
+    graph = run.load_graph(federation, known) if with_graph else None
+    try:
+        if base and row != base:
+            gains = compute_gains(personal, row, base)[0].tolist()
+            about = f"Gain of each client by {row} over {base}, {describe_seeds(personal, [0])}."
+            gain_map = build_map(
+                federation, graph, gains, f"Map of gains over {base}", about, "map-gains", personal.unit,
+                f"gain_{personal.unit}", signed=True,
+            )  # fmt: skip
+            if gain_map is not None:
+                yield gain_map
+        coefficients = run.compute_coefficients(federation, known)
+        if coefficients is not None:
+            yield from build_coefficient_sections(row, coefficients, federation, graph, seed)
+        predictions = build_predictions(row, run.load_personals(), federation, seed)
+        if predictions is not None:
+            yield predictions
+    except InputError as error:
+        on_omission(f"coefficients and predictions of {row} are omitted; {error}")
 
 
 def _find_rows_with_graphs(found: ReportedResults) -> list[str]:
