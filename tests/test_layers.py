@@ -38,6 +38,7 @@ LAYERS = [
     "tracking",
     "experiments",
     "report",
+    "comparisons",
     "reproduce",
     "cli",
 ]  # fmt: skip

@@ -3,7 +3,8 @@
 import pytest
 
 import fedlap as fl
-from fedlap.cli.arguments import parse_graph, parse_graphs
+from fedlap.comparisons.graphs import list_graphs
+from fedlap.experiments.fields import parse_graph
 
 KNOWN = {"name": "known"}
 FILE = {"name": "file", "path": "roads.csv"}
@@ -15,17 +16,18 @@ FILE = {"name": "file", "path": "roads.csv"}
         ("known", [KNOWN]),
         ("known,shuffled", [KNOWN, {**KNOWN, "shuffled": True}]),
         ("known, shuffled, complete", [KNOWN, {**KNOWN, "shuffled": True}, {"name": "complete"}]),
+        ("known,complete,shuffled", [KNOWN, {"name": "complete"}, {**KNOWN, "shuffled": True}]),
         ("roads.csv,shuffled", [FILE, {**FILE, "shuffled": True}]),
     ],
 )
-def test_shuffled_stands_for_the_graph_before_it(text, sections):
-    assert parse_graphs(text) == sections
+def test_shuffled_stands_for_the_last_graph_that_it_changes(text, sections):
+    assert [graph.section for graph in list_graphs(text)] == sections
 
 
 def test_a_file_with_a_comma_in_its_name_is_one_graph(tmp_path):
     file = tmp_path / "roads,rails.csv"
     file.write_text("a,b", encoding="utf-8")
-    assert parse_graphs(str(file)) == [{"name": "file", "path": str(file)}]
+    assert [graph.section for graph in list_graphs(str(file))] == [{"name": "file", "path": str(file)}]
 
 
 def test_a_run_has_one_graph():

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from example_scores import BLANK, UNTESTED, WRONG, run
-from fedlap.report import Sweep, draw_sweep, format_value
+from fedlap.experiments.settings import format_value
+from fedlap.report import Sweep, draw_sweep
 
 
 def swept(fields, accuracies):

@@ -58,6 +58,7 @@ ALGORITHMS: Final[dict[str, type[Algorithm]]] = {
     "l2gd": L2GD,
     "lasso": NetworkLasso,
 }
+DEFAULT_METHOD: Final = "fedu"  # the method that this library is about
 BASELINES: Final = ("local", "global")  # methods that others are compared with: no sharing, and full sharing
 
 __all__ = [
@@ -65,6 +66,7 @@ __all__ = [
     "ALGORITHMS",
     "APFL",
     "BASELINES",
+    "DEFAULT_METHOD",
     "L2GD",
     "Adapting",
     "Algorithm",

@@ -7,15 +7,11 @@ from typing import Any
 from fedlap.algorithms import ALGORITHMS
 from fedlap.data import SOURCES
 from fedlap.errors import InputError, unknown_name_error
-from fedlap.experiments.experiment import SHUFFLED, Experiment
+from fedlap.experiments.fields import METHOD_SETTINGS, parse_graph, set_field
 from fedlap.experiments.settings import inspect_settings
-from fedlap.graph import GRAPHS
-from fedlap.graph.io import READABLE_EXTENSIONS
 
 EXPERIMENT_OPTIONS = ("rounds", "sample", "device", "seed")  # copied unchanged into an experiment
 MAX_SEEDS = 10_000
-# Settings of an algorithm that have an option.
-METHOD_OPTIONS = ("lr", "local_steps", "local_epochs", "strength")
 
 
 def describe_experiment(options: dict[str, Any]) -> dict[str, Any]:
@@ -44,32 +40,6 @@ def describe_experiment(options: dict[str, Any]) -> dict[str, Any]:
     return description
 
 
-def parse_graph(name: str) -> dict[str, Any]:
-    """Return the section of one graph, given by name or by file."""
-    sections = parse_graphs(name)
-    if len(sections) > 1:
-        shuffled = any(SHUFFLED in section for section in sections)
-        advice = "; for the shuffled graph, use --set graph.shuffled=true" if shuffled else ""
-        raise InputError(f"--graph {name}: expected one graph{advice}")
-    return sections[0]
-
-
-def parse_graphs(text: str) -> list[dict[str, Any]]:
-    """Return the sections of comma-separated graphs; "shuffled" is the shuffled form of the graph before."""
-    sections: list[dict[str, Any]] = []
-    for name in [text] if Path(text).is_file() else [word.strip() for word in text.split(",")]:
-        is_file = name not in GRAPHS and Path(name).suffix.lower() in READABLE_EXTENSIONS
-        if name != SHUFFLED:
-            sections.append({"name": "file", "path": name} if is_file else {"name": name})
-        elif sections:
-            sections.append({**sections[-1], SHUFFLED: True})
-        else:
-            raise InputError(
-                f"--graph {text}: 'shuffled' follows the graph to shuffle, as in --graph known,shuffled"
-            )
-    return sections
-
-
 def split_names(words: list[str]) -> list[str]:
     """Split names that were passed one by one, or separated by commas."""
     return [name.strip() for word in words for name in word.split(",") if name.strip()]
@@ -77,7 +47,7 @@ def split_names(words: list[str]) -> list[str]:
 
 def select_method_settings(options: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of an algorithm that were passed as options."""
-    return {field: options[field] for field in METHOD_OPTIONS if options[field] is not None}
+    return {field: options[field] for field in METHOD_SETTINGS if options[field] is not None}
 
 
 def parse_assignment(assignment: str) -> tuple[str, Any]:
@@ -99,31 +69,6 @@ def parse_value(text: str) -> Any:
 def assign(description: dict[str, Any], assignment: str) -> None:
     """Put one field, written as path=value, into a description."""
     set_field(description, *parse_assignment(assignment), f"--set {assignment}")
-
-
-def set_field(description: dict[str, Any], path: str, value: Any, option: str) -> None:
-    """Put one field into a description; error messages begin with the option as typed."""
-    section, dot, field = path.partition(".")
-    if section not in Experiment.model_fields:
-        raise unknown_name_error("field of an experiment", section, Experiment.model_fields, field=section)
-    if path == "scarce":
-        if not isinstance(value, bool):
-            raise InputError(
-                f"{option}: expected scarce=true or scarce=false, or one of its fields, e.g. scarce.keep=0.5"
-            )
-        description["scarce"] = {} if value else None
-        return
-    if section in ("partition", "scarce", "fold"):
-        description[section] = description.get(section) or {}
-    if not dot:
-        if isinstance(description.get(section), dict) and not isinstance(value, dict):
-            description[section]["name"] = value
-        else:
-            description[section] = value
-    elif isinstance(description.get(section), dict):
-        description[section][field] = value
-    else:
-        raise InputError(f"{option}: {section!r} has no fields; set {section}=…")
 
 
 def parse_algorithms(text: str) -> list[str]:

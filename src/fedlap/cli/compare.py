@@ -1,6 +1,8 @@
 """The command that trains several algorithms: compare."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fedlap.cli import console
@@ -14,78 +16,118 @@ from fedlap.cli.arguments import (
     select_method_settings,
 )
 from fedlap.cli.threads import use_threads
-from fedlap.cli.train_runs import (
-    describe_folders,
-    finish_comparison,
-    print_data_remarks,
-    print_default_strengths,
-    train_by_label,
-)
+from fedlap.cli.train_runs import print_data_remarks, print_default_strengths, print_ranking, start_session
+from fedlap.comparisons.advice import advise
+from fedlap.comparisons.compare import find_controls, label_row
+from fedlap.comparisons.graphs import RowGraph, list_graphs
+from fedlap.comparisons.prepared_rows import PreparedRows
+from fedlap.comparisons.rows import DescribedRow
+from fedlap.comparisons.run_rows import run_rows
+from fedlap.comparisons.tuning import FOLDS, RowTuning
 from fedlap.errors import InputError, UnsuitedError
-from fedlap.experiments.experiment import Experiment
-from fedlap.experiments.prepare import Prepared, prepare
-from fedlap.experiments.run_folder import choose_group_folder, create_out_folder
-from fedlap.report import Comparison, draw_curves
-from fedlap.storage.files import write_file
+from fedlap.experiments.experiment import SHUFFLED, Experiment, has_graph
+from fedlap.experiments.prepare import Loader
+from fedlap.experiments.settings import inspect_settings
+from fedlap.graph import BUILDER_INPUTS, GRAPHS
+from fedlap.report.comparison import Comparison, OutcomesByRow
 
 
-def compare_algorithms(algorithms: str, seeds: str, options: dict[str, Any]) -> None:
+def compare_algorithms(algorithms: str, seeds: str, tune: bool, options: dict[str, Any]) -> None:
     """Train several algorithms and rank them."""
     use_threads(options["threads"])
     numbers = parse_seeds(seeds)
-    unresolved = {
-        name: Experiment.of({**description, "seed": numbers[0]})
-        for name, description in _describe_experiments(parse_algorithms(algorithms), options).items()
-    }
-    create_out_folder(options["out"])
-    planned = [
-        experiment.model_copy(update={"seed": seed}) for seed in numbers for experiment in unresolved.values()
+    graphs = list_graphs(options["graph"])
+    loader = Loader()
+    rows = [
+        DescribedRow(label, Experiment.of({**description, "seed": numbers[0]}), loader, fixed)
+        for label, (description, fixed) in _describe_rows(
+            parse_algorithms(algorithms), graphs, options
+        ).items()
     ]
-    ready = _prepare_runs(planned, skip_unsuited=algorithms == "all")
-    experiments = [run.experiment for run in ready]
-    labels = [experiment.algorithm["name"] for experiment in experiments]
-    first = dict.fromkeys(labels)
-    print_data_remarks(ready[0])
-    print_default_strengths(unresolved, dict(zip(first, experiments, strict=False)))
-    title, source = experiments[0].title, experiments[0].data["name"]
-    comparison = Comparison(title, numbers, train_by_label(options, ready, labels), source)
-    folder = choose_group_folder(options["out"], experiments, "compare")
-    write_file(folder / "curves.png", draw_curves(comparison))
-    finish_comparison(
-        comparison,
-        folder / "comparison.json",
-        "Table and figure",
-        options["json"],
-        describe_folders(options["out"], ready, labels),
+    controls = find_controls([row.label for row in rows], graphs)
+    session = start_session(options)
+
+    def build_table(title: str, outcomes: OutcomesByRow, source: str) -> Comparison:
+        return Comparison(title, numbers, outcomes, source, controls=controls)
+
+    def print_remarks(prepared: PreparedRows) -> None:
+        print_data_remarks(prepared.ready[0])
+        if not tune:
+            resolved = {row.label: prepared.runs_of(row.label)[0].experiment for row in prepared.rows}
+            print_default_strengths({row.label: row.experiment for row in rows}, resolved)
+
+    result = run_rows(
+        rows,
+        numbers,
+        session,
+        build_table,
+        folds=FOLDS if tune else None,
+        on_ready=print_remarks,
+        on_tuned=_print_tuning,
+        on_skip=_print_skipped if algorithms == "all" else None,
     )
+    advice = advise(result.comparison, result.runs, tune, partial(_format_option, session.command))
+    print_ranking(replace(result, advice=advice), options["json"])
 
 
-def _describe_experiments(names: list[str], options: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Describe an experiment per algorithm; a setting goes to every algorithm that has it."""
-    settings, common = select_method_settings(options), describe_experiment(options)
+def _print_tuning(tuning: RowTuning) -> None:
+    console.print_remark(f"note: {tuning.describe_rule()}")
+    for label in tuning.values:
+        console.print_remark(f"{label}: {tuning.describe_values(label)}")
+
+
+def _print_skipped(label: str, error: UnsuitedError) -> None:
+    console.print_remark(f"warning: {label} is skipped; {error}")
+
+
+def _format_option(command: str, name: str, value: Any) -> str:
+    """Return what to type: the whole command with --tune, or another option and its value."""
+    return f"`{command} --tune`" if name == "tune" else f"--{name} {value}"
+
+
+def _describe_rows(
+    names: list[str], graphs: Sequence[RowGraph], options: dict[str, Any]
+) -> dict[str, tuple[dict[str, Any], frozenset[str]]]:
+    """Describe an experiment per algorithm and graph, and name the settings that were set.
+
+    A setting goes to every algorithm, or every graph, that has it.
+    """
+    settings, common = select_method_settings(options), describe_experiment({**options, "graph": None})
+    sections = {graph.label: dict(graph.section or {}) for graph in graphs}
     for assignment in options["set"] or []:
         path, value = parse_assignment(assignment)
         if path.startswith("algorithm."):
             settings[path.removeprefix("algorithm.")] = value
         elif path in ("algorithm", "seed"):
             raise InputError(f"--set {assignment}: compare does not take this field; use --{path}s")
+        elif path.split(".")[0] == "graph":
+            _assign_graph(sections, path, assignment)
         else:
             assign(common, assignment)
     shared = distribute_settings(names, settings)
-    return {name: {**common, "algorithm": {"name": name, **shared[name]}} for name in names}
+    return {
+        label_row(name, graph, graphs): (
+            {
+                **common,
+                "algorithm": {"name": name, **shared[name]},
+                **({} if graph is None else {"graph": sections[graph.label]}),
+            },
+            frozenset(shared[name]),
+        )
+        for name in names
+        for graph in (graphs if has_graph(name) else [None])
+    }
 
 
-def _prepare_runs(planned: Sequence[Experiment], skip_unsuited: bool) -> list[Prepared]:
-    """Check and prepare every run before the first is trained; optionally skip unsuited algorithms."""
-    ready: list[Prepared] = []
-    try:
-        for run in prepare(planned):
-            ready.append(run)
-    except UnsuitedError as error:
-        name = planned[len(ready)].algorithm["name"]
-        rest = [experiment for experiment in planned if experiment.algorithm["name"] != name]
-        if not skip_unsuited or not rest:
-            raise
-        console.print_remark(f"warning: {name} is skipped; {error}")
-        return _prepare_runs(rest, skip_unsuited)
-    return ready
+def _assign_graph(sections: dict[str, dict[str, Any]], path: str, assignment: str) -> None:
+    """Set a field of every graph that has it; if none has it, of all, so that the error names it."""
+    setting = path.partition(".")[2]
+    owners = [
+        label
+        for label, section in sections.items()
+        if setting in (SHUFFLED, *inspect_settings(GRAPHS.get(section["name"], lambda: None), BUILDER_INPUTS))
+    ]
+    for label in owners or sections:
+        description = {"graph": sections[label]}
+        assign(description, assignment)
+        sections[label] = description["graph"]

@@ -8,10 +8,11 @@ from fedlap.algorithms import ALGORITHMS
 from fedlap.algorithms.coupling import Coupling
 from fedlap.algorithms.interface import check_local_work
 from fedlap.algorithms.local_work import DEFAULT_LR, LocalWork
-from fedlap.cli.arguments import assign, describe_experiment, parse_graph
+from fedlap.cli.arguments import assign, describe_experiment
 from fedlap.data.federation import Federation
 from fedlap.errors import InputError, check_number
 from fedlap.experiments.experiment import SHUFFLED, Experiment, has_graph
+from fedlap.experiments.fields import parse_graph
 from fedlap.experiments.run_folder import RunFolder
 from fedlap.experiments.settings import locate_errors
 from fedlap.experiments.stored_run import load_experiment_data, load_learned_graph, load_trained_models

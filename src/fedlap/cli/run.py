@@ -19,8 +19,9 @@ from fedlap.cli.train_runs import (
     print_data_remarks,
     print_default_strengths,
     print_run,
-    train_with_progress,
+    start_session,
 )
+from fedlap.comparisons.training import train_outcomes
 from fedlap.errors import DivergedError, InputError
 from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.prepare import prepare
@@ -64,7 +65,7 @@ def run_experiment(described: Experiment, options: dict[str, Any]) -> None:
     experiment, name = ready.experiment, ready.experiment.algorithm["name"]
     print_data_remarks(ready)
     print_default_strengths({name: described}, {name: experiment})
-    ((_, scores),) = train_with_progress(options, [ready], [name])
+    (scores,) = train_outcomes(start_session(options), [ready], [name])
     if isinstance(scores, DivergedError):
         raise scores
     print_run(RunFolder.of(options["out"], experiment), experiment, scores, options["json"])

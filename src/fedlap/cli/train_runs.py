@@ -3,25 +3,21 @@
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import typer
 
 from fedlap.cli import console
 from fedlap.cli.interrupts import stop_on_signal
-from fedlap.errors import DivergedError
+from fedlap.comparisons.result import ComparisonResult
+from fedlap.comparisons.training import TrainingSession
 from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.prepare import Prepared
 from fedlap.experiments.run_folder import RunFolder
-from fedlap.experiments.session import CheckpointInterval, ProgressCallbacks, ResumePlan, RunOutcome
+from fedlap.experiments.session import CheckpointInterval
 from fedlap.experiments.stored_run import load_learned_graph
 from fedlap.report import Comparison
-from fedlap.report.seed_list import format_seeds
-from fedlap.storage.files import write_file
-from fedlap.tracking import build_tracker
-from fedlap.tracking.progress import show_progress
 from fedlap.training.scores import Score
 
 
@@ -47,101 +43,20 @@ def print_default_strengths(unresolved: dict[str, Experiment], resolved: dict[st
             console.print_remark(f"{label}: {text}")
 
 
-def train_with_progress(
-    options: dict[str, Any], ready: Sequence[Prepared], labels: Sequence[str], fields: str = "algorithm"
-) -> Iterator[tuple[int, RunOutcome]]:
-    """Train the runs that are not finished, and yield the index and the outcome of every run.
-
-    Runs are stored in folders while they train. The progress shows the labels, or how many values of
-    `fields` are trained at once.
-    """
-    for number, wave in enumerate(_split_waves(ready)):
-        again = options["again"] and number == 0
-        runs = [ready[place] for place in wave]
-        for place, outcome in _train_wave(
-            {**options, "again": again}, runs, [labels[p] for p in wave], fields
-        ):
-            yield wave[place], outcome
-
-
-def _train_wave(
-    options: dict[str, Any], ready: Sequence[Prepared], labels: Sequence[str], fields: str
-) -> Iterator[tuple[int, RunOutcome]]:
-    """Train runs of different folders together."""
-
-    def label_stack(places: Sequence[int]) -> str:
-        names = list(dict.fromkeys(labels[place] for place in places))
-        seeds = sorted({ready[place].experiment.seed for place in places})
-        return f"{names[0] if len(names) == 1 else f'{len(names)} values of {fields}'}, {format_seeds(seeds)}"
-
-    def get_rounds(places: Sequence[int]) -> int:
-        return ready[places[0]].experiment.rounds
-
-    plan = ResumePlan.of(options["out"], ready, options["again"])
-    for remark in (*plan.remarks, *_explain_plan(plan, options["out"])):
-        console.print_remark(f"note: {remark}")
-    yield from plan.outcomes.items()
-    if not plan.remaining:
-        return
+def start_session(options: dict[str, Any]) -> TrainingSession:
+    """Return the session of a command: runs are stored in --out, and Ctrl-C stops after a checkpoint."""
     words = [word.strip() for word in (options["track"] or "").split(",") if word.strip()]
-    trackers = {
-        place: build_tracker(words, plan.runs[place].folder, console.print_remark) for place in plan.remaining
-    }
-    interval, stacks = CheckpointInterval(options["save_rounds"], options["save_seconds"]), plan.pack()
-    scored = "validation" if all(run.experiment.fold is not None for run in ready) else "test"
-    with (
-        stop_on_signal() as stopping,
-        show_progress(console.err, stacks, label_stack, get_rounds, scored) as (on_score, on_round),
-    ):
-        callbacks = ProgressCallbacks(
-            interval, stopping, on_score, on_round, lambda text: console.print_remark(f"note: {text}")
-        )
-        yield from plan.train(stacks, callbacks, trackers)
-
-
-def _split_waves(ready: Sequence[Prepared]) -> list[list[int]]:
-    """Split indices into waves: runs that differ only in rounds share a folder, and resume one another."""
-    by_digest: dict[str, list[int]] = {}
-    for place in sorted(range(len(ready)), key=lambda place: ready[place].experiment.rounds):
-        by_digest.setdefault(ready[place].experiment.digest, []).append(place)
-    longest = max(map(len, by_digest.values()))
-    return [
-        sorted(places[wave] for places in by_digest.values() if wave < len(places)) for wave in range(longest)
-    ]
-
-
-def _explain_plan(plan: ResumePlan, out: Path) -> Iterator[str]:
-    """Yield remarks about runs that are loaded or resumed."""
-    one = len(plan.runs) == 1
-    if plan.outcomes:
-        subject = "this run is" if one else f"{len(plan.outcomes)} of {len(plan.runs)} runs are"
-        more = f", `fedlap resume {plan.runs[0].folder} --rounds …` trains further" if one else ""
-        yield f"{subject} finished and loaded from {out}; --again forces a rerun{more}"
-    resumed_rounds = [
-        plan.prepared[place].job.rounds_done
-        for place in plan.remaining
-        if plan.prepared[place].job.rounds_done
-    ]
-    if resumed_rounds:
-        subject = "this run resumes" if one else f"{len(resumed_rounds)} of {len(plan.runs)} runs resume"
-        first, last = min(resumed_rounds), max(resumed_rounds)
-        at = f"round {first}" if first == last else f"rounds {first} to {last}"
-        yield f"{subject} from {at}; --again forces a rerun"
-
-
-def train_by_label(
-    options: dict[str, Any], ready: Sequence[Prepared], labels: Sequence[str], fields: str = "algorithm"
-) -> dict[str, list[RunOutcome]]:
-    """Train runs and return outcomes per label; a diverged run is reported, the others continue."""
-    outcomes: dict[int, RunOutcome] = {}
-    for place, outcome in train_with_progress(options, ready, labels, fields):
-        outcomes[place] = outcome
-        if isinstance(outcome, DivergedError):
-            console.print_remark(f"error: {labels[place]}, seed {ready[place].experiment.seed}: {outcome}")
-    runs: dict[str, list[RunOutcome]] = {}
-    for place, label in enumerate(labels):
-        runs.setdefault(label, []).append(outcomes[place])
-    return runs
+    return TrainingSession(
+        options["out"],
+        options["again"],
+        "--again forces a rerun",
+        CheckpointInterval(options["save_rounds"], options["save_seconds"]),
+        tuple(words),
+        console.err,
+        console.print_remark,
+        stop_on_signal,
+        shlex.join(["fedlap", *sys.argv[1:]]),
+    )
 
 
 def print_comparison(comparison: Comparison) -> None:
@@ -177,39 +92,16 @@ def print_run(run: RunFolder, experiment: Experiment, scores: Sequence[Score], a
         )
 
 
-def describe_folders(out: Path, ready: Sequence[Prepared], labels: Sequence[str]) -> dict[str, Any]:
-    """Return the command and, per row, the runs' folders and their rounds, as `fedlap report` needs them.
-
-    Print a remark if folders are past the last round of the table.
-    """
-    rows: dict[str, list[str]] = {}
-    rounds: dict[str, list[int]] = {}
-    later = []
-    for prepared, label in zip(ready, labels, strict=True):
-        run = RunFolder.of(out, prepared.experiment)
-        saved = next(iter(run.saved_rounds), 0)
-        rows.setdefault(label, []).append(run.name)
-        rounds.setdefault(label, []).append(saved)
-        later += [saved] if saved > prepared.experiment.rounds else []
-    if later:
-        console.print_remark(
-            f"note: {len(later)} of {len(ready)} runs were trained further, up to round {max(later)}; their "
-            "folders and models are at that later round"
-        )
-    return {"command": shlex.join(["fedlap", *sys.argv[1:]]), "kept": rows, "folder_rounds": rounds}
-
-
-def finish_comparison(
-    comparison: Comparison, file: Path, contents: str, as_json: bool, runs: dict[str, Any]
-) -> None:
-    """Write and print the table and the numbers; exit with code 1 if a run diverged."""
-    folder, facts = file.parent, comparison.as_dict() | runs
-    write_file(folder / "table.md", comparison.render_markdown().encode())
-    write_file(file, json.dumps(facts, indent=1).encode())
+def print_ranking(result: ComparisonResult, as_json: bool) -> None:
+    """Print the table and the numbers; exit with code 1 if a run diverged."""
     if as_json:
-        print(json.dumps({**facts, "folder": str(folder)}))
+        print(json.dumps({**result.facts, "folder": str(result.folder)}))
     else:
-        print_comparison(comparison)
-        console.print_result(f"{contents} are in {folder}; `fedlap report {folder}` writes an HTML report")
-    if comparison.list_failures():
+        print_comparison(result.comparison)
+        for line in result.advice:
+            console.print_result(line)
+        console.print_result(
+            f"Table and figure are in {result.folder}; `fedlap report {result.folder}` writes an HTML report"
+        )
+    if result.comparison.list_failures():
         raise typer.Exit(1)

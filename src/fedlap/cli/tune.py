@@ -9,19 +9,18 @@ import typer
 
 from fedlap.cli import console
 from fedlap.cli.arguments import parse_algorithms, parse_assignment, parse_seeds
-from fedlap.cli.sweep import build_experiments, check_same_task, describe_common_fields
+from fedlap.cli.sweep import describe_common_fields
 from fedlap.cli.threads import use_threads
-from fedlap.cli.train_runs import (
-    describe_folders,
-    print_comparison,
-    print_data_remarks,
-    print_default_strengths,
-    train_with_progress,
-)
+from fedlap.cli.train_runs import print_comparison, print_data_remarks, print_default_strengths, start_session
 from fedlap.cli.tune_proposals import propose_commands
-from fedlap.cli.vary import Combination, list_combinations
+from fedlap.cli.vary import list_combinations
+from fedlap.comparisons.prepared_rows import check_same_task
+from fedlap.comparisons.run_rows import describe_folders
+from fedlap.comparisons.sweep import build_experiments
+from fedlap.comparisons.training import TrainingSession, train_outcomes
 from fedlap.errors import DivergedError, InputError
 from fedlap.experiments.experiment import Experiment
+from fedlap.experiments.fields import Combination
 from fedlap.experiments.prepare import Loader, Prepared
 from fedlap.experiments.run_folder import choose_group_folder, create_out_folder
 from fedlap.experiments.session import RunOutcome
@@ -50,6 +49,7 @@ def tune_settings(
     _check_fold("--vary", [field.path for field in candidates[0].fields])
     unresolved = build_experiments("tune", candidates, common, numbers[0])
     create_out_folder(options["out"])
+    session = start_session(options)
     # Only the last round is scored, since nothing else is compared.
     overrides = {} if "evaluate_every" in common else {"evaluate_every": 0}
     accepted, rejected = _prepare_candidates(
@@ -63,7 +63,7 @@ def tune_settings(
         ready[0].experiment.title,
         [seed for seed, _ in _list_seeds_and_folds(numbers, folds)],
         _train_candidates(
-            options, ready, list(accepted), " × ".join(field.name for field in candidates[0].fields)
+            session, ready, list(accepted), " × ".join(field.name for field in candidates[0].fields)
         ),
         ready[0].experiment.data["name"],
         tuple(field.name for field in candidates[0].fields),
@@ -79,7 +79,7 @@ def tune_settings(
     folder = choose_group_folder(options["out"], [run.experiment for run in ready], "tune")
     write_file(folder / "table.md", tuning.render_markdown().encode())
     labels = list(accepted) * (len(ready) // len(accepted))
-    facts: dict[str, Any] = tuning.as_dict() | describe_folders(options["out"], ready, labels)
+    facts: dict[str, Any] = tuning.as_dict() | describe_folders(session, ready, labels)
     proposals: list[tuple[str, str]] = []
     if tuning.best is not None:
         file = folder / "tuned.toml"
@@ -164,10 +164,10 @@ def _prepare_candidates(
 
 
 def _train_candidates(
-    options: dict[str, Any], ready: Sequence[Prepared], labels: Sequence[str], fields: str
+    session: TrainingSession, ready: Sequence[Prepared], labels: Sequence[str], fields: str
 ) -> dict[str, list[RunOutcome]]:
     """Train every candidate and return its outcomes; a diverged candidate is reported once."""
-    outcomes = dict(train_with_progress(options, ready, list(labels) * (len(ready) // len(labels)), fields))
+    outcomes = train_outcomes(session, ready, list(labels) * (len(ready) // len(labels)), fields)
     by_label = {
         label: [outcomes[place] for place in range(first, len(ready), len(labels))]
         for first, label in enumerate(labels)

@@ -10,11 +10,12 @@ from typing import Any
 import typer
 
 from fedlap.algorithms import ALGORITHMS, BASELINES
-from fedlap.cli.arguments import METHOD_OPTIONS, parse_assignment, parse_value
+from fedlap.cli.arguments import parse_assignment, parse_value
 from fedlap.cli.options import CHECKPOINT_OPTIONS
-from fedlap.cli.vary import Combination, parse_varied_field
+from fedlap.cli.vary import parse_varied_field
 from fedlap.errors import InputError
 from fedlap.experiments.experiment import Experiment
+from fedlap.experiments.fields import METHOD_SETTINGS, Combination
 from fedlap.experiments.run_folder import read_experiment
 from fedlap.experiments.settings import inspect_settings
 
@@ -60,7 +61,7 @@ def _format_sweep_command(
 ) -> str:
     """Return a sweep over methods, each with the values that were selected for it."""
     common = {path: value for path, value in values.items() if path.split(".")[0] not in FREE_FIELDS}
-    covered = TUNE_ONLY | set(METHOD_OPTIONS) | set(common) | {"graph"}
+    covered = TUNE_ONLY | set(METHOD_SETTINGS) | set(common) | {"graph"}
     words = [
         *_list_typed_options(context, lambda option: option not in covered, FREE_FIELDS),
         *_list_value_options(common, assigned),
@@ -86,7 +87,7 @@ def _list_tune_options(context: typer.Context, name: str, other: str) -> list[st
     settings = inspect_settings(ALGORITHMS[other], ("graph",))
 
     def applies(option: str) -> bool:
-        if option in METHOD_OPTIONS:
+        if option in METHOD_SETTINGS:
             return option not in TUNED_SETTINGS and option in settings
         return option not in TUNE_ONLY or option in ("folds", "seeds")
 
@@ -137,7 +138,7 @@ def _list_value_options(values: dict[str, Any], assigned: list[str]) -> Iterator
     """Return the selected values as options; names come first."""
     for path in sorted(values, key=lambda path: "." in path):
         setting, value = path.removeprefix("algorithm."), values[path]
-        if setting in METHOD_OPTIONS and path not in assigned:
+        if setting in METHOD_SETTINGS and path not in assigned:
             yield from (f"--{setting.replace('_', '-')}", _format_toml(value))
         elif path == "graph" and isinstance(value, str):
             yield from ("--graph", value)

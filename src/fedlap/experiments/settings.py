@@ -148,6 +148,17 @@ def shorten_value(value: object) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 1]}…"
 
 
+def format_value(value: Any) -> str:
+    """Format a value for a table; different numbers have different texts."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key} = {format_value(item)}" for key, item in value.items())
+    return str(value)
+
+
 def check_data_size(data: Section, partition: Section) -> None:
     """Raise InputError for clients and rows that do not fit into memory, before they are created."""
     if "clients" in partition:

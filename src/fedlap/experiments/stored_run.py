@@ -9,9 +9,12 @@ from fedlap.errors import InputError
 from fedlap.experiments.content_digest import digest_content
 from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.group_folder import GroupFolder
+from fedlap.experiments.prepare import Loader
 from fedlap.experiments.run_folder import RunFolder
 from fedlap.graph import Graph
 from fedlap.personal import Personals
+from fedlap.training.jobs import bind_algorithm
+from fedlap.training.result import Result
 
 
 def load_experiment_data(experiment: Experiment) -> tuple[Federation, Graph | None]:
@@ -47,3 +50,17 @@ def load_trained_models(run: Path) -> Personals:
     if group is not None:
         raise group.build_run_error()
     raise InputError(f"{str(run)!r} is not a run (it has no experiment.toml); pass the folder of a run")
+
+
+def load_result(run: RunFolder) -> Result:
+    """Load the models, states and scores of a run at its last checkpoint; build its data and method."""
+    experiment = run.experiment
+    if run.get_status() == "diverged":
+        raise run.read_failure()
+    job, model = Loader().build_job(experiment)
+    algorithm, _ = bind_algorithm(job.algorithm, job.federation, job.model)
+    checkpoints, rejected = run.read_checkpoints()
+    if not checkpoints:
+        raise InputError(rejected[0] if rejected else f"{run.name} has no checkpoint; finish it first")
+    models = load_trained_models(run.folder).models
+    return Result(algorithm, job.federation, model, models, run.load_progress(checkpoints[0]))

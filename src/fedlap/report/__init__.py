@@ -4,7 +4,7 @@ from fedlap.report.comparison import Comparison, format_bytes
 from fedlap.report.curves import draw_curves
 from fedlap.report.data_summary import DataSummary, draw_clients
 from fedlap.report.sweep_figure import draw_sweep
-from fedlap.report.sweep_table import Sweep, format_value
+from fedlap.report.sweep_table import Sweep
 
 __all__ = [
     "Comparison",
@@ -14,5 +14,4 @@ __all__ = [
     "draw_curves",
     "draw_sweep",
     "format_bytes",
-    "format_value",
 ]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -13,8 +13,8 @@ from rich.text import Text
 
 from fedlap.errors import DivergedError
 from fedlap.experiments.session import RunOutcome
-from fedlap.report.paired_tests import CONFIDENCE, LEVEL, LeaderComparison, compare_leader
-from fedlap.report.verdict import describe_lead
+from fedlap.report.paired_tests import CONFIDENCE, LEVEL, RowTest, compare_leader, compare_rows
+from fedlap.report.verdict import describe_control, describe_lead
 from fedlap.training.scores import Score
 
 OutcomesByRow = Mapping[str, Sequence[RunOutcome]]  # outcomes per seed, by label of the row
@@ -33,6 +33,9 @@ class Comparison:
     seeds: list[int]
     runs: OutcomesByRow
     source: str = ""  # name of the data set, if it differs from `data`
+    # Pairs of rows whose difference is always reported: a graph, and its shuffled form.
+    controls: tuple[tuple[str, str], ...] = field(default=(), kw_only=True)
+    selection: str = field(default="", kw_only=True)  # how settings were chosen, as a sentence
 
     @property
     def scored_rows(self) -> str:
@@ -49,7 +52,7 @@ class Comparison:
         return (
             f"Pooled: over all {self.scored_rows} together; client mean, client std: over clients; worst "
             "tenth: mean over the worst tenth of clients; upload, download: bytes sent by and to all clients "
-            "together; ms: training time without evaluation."
+            "together; ms: training time without evaluation." + (self.selection and f" {self.selection}")
         )
 
     def row_headers(self) -> list[str]:
@@ -220,10 +223,23 @@ class Comparison:
         """Return the mean over seeds of the headline score, negated for a loss: higher is better."""
         return (1 if self.is_classification else -1) * float(self.final_scores(name, self.headline).mean())
 
-    def compare_leader(self) -> list[LeaderComparison]:
+    def compare_leader(self) -> list[RowTest]:
         """Compare the leader with every other ranked row, over seeds."""
         scores = {name: self.final_scores(name, self.headline) for name in self.ranked_rows}
         return [] if self.best is None else compare_leader(scores, self.best)
+
+    def compare_controls(self) -> list[RowTest]:
+        """Compare each graph with its shuffled form, if both rows are ranked, over seeds."""
+        scores = {name: self.final_scores(name, self.headline) for name in self.ranked_rows}
+        return compare_rows(scores, [pair for pair in self.controls if set(pair) <= scores.keys()])
+
+    def list_tests(self) -> list[RowTest]:
+        """Return the tests of the leader, and those of controls that the leader has no part in."""
+        tests = self.compare_leader()
+        tested = {frozenset((test.one, test.other)) for test in tests}
+        return tests + [
+            test for test in self.compare_controls() if frozenset((test.one, test.other)) not in tested
+        ]
 
     def describe_verdict(self) -> list[str]:
         """Return the leader, the significance of its lead, all differences, and the diverged rows."""
@@ -233,6 +249,10 @@ class Comparison:
             lines = describe_lead(
                 best, self.compare_leader(), len(self.seeds), self.is_classification, against
             )
+        lines += [
+            describe_control(test, self.is_classification, self.describe_difference(test.one, test.other))
+            for test in self.compare_controls()
+        ]
         for name in self.runs:
             if failed := self.count_diverged(name):
                 seeds = f" in {failed} of {len(self.seeds)} seeds" if len(self.seeds) > 1 else ""
@@ -252,7 +272,16 @@ class Comparison:
             "level": LEVEL,
             "leader": name_row(self.best),
             "against": [{"other": name_row(lead.other), **lead.as_dict()} for lead in self.compare_leader()],
+            **self._controls_as_dict(name_row),
         }
+
+    def _controls_as_dict(self, name_row: Callable[[str], Any]) -> dict[str, Any]:
+        """Return the tests of graphs against their shuffled forms; nothing without such rows."""
+        tests = [
+            {"graph": name_row(test.one), "shuffled": name_row(test.other), **test.as_dict()}
+            for test in self.compare_controls()
+        ]
+        return {"controls": tests} if tests else {}
 
     def as_dict(self) -> dict[str, Any]:
         """Return last-round scores of every seed (None if diverged), failures and verdict as plain values."""

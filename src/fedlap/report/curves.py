@@ -1,13 +1,23 @@
 """Figure of accuracy or loss over rounds."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from fedlap.report.comparison import Comparison
 from fedlap.report.png import create_figure, render_png
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 def draw_curves(comparison: Comparison) -> bytes:
-    """Draw test accuracy and training loss over rounds as PNG; bands are one standard deviation over seeds.
+    """Draw test accuracy and training loss over rounds as PNG."""
+    return render_png(plot_curves(comparison), powers=True)
+
+
+def plot_curves(comparison: Comparison) -> "Figure":
+    """Draw test accuracy and training loss over rounds; bands are one standard deviation over seeds.
 
     Diverged rows have a legend entry but no curve.
     """
@@ -38,4 +48,5 @@ def draw_curves(comparison: Comparison) -> bytes:
     axes[1].set_yscale("log")
     axes[0].legend()
     figure.suptitle(f"{comparison.data}, {comparison.describe_repeats()}")
-    return render_png(figure, powers=True)
+    plotted: Figure = figure
+    return plotted

@@ -90,13 +90,14 @@ def adjust_holm(p_values: Sequence[float]) -> list[float]:
 
 
 @dataclass(frozen=True)
-class LeaderComparison:
-    """The leader against another row.
+class RowTest:
+    """The difference of two rows (one − other), tested among all pairs of rows.
 
     p_adjusted: the p-value by Holm's method, over all pairs of rows; None where there is no test.
     significant: True if p_adjusted is below LEVEL; None where there is no test.
     """
 
+    one: str
     other: str
     pair: PairedComparison
     p_adjusted: float | None
@@ -113,24 +114,39 @@ class LeaderComparison:
             "shown": self.significant,
         }
 
+    def describe_outcome(self, higher_is_better: bool) -> str:
+        """Return the outcome of the test for the first row."""
+        if self.significant is None:
+            return "identical" if self.pair.identical else "no test"
+        if not self.significant:
+            return "not significant"
+        return "better" if (self.pair.mean > 0) == higher_is_better else "worse"
 
-def compare_leader(scores: Mapping[str, np.ndarray], leader: str) -> list[LeaderComparison]:
+
+def compare_leader(scores: Mapping[str, np.ndarray], leader: str) -> list[RowTest]:
     """Compare the leader with every other row; the values of a row are its scores per seed.
 
     The leader is the row with the best mean, selected by the same scores that are tested. Hence the two-sided
     test, and a correction for all pairs of rows, any of which could have been selected: corrected for the
     leader's pairs alone, one of fifteen equal rows would be called better in one comparison of eight.
     """
-    names = [leader, *(name for name in scores if name != leader)]
-    one, other = zip(*itertools.combinations(names, 2), strict=True)
-    pairs = _compare_pairs(
+    return compare_rows(scores, [(leader, name) for name in scores if name != leader])
+
+
+def compare_rows(scores: Mapping[str, np.ndarray], chosen: Sequence[tuple[str, str]]) -> list[RowTest]:
+    """Compare the chosen pairs of rows, corrected for all pairs of rows."""
+    # Chosen pairs come first and in their direction; the others only count for the correction.
+    pairs = list(chosen)
+    pairs += [pair for pair in itertools.combinations(scores, 2) if not {pair, pair[::-1]} & set(chosen)]
+    if not pairs:
+        return []
+    one, other = zip(*pairs, strict=True)
+    compared = _compare_pairs(
         np.stack([scores[name] for name in one]), np.stack([scores[name] for name in other])
     )
     # A pair that cannot be tested counts as a test with p = 1.
-    adjusted = adjust_holm([1.0 if pair.p_value is None else pair.p_value for pair in pairs])
+    adjusted = adjust_holm([1.0 if pair.p_value is None else pair.p_value for pair in compared])
     return [
-        LeaderComparison(name, pair, None, None)
-        if pair.p_value is None
-        else LeaderComparison(name, pair, p, p < LEVEL)
-        for name, pair, p in zip(names[1:], pairs, adjusted, strict=False)  # the leader's pairs come first
+        RowTest(*names, pair, None, None) if pair.p_value is None else RowTest(*names, pair, p, p < LEVEL)
+        for names, pair, p in zip(chosen, compared, adjusted, strict=False)
     ]

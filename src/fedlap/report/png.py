@@ -1,26 +1,32 @@
-"""Figures as PNG bytes, drawn without a screen. Matplotlib loads with the first figure: few commands draw."""
+"""Figures, and their PNG bytes, drawn without a screen. Matplotlib loads with the first figure."""
 
 import io
 import warnings
-from typing import Any
+from typing import Any, Literal
+
+Layout = Literal["constrained"]
 
 
-def create_figure(*size: int, **options: Any) -> tuple[Any, Any]:
-    """Create a figure and its axes with the arguments of `pyplot.subplots`."""
-    import matplotlib
+def create_figure(
+    rows: int = 1,
+    columns: int = 1,
+    *,
+    figsize: tuple[float, float],
+    layout: Literal["constrained"],
+    **options: Any,
+) -> tuple[Any, Any]:
+    """Create a figure that pyplot does not know, and its axes, with the options of `Figure.subplots`."""
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot.subplots(*size, **options)
+    figure = Figure(figsize=figsize, layout=layout)
+    return figure, figure.subplots(rows, columns, **options)
 
 
 def render_png(figure: Any, powers: bool = False) -> bytes:
-    """Render a figure as PNG and close it; letters that the font lacks raise no warning.
+    """Render a figure as PNG; letters that the font lacks raise no warning.
 
     Dollar signs in names are plain text, unless `powers`: powers of ten on an axis need math mode.
     """
-    from matplotlib import pyplot
     from matplotlib.text import Text
 
     for text in figure.findobj(Text):
@@ -29,5 +35,4 @@ def render_png(figure: Any, powers: bool = False) -> bytes:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure.savefig(buffer, format="png", dpi=120)
-    pyplot.close(figure)
     return buffer.getvalue()

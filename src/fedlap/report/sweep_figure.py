@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 from textwrap import fill
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedlap.experiments.settings import format_value
 from fedlap.report.png import create_figure, render_png
-from fedlap.report.sweep_table import Sweep, format_value
+from fedlap.report.sweep_table import Sweep
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LOG_AXIS_RATIO = 10  # values whose largest ratio exceeds this get a logarithmic axis
 MAX_TICK_LABELS = 9  # more values get automatic ticks
@@ -19,7 +23,12 @@ RowGroups = dict[str, list[str]]  # rows that are drawn as one line, by their co
 
 
 def draw_sweep(sweep: Sweep) -> bytes:
-    """Draw the headline score, mean and standard deviation over seeds, as PNG.
+    """Draw the headline score over the varied settings as PNG."""
+    return render_png(plot_sweep(sweep))
+
+
+def plot_sweep(sweep: Sweep) -> "Figure":
+    """Draw the headline score, mean and standard deviation over seeds.
 
     Numbers lie along an axis, with a line per value of the other settings; words lie one below another.
     """
@@ -34,7 +43,8 @@ def draw_sweep(sweep: Sweep) -> bytes:
     others = [name for place, name in enumerate(sweep.field_names) if place != along]
     _draw_legend(figure, axis, ", ".join(others))
     figure.suptitle(f"{sweep.describe_subject()}, {sweep.describe_repeats()}", fontsize="medium")
-    return render_png(figure)
+    plotted: Figure = figure
+    return plotted
 
 
 def _group_rows(sweep: Sweep, along: int) -> RowGroups:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedlap.experiments.settings import format_value
 from fedlap.report.comparison import Comparison
 
 UPPER_LIMITS = {"sample": 1.0}  # largest valid values; no field has values below zero
@@ -92,14 +93,3 @@ class Sweep(Comparison):
             "comparisons": self.tests_as_dict(name_values),
             "verdict": self.describe_verdict(),
         }
-
-
-def format_value(value: Any) -> str:
-    """Format a value for a table; different numbers have different texts."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
-    if isinstance(value, dict):
-        return ", ".join(f"{key} = {format_value(item)}" for key, item in value.items())
-    return str(value)

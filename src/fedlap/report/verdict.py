@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Sequence
 
-from fedlap.report.paired_tests import LeaderComparison, critical_t
+from fedlap.report.paired_tests import RowTest, critical_t
 
 
 def describe_lead(
     leader: str,
-    comparisons: Sequence[LeaderComparison],
+    comparisons: Sequence[RowTest],
     seeds: int,
     classifies: bool,
     against: Callable[[str], str],
@@ -30,7 +30,20 @@ def describe_lead(
     ]
 
 
-def _count_significant(comparisons: Sequence[LeaderComparison]) -> str:
+def describe_control(test: RowTest, classifies: bool, text: str) -> str:
+    """Return the difference of a graph and its shuffled form, and what it says about the graph."""
+    outcome = {
+        "better": "this graph helps",
+        "worse": "this graph harms",
+        "not significant": "not significant, so this graph is not shown to help",
+        "identical": "identical",
+        "no test": "no test",
+    }[test.describe_outcome(classifies)]
+    p = "" if test.p_adjusted is None else f", {_format_p_value(test.p_adjusted)}"
+    return f"{text}{_format_difference(test, classifies)}{p} — {outcome}"
+
+
+def _count_significant(comparisons: Sequence[RowTest]) -> str:
     significant, total = sum(lead.significant is True for lead in comparisons), len(comparisons)
     if total == 1:
         return "significant" if significant else "not significant"
@@ -51,7 +64,7 @@ def _describe_test(others: int, seeds: int) -> list[str]:
     return lines
 
 
-def _format_difference(lead: LeaderComparison, classifies: bool) -> str:
+def _format_difference(lead: RowTest, classifies: bool) -> str:
     """Format a difference in points of accuracy, or as a loss."""
     unit, factor, digits = (" points", 100.0, 2) if classifies else ("", 1.0, 4)
     pair = lead.pair
@@ -59,11 +72,15 @@ def _format_difference(lead: LeaderComparison, classifies: bool) -> str:
     return f"{factor * pair.mean:+z.{digits}f}{f' [{ends}]' if ends else ''}{unit}"
 
 
-def _format_outcome(lead: LeaderComparison) -> str:
+def _format_outcome(lead: RowTest) -> str:
     """Format the outcome of the test."""
     if lead.p_adjusted is not None:
-        p = "p < 0.0001" if lead.p_adjusted < 1e-4 else f"p = {lead.p_adjusted:.2g}"
-        return f", {p} — {'better' if lead.significant else 'not significant'}"
+        outcome = "better" if lead.significant else "not significant"
+        return f", {_format_p_value(lead.p_adjusted)} — {outcome}"
     if lead.pair.identical:
         return " — identical"
     return "" if lead.pair.error is None else " — equal at every seed, so no test"
+
+
+def _format_p_value(p: float) -> str:
+    return "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"

@@ -73,16 +73,26 @@ def compare_command(
         ),
     ] = "fedu,local,global",
     seeds: SeedsOption = "0-4",
+    tune: Annotated[
+        bool,
+        typer.Option(
+            "--tune",
+            metavar="",
+            help="Choose lr and strength of every algorithm first, by cross-validation on training rows.",
+            rich_help_panel=METHOD_PANEL,
+        ),
+    ] = False,
     **options: Any,
 ) -> None:
     """Train several algorithms and rank them.
 
-    All algorithms start from the same models and see the same clients and batches. Finished runs are loaded,
-    interrupted runs resume, and --again forces a rerun.
+    All algorithms start from the same models and see the same clients and batches. Several graphs, as in
+    --graph known,shuffled, give one row each. Finished runs are loaded, interrupted runs resume, and --again
+    forces a rerun.
     """
     from fedlap.cli.compare import compare_algorithms
 
-    compare_algorithms(algorithms, seeds, options)
+    compare_algorithms(algorithms, seeds, tune, options)
 
 
 @add_options(DATA_OPTIONS, CLIENT_OPTIONS, TRAINING_OPTIONS, RESULT_OPTIONS, CHECKPOINT_OPTIONS)

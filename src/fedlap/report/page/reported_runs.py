@@ -9,7 +9,12 @@ from fedlap.data.federation import Federation
 from fedlap.errors import DivergedError
 from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.run_folder import ENVIRONMENT_FILE, RunFolder, describe_environment
-from fedlap.experiments.stored_run import load_experiment_data, load_learned_graph, load_trained_models
+from fedlap.experiments.stored_run import (
+    load_experiment_data,
+    load_learned_graph,
+    load_result,
+    load_trained_models,
+)
 from fedlap.graph import Graph
 from fedlap.personal import Coefficients, Personals, compute_coefficients
 from fedlap.report.comparison import Comparison
@@ -58,6 +63,10 @@ class ReportedRun(Protocol):
 
     def compute_coefficients(self, federation: Federation, known: Graph | None) -> Coefficients | None:
         """Return the coefficients of linear models; None for other models."""
+        ...
+
+    def load_result(self) -> Result:
+        """Return the models, states and scores of the run; raise the error of a diverged run."""
         ...
 
 
@@ -114,6 +123,10 @@ class StoredRun(RunFolder):
         rows = [personals.find_position(client) for client in federation.clients]
         return compute_coefficients(federation, model, algorithm, personals.models[rows])
 
+    def load_result(self) -> Result:
+        """Load the models, states and scores of the run; raise the error of a diverged run."""
+        return load_result(self)
+
 
 @dataclass(frozen=True, eq=False)
 class TrainedRun:
@@ -121,11 +134,9 @@ class TrainedRun:
 
     experiment: Experiment
     outcome: Result | DivergedError
-    known: Graph | None = None  # the graph that is part of the data
 
-    @property
-    def result(self) -> Result:
-        """The result; raise the error of a diverged run."""
+    def load_result(self) -> Result:
+        """Return the result; raise the error of a diverged run."""
         if isinstance(self.outcome, DivergedError):
             raise self.outcome
         return self.outcome
@@ -144,29 +155,30 @@ class TrainedRun:
         return None
 
     def load_data(self) -> tuple[Federation, Graph | None]:
-        """Return the data, and the graph that is part of them."""
-        return self.result.federation, self.known
+        """Return the data."""
+        return self.load_result().federation, None
 
     def load_graph(self, federation: Federation, known: Graph | None) -> Graph:
         """Return the learned graph, or the graph of the method."""
-        algorithm, clients = self.result.algorithm, federation.clients
-        if isinstance(algorithm, GraphLearning):
-            graph = algorithm.learned_graph(self.result.server, self.result.progress.clients)
+        result = self.load_result()
+        if isinstance(result.algorithm, GraphLearning):
+            graph = result.algorithm.learned_graph(result.server, result.progress.clients)
         else:
-            graph = vars(algorithm)["graph"]
-        return graph.align(clients)
+            graph = vars(result.algorithm)["graph"]
+        return graph.align(federation.clients)
 
     def score_clients(self, federation: Federation) -> ClientValues:
         """Score each client's model on its test rows."""
-        return score_models(federation, self.result.objective, self.result.models)
+        result = self.load_result()
+        return score_models(federation, result.objective, result.models)
 
     def load_personals(self) -> Personals:
         """Return the models of all clients."""
-        return self.result.personals
+        return self.load_result().personals
 
     def compute_coefficients(self, federation: Federation, known: Graph | None) -> Coefficients | None:
         """Compute the coefficients of the models."""
-        result = self.result
+        result = self.load_result()
         return compute_coefficients(federation, result.objective, result.algorithm, result.models)
 
 

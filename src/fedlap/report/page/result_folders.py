@@ -9,9 +9,10 @@ from fedlap.errors import DivergedError, InputError
 from fedlap.experiments.group_folder import RESULT_FILES
 from fedlap.experiments.run_folder import RunFolder
 from fedlap.experiments.session import RunOutcome
+from fedlap.experiments.settings import format_value
 from fedlap.report.comparison import Comparison
 from fedlap.report.page.reported_runs import ReportedResults, StoredRun
-from fedlap.report.sweep_table import Sweep, format_value
+from fedlap.report.sweep_table import Sweep
 from fedlap.report.tuning_table import Tuning
 from fedlap.storage.files import parse_json, read_file, refuse_links
 

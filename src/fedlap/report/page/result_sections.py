@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedlap.experiments.settings import format_value
 from fedlap.report.comparison import Comparison
 from fedlap.report.page.reported_runs import ReportedResults
 from fedlap.report.page.sections import (
@@ -22,7 +23,7 @@ from fedlap.report.page.sections import (
 )
 from fedlap.report.page.table_formats import MARK
 from fedlap.report.sweep_figure import LOG_AXIS_RATIO
-from fedlap.report.sweep_table import Sweep, format_value
+from fedlap.report.sweep_table import Sweep
 from fedlap.report.tuning_table import Tuning
 
 MAX_POINTS = 200  # per curve

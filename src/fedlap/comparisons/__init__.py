@@ -1,0 +1,1 @@
+"""Comparisons of methods and settings over seeds: `compare`, `sweep`, and tuning before a comparison."""
