@@ -12,11 +12,11 @@ from fedlap.comparisons.rows import Row
 from fedlap.comparisons.training import TrainingSession, train_runs
 from fedlap.comparisons.tuning import RowTuning, tune_rows
 from fedlap.errors import UnsuitedError
+from fedlap.experiments.group_folder import RESULT_FILES
 from fedlap.experiments.prepare import Prepared
 from fedlap.experiments.run_folder import RunFolder, choose_group_folder, create_out_folder
 from fedlap.report.comparison import Comparison, OutcomesByRow
 from fedlap.report.curves import draw_curves
-from fedlap.report.page.result_folders import RESULT_FILES
 from fedlap.report.sweep_figure import draw_sweep
 from fedlap.report.sweep_table import Sweep
 from fedlap.storage.files import write_file

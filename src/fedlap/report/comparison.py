@@ -296,6 +296,8 @@ class Comparison:
             ],
             "comparisons": self.tests_as_dict(str),
             "verdict": self.describe_verdict(),
+            **({"control_rows": [list(pair) for pair in self.controls]} if self.controls else {}),
+            **({"selection": self.selection} if self.selection else {}),
         }
 
     def final_score_dicts(self, name: str) -> list[dict[str, Any] | None]:

@@ -69,6 +69,7 @@ def _check_facts(facts: dict[str, Any]) -> None:
         "seeds": list,
         "fields": list,
         "kept": dict,
+        "selection": str,
     }
     if any(name in facts and not isinstance(facts[name], kind) for name, kind in kinds.items()):
         raise ValueError("a value has an unexpected type")
@@ -106,7 +107,8 @@ def _build_results(
     values = {label: tuple(row["values"].values()) for label, row in zip(runs, rows, strict=True)}
     comparison: Comparison
     if command == "compare":
-        comparison = Comparison(*common)
+        controls = tuple((str(one), str(other)) for one, other in facts.get("control_rows", []))
+        comparison = Comparison(*common, controls=controls, selection=facts.get("selection", ""))
     elif command == "sweep":
         comparison = Sweep(*common, tuple(facts["fields"]), values, tuple(facts["algorithms"]))
     else:
