@@ -28,6 +28,9 @@ if TYPE_CHECKING:
         PFedMe,
         Scaffold,
     )
+    from fedlap.comparisons.compare import compare
+    from fedlap.comparisons.result import ComparisonResult
+    from fedlap.comparisons.sweep import sweep
     from fedlap.data import partition
     from fedlap.data.federation import Federation
     from fedlap.errors import DataWarning, DivergedError, InputError
@@ -46,6 +49,7 @@ __all__ = [
     "APFL",
     "L2GD",
     "Callback",
+    "ComparisonResult",
     "DFedU",
     "DataWarning",
     "Ditto",
@@ -68,10 +72,12 @@ __all__ = [
     "Result",
     "Scaffold",
     "Score",
+    "compare",
     "data",
     "fit",
     "models",
     "partition",
+    "sweep",
     "tune",
 ]
 
@@ -89,6 +95,7 @@ _MODULES = {
 _METHODS = "fedlap.algorithms"
 _HOMES = {
     "Callback": "fedlap.training.callbacks",
+    "ComparisonResult": "fedlap.comparisons.result",
     "DataWarning": "fedlap.errors",
     "DivergedError": "fedlap.errors",
     "EarlyStopping": "fedlap.training.callbacks",
@@ -97,7 +104,9 @@ _HOMES = {
     "InputError": "fedlap.errors",
     "Result": "fedlap.training.result",
     "Score": "fedlap.training.scores",
+    "compare": "fedlap.comparisons.compare",
     "fit": "fedlap.experiments.fit",
+    "sweep": "fedlap.comparisons.sweep",
     "tune": "fedlap.training.tuning",
 }
 
