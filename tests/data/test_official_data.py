@@ -119,7 +119,7 @@ def test_an_unknown_name_is_one_line(call, name, words):
     assert [word for word in words if word not in err] == []
 
 
-@pytest.mark.parametrize("name", ["har", "vehicle", "mnist", "cifar10"])
+@pytest.mark.parametrize("name", ["har", "vehicle", "mnist", "cifar10", "colorado"])
 def test_without_a_network_a_set_is_one_line(call, official_at, closed, name):
     distribution = official_at(name, closed, closed.replace("file", "mirror"))
     code, out, err = call("data", "get", name, out=False)
@@ -185,10 +185,12 @@ UNPACKED = SOURCES["cifar10"].distribution.unpacked
             ["'data_batch_1.bin' is missing"],
         ),
         ("cifar10", dict.fromkeys(UNPACKED, HTML), ["'data_batch_1.bin' has SHA-256"]),
+        ("colorado", {"COmonthlyMet.rda": HTML}, ["'COmonthlyMet.rda' has SHA-256"]),
+        ("colorado", {"fields_14.1.tar.gz": make_tar({"fields/x": b""})}, ["'COmonthlyMet.rda' is missing"]),
     ],
     ids=[
         "har page", "har cut", "har cut inside", "har evil", "vehicle other", "vehicle page", "cifar page",
-        "cifar link", "cifar other",
+        "cifar link", "cifar other", "colorado page", "colorado other",
     ],
 )  # fmt: skip
 def test_official_files_that_are_not_are_refused(folders, tmp_path, name, files, words):
@@ -204,7 +206,7 @@ def test_official_files_that_are_not_are_refused(folders, tmp_path, name, files,
 @pytest.mark.skipif(
     not Path("/proc/self/mem").exists(), reason="needs a file that cannot be read, for root too"
 )
-@pytest.mark.parametrize("name", ["har", "vehicle", "mnist", "cifar10"])
+@pytest.mark.parametrize("name", ["har", "vehicle", "mnist", "cifar10", "colorado"])
 def test_an_official_file_that_cannot_be_read_is_refused(folders, name):
     (folder,) = folders("own")
     (folder / name).mkdir(parents=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fedlap.data.cifar10 import CIFAR10_DISTRIBUTION, load_cifar10
+from fedlap.data.colorado import COLORADO_DISTRIBUTION, load_colorado
 from fedlap.data.connected_table import ConnectedTable
 from fedlap.data.digits import load_digits
 from fedlap.data.distribution import Distribution
@@ -112,6 +113,16 @@ SOURCES: Final[dict[str, Source]] = {
         "Concentrations for Minnesota Counties. Health Physics 71(6), 1996. A. Gelman and J. Hill. Data "
         "Analysis Using Regression and Multilevel/Hierarchical Models. Cambridge University Press, 2007.",
         terms="None stated; cite the paper and the book.",
+    ),
+    "colorado": Source(
+        load_colorado,
+        "pooled",
+        "monthly maximum temperatures at 375 stations in Colorado, 12 months per station for training",
+        graph="the five nearest stations by place and height",
+        distribution=COLORADO_DISTRIBUTION,
+        citation="D. Nychka, R. Furrer, J. Paige and S. Sain. fields: Tools for Spatial Data. R package "
+        "version 14.1, 2022. doi:10.5065/D6W957CT.",
+        terms="GPL, version 2 or later (the package fields).",
     ),
     "synthetic": Source(
         synthetic,

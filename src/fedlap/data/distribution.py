@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from fedlap.data.cache import Arrays, load_cached_arrays, locate_cached_arrays
@@ -18,6 +19,7 @@ class Distribution:
     official_files: the files to download.
     read: returns arrays by name from the files; raises InputError if their content is not the official one.
     unpacked: unpacked files, used instead of the official files if the folder has all of them.
+    package: the package that `read` imports; the extra of the set's name installs it.
     """
 
     name: str
@@ -25,6 +27,7 @@ class Distribution:
     official_files: tuple[OfficialFile, ...]
     read: Callable[[Mapping[str, Path]], Arrays]
     unpacked: tuple[str, ...] = ()
+    package: str = ""
 
     def load_arrays(self) -> Arrays:
         """Load the set from the cache, from a data folder, or from the official address."""
@@ -47,6 +50,11 @@ class Distribution:
         return found if len(found) == len(self.unpacked) else {}
 
     def _read_files(self) -> Arrays:
+        if self.package and find_spec(self.package) is None:
+            raise InputError(
+                f"data {self.name!r} needs {self.package}; run pip install 'fedlap[{self.name}]'",
+                field="data",
+            )
         paths = self._find_unpacked_files() or {
             official_file.name: fetch_file(self.name, official_file) for official_file in self.official_files
         }

@@ -61,6 +61,9 @@ class Places:
             raise _build_shape_error(numbers.shape, len(columns))
         return Places(tuple(str(column) for column in columns), numbers)
 
+    def __repr__(self) -> str:
+        return f"Places({len(self.values):,} clients: {', '.join(self.columns)})"
+
     def check(self, clients: int) -> None:
         """Raise InputError unless there is one place per client."""
         if len(self.values) != clients:
