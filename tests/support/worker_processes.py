@@ -17,6 +17,7 @@ from fedlap.algorithms import Binding, ClientTable, ServerAlgorithm
 from fedlap.data.client_rows import ClientRows
 from fedlap.data.roster import Roster
 from fedlap.data.standardize import Standardizer
+from fedlap.data.target_scale import TargetScale
 from fedlap.models import Model
 from fedlap.randomness import digest_names
 from fedlap.training.client_sampling import ClientSampler, StackedRun
@@ -62,11 +63,12 @@ def cut_client(federation, k):
 
 def build_worker(facts, content):
     """Build a worker from a plain description and from its rows as bytes."""
-    x, y, x_test, y_test, shift, factor, matrix, counts = decode_state(content)
+    x, y, x_test, y_test, shift, factor, targets, matrix, counts = decode_state(content)
     labels, clients = facts["labels"] and tuple(facts["labels"]), tuple(facts["clients"])
     train, test = (ClientRows.of(a, b, torch.tensor([len(a)])) for a, b in ((x, y), (x_test, y_test)))
     scale = Standardizer(facts["scale"], shift, factor)
-    rows = fl.Federation((facts["client"],), train, test, labels, scale)
+    target_scale = targets if targets is None else TargetScale(*targets)
+    rows = fl.Federation((facts["client"],), train, test, labels, scale, target_scale=target_scale)
     roster = Roster(clients, digest_names(clients), counts, labels)
     method = METHODS[facts["method"]]
     algorithm = method.make(fl.Graph.from_matrix(matrix.numpy(), clients), **facts["work"])
@@ -163,7 +165,9 @@ class Deployment:
         for k, client in enumerate(clients):
             rows = cut_client(federation, k)
             arrays = (*rows.train.client(0), *rows.test.client(0), rows.scale.shift, rows.scale.factor)
-            content = encode_state((*arrays, torch.from_numpy(matrix), federation.train.count))
+            scale = federation.target_scale
+            targets = None if scale is None else (scale.mean, scale.deviation)
+            content = encode_state((*arrays, targets, torch.from_numpy(matrix), federation.train.count))
             self.builds.append(((run, k), {**facts, "client": client}, content))
         self.build_workers()
 

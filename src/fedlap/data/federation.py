@@ -17,6 +17,7 @@ from fedlap.data.places import Places
 from fedlap.data.roster import Roster
 from fedlap.data.standardize import UNSCALED, Scaling, Standardizer
 from fedlap.data.table import Table, table_from_arrays, table_from_dataset, table_from_partitioner
+from fedlap.data.target_scale import TargetScale
 from fedlap.data.validate import ArrayPair, check_unique_names, draw_rows, draw_test_rows
 from fedlap.errors import DataWarning, InputError, check_integer, check_number
 from fedlap.models import CrossEntropy, Loss, SquaredError
@@ -35,6 +36,7 @@ class Federation:
     features: tuple[str, ...] | None = None  # names of the features, where these are columns
     target: str | None = None  # the name of the predicted column
     places: Places | None = None  # where the clients are, if known
+    target_scale: TargetScale | None = None  # constants of real targets; None where they are not scaled
 
     def __post_init__(self) -> None:
         check_unique_names(self.clients)
@@ -45,6 +47,8 @@ class Federation:
                 scope="data",
             )
         self.scale.check(len(self.clients), self.inputs)
+        if self.target_scale is not None:
+            self.target_scale.check(self.outputs, self.labels)
         if self.places is not None:
             self.places.check(len(self.clients))
         for k in (self.train.count == 0).nonzero().flatten().tolist():
@@ -73,7 +77,8 @@ class Federation:
         Features are standardised as by the command line: `scale="pooled"` takes the mean and deviation of
         each feature (of each channel of byte images) from all clients' training rows, `"client"` from the
         training rows of each client, and `"none"` leaves features unchanged. `predict` always takes raw
-        features.
+        features. With "pooled" and "client", real targets are standardised too, always by constants of all
+        clients' training rows; scores and predictions are in the unit of the data.
         """
         return cls.from_table(
             table_from_arrays(arrays, test, _parse_labels(labels)), None, test_share, seed
@@ -196,14 +201,24 @@ class Federation:
         return CrossEntropy() if self.labels is not None else SquaredError()
 
     def standardize(self, kind: Scaling) -> "Federation":
-        """Return the federation with features standardised by constants from training rows only."""
-        return replace(self, scale=Standardizer.of(kind, self.train))
+        """Return the federation with features standardised by constants from training rows only.
+
+        Unless `kind` is "none", models are trained on standardised real targets too, with one mean and one
+        deviation per target of all clients' training rows. Scores and predictions keep the unit of the data.
+        """
+        scaled = kind != "none" and self.labels is None
+        scale = Standardizer.of(kind, self.train)
+        return replace(self, scale=scale, target_scale=TargetScale.of(self.train) if scaled else None)
 
     def to_device(self, device: torch.device, dtype: torch.dtype, *, as_bytes: bool = True) -> "Federation":
-        """Copy the federation to a device and scale real features; images stay bytes if `as_bytes`.
+        """Copy the federation to a device and scale real values; images stay bytes if `as_bytes`.
 
         Unscaled features that already have this dtype are not copied within a device.
         """
+        if self.target_scale is not None:
+            train, test = map(self.target_scale.scale_rows, (self.train, self.test))
+            unscaled = replace(self, train=train, test=test, target_scale=None)
+            return unscaled.to_device(device, dtype, as_bytes=as_bytes)
         ready = self.scale.kind == "none" and self.train.store.dtype == self.test.store.dtype == dtype
         image = self.train.store.dtype == torch.uint8
         if not ready and not (image and as_bytes):

@@ -39,7 +39,7 @@ class Standardizer:
         if kind not in ("pooled", "client"):
             raise InputError(f"scale = {kind!r}; use none, pooled or client", field="scale", scope="data")
         image = train.store.dtype == torch.uint8 and train.store.dim() > 2
-        moments = _compute_channel_moments if image else _compute_feature_moments
+        moments = _compute_channel_moments if image else compute_feature_moments
         if kind == "pooled":
             mean, std = moments(train.store, train.row.unsqueeze(0))
             return Standardizer(kind, mean, torch.where(std > 0, 1 / std, 1.0))
@@ -146,7 +146,7 @@ def _group_by_count(
             yield clients, client_rows.row[client_rows.first[clients].unsqueeze(1) + torch.arange(size)]
 
 
-def _compute_feature_moments(
+def compute_feature_moments(
     store: Num[Tensor, "stored *feature"], rows: Int64[Tensor, "client row"]
 ) -> Moments:
     """Compute the mean and population standard deviation of each feature of each client.

@@ -14,6 +14,7 @@ def digest_content(federation: Federation) -> str:
     total = hashlib.sha256(
         json.dumps([federation.clients, federation.labels, federation.scale.kind]).encode()
     )
+    targets = federation.target_scale
     train_and_test = federation.train, federation.test
     tensors: dict[int, Tensor] = {id(rows.store): rows.store for rows in train_and_test}
     for tensor in (
@@ -21,6 +22,7 @@ def digest_content(federation: Federation) -> str:
         *(tensor for rows in train_and_test for tensor in (rows.row, rows.y, rows.count)),
         federation.scale.shift,
         federation.scale.factor,
+        *(() if targets is None else (targets.mean, targets.deviation)),
     ):
         total.update(json.dumps([str(tensor.dtype), list(tensor.shape)]).encode())
         total.update(tensor.detach().cpu().contiguous().numpy().reshape(-1).view(np.uint8).data)

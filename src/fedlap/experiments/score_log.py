@@ -9,7 +9,7 @@ from io import FileIO
 from pathlib import Path
 
 from fedlap.storage.files import open_append, unwritable_error, write_file
-from fedlap.training.scores import OPTIONAL_FIELDS, Score
+from fedlap.training.scores import Score
 
 SCORE_LOG_FILE = "rounds.jsonl"
 
@@ -90,10 +90,8 @@ class ScoreLog:
 
 
 def format_line(score: Score) -> bytes:
-    """Return the line of a score, without metrics that do not apply to its task."""
-    values = score.as_dict().items()
-    known = {name: value for name, value in values if value is not None or name not in OPTIONAL_FIELDS}
-    return json.dumps(known).encode() + b"\n"
+    """Return the line of a score."""
+    return json.dumps(score.as_dict()).encode() + b"\n"
 
 
 def get_stat(path: Path) -> os.stat_result | None:

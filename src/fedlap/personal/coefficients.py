@@ -119,7 +119,7 @@ class LinearRows:
         distance = float((found.newton_step.abs() / error)[known].max()) if bool(known.any()) else math.nan
         noise = None
         if self.federation.labels is None:
-            noise = float(variance.mean().sqrt()) * self._target_factor
+            noise = float((variance * self._target_unit.square()).mean().sqrt())
         return self.convert(found.covariance, noise, distance)
 
     def _sum_rows(self) -> tuple[Blocks, Float64[Tensor, "client param"], Float64[Tensor, "output"]]:
@@ -159,9 +159,10 @@ class LinearRows:
         return residuals / left if left > 0 else torch.full_like(residuals, torch.nan)
 
     @property
-    def _target_factor(self) -> float:
-        """Unit of the scaled target, in the user's unit."""
-        return 1.0
+    def _target_unit(self) -> Float64[Tensor, "output"]:
+        """The unit of each model output, in the unit of the data: the deviation of standardised targets."""
+        scale = self.federation.target_scale
+        return torch.ones(self.basis.shape[0], dtype=torch.float64) if scale is None else scale.deviation
 
     def convert(
         self, covariance: Blocks, noise: float | None = None, distance: float = math.nan, remark: str = ""
@@ -172,9 +173,13 @@ class LinearRows:
         if labels is not None and len(labels) == 2:
             outputs = torch.tensor([[-1.0, 1.0]], dtype=torch.float64) @ self.basis
         features = self._build_feature_maps()
-        maps = torch.einsum("oc,kfg->kofcg", outputs * self._target_factor, features)
+        if labels is None:
+            outputs = outputs * self._target_unit.unsqueeze(1)
+        maps = torch.einsum("oc,kfg->kofcg", outputs, features)
         maps = maps.reshape(len(maps), outputs.shape[0] * self.width, -1)
         values = torch.einsum("kpq,kq->kp", maps.expand(len(self.W), -1, -1), self.W)
+        if self.federation.target_scale is not None:
+            values[:, self.width - 1 :: self.width] += self.federation.target_scale.mean
         return Coefficients(
             self._name_coefficients(outputs.shape[0]),
             values,

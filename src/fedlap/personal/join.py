@@ -64,7 +64,8 @@ def join_client(
         raise DivergedError(
             f"join: training diverged with lr = {learning_rate:g}; lower lr, or scale the features"
         )
-    return Personal(str(name), trained.metadata, objective.network, w[0], federation.scale)
+    scales = federation.scale, federation.target_scale
+    return Personal(str(name), trained.metadata, objective.network, w[0], *scales)
 
 
 def _get_default_lr(algorithm: Algorithm) -> float:
@@ -139,7 +140,8 @@ def _build_federation(trained: Personals, name: str, rows: TensorPair) -> Federa
     train = ClientRows.of(x, y, torch.tensor([len(x)]))
     test = train.select(torch.zeros(len(x), dtype=torch.bool))
     scale = Standardizer.of("client", train) if trained.scale.kind == "client" else trained.scale
-    return Federation((name,), train, test, trained.metadata.labels, scale)
+    labels, target_scale = trained.metadata.labels, trained.target_scale
+    return Federation((name,), train, test, labels, scale, target_scale=target_scale)
 
 
 def _check_rows(rows: ArrayPair, metadata: ModelMetadata) -> TensorPair:

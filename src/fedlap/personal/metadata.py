@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedlap.data.federation import Federation
 from fedlap.data.standardize import Scaling, Standardizer
+from fedlap.data.target_scale import TargetScale
 from fedlap.errors import InputError
 from fedlap.models import MODELS, CrossEntropy, Loss, Model, Network, SquaredError
 from fedlap.models.convolutional import ConvolutionalNetwork
@@ -18,6 +19,7 @@ from fedlap.models.dense import DenseNetwork
 from fedlap.personal.model_files import invalid_field_error
 from fedlap.storage.files import describe_error
 
+TARGET_TENSORS = "target_mean", "target_deviation"  # in files of models that predict standardised targets
 ArchitectureSettings = dict[str, Any]  # a name in `fedlap.models.MODELS` and its settings
 
 
@@ -31,6 +33,7 @@ class ModelMetadata:
     features, target: names of the training columns, if they had any.
     pictures: True if features are bytes.
     scale: the kind of feature scaling.
+    scales_target: True if models predict standardised targets, whose constants are among the tensors.
     """
 
     architecture: ArchitectureSettings | None
@@ -41,6 +44,7 @@ class ModelMetadata:
     target: str | None
     pictures: bool
     scale: Scaling
+    scales_target: bool = False
 
     @staticmethod
     def of(federation: Federation, objective: Model) -> "ModelMetadata":
@@ -54,11 +58,13 @@ class ModelMetadata:
             federation.target,
             federation.train.store.dtype == torch.uint8,
             federation.scale.kind,
+            federation.target_scale is not None,
         )
 
     @staticmethod
     def parse(values: dict[str, Any], path: Path) -> "ModelMetadata":
         """Return the metadata that file `path` holds; raise InputError for a missing or invalid field."""
+        values = {"scales_target": False, **values}  # files of older versions, and of classes, do not have it
         for name, is_valid in FIELD_CHECKS.items():
             if name not in values or not is_valid(values[name]):
                 raise invalid_field_error(path, name)
@@ -73,7 +79,8 @@ class ModelMetadata:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, from which `parse` restores the metadata."""
-        return asdict(self)
+        values = asdict(self)
+        return values if self.scales_target else {k: v for k, v in values.items() if k != "scales_target"}
 
     @property
     def loss(self) -> Loss:
@@ -92,8 +99,8 @@ class ModelMetadata:
 
     def unpack_tensors(
         self, tensors: Mapping[str, Tensor], models: str, shape: tuple[int, ...], path: Path
-    ) -> tuple[Network | None, Tensor, Standardizer]:
-        """Return the network, its parameters and the scaling; raise InputError for a wrong shape.
+    ) -> tuple[Network | None, Tensor, Standardizer, TargetScale | None]:
+        """Return the network, its parameters and the scalings; raise InputError for a wrong shape.
 
         models: the name of the parameters' tensor. shape: its shape without the last axis.
         """
@@ -111,7 +118,20 @@ class ModelMetadata:
         found, size = tensors[models], None if network is None else network.size
         if found.dim() != len(shape) + 1 or found.shape[:-1] != shape or size not in (None, found.shape[-1]):
             raise _wrong_shape_error(path, models)
-        return network, found, Standardizer(self.scale, tensors["shift"], tensors["factor"])
+        scale = Standardizer(self.scale, tensors["shift"], tensors["factor"])
+        return network, found, scale, self._unpack_target_scale(tensors, path)
+
+    def _unpack_target_scale(self, tensors: Mapping[str, Tensor], path: Path) -> TargetScale | None:
+        """Return the constants of standardised targets; None if models predict unscaled ones."""
+        if not self.scales_target:
+            return None
+        if self.labels is not None:
+            raise invalid_field_error(path, "scales_target")
+        for name in TARGET_TENSORS:
+            tensor = tensors.get(name)
+            if tensor is None or tensor.dtype != torch.float64 or tensor.shape != (self.outputs,):
+                raise _wrong_shape_error(path, name)
+        return TargetScale(*(tensors[name] for name in TARGET_TENSORS))
 
     def _can_scale(self, constants: Tensor) -> bool:
         """Return True if constants, one row per client, broadcast to the features of a row."""
@@ -140,6 +160,7 @@ FIELD_CHECKS: dict[str, Callable[[Any], bool]] = {
     "target": lambda value: value is None or isinstance(value, str),
     "pictures": lambda value: isinstance(value, bool),
     "scale": lambda value: value in get_args(Scaling),
+    "scales_target": lambda value: isinstance(value, bool),
 }
 
 

@@ -17,9 +17,10 @@ from fedlap.data.client_rows import group_rows
 from fedlap.data.federation import Federation
 from fedlap.data.frames import check_columns
 from fedlap.data.standardize import Standardizer
+from fedlap.data.target_scale import TargetScale
 from fedlap.errors import InputError, unknown_name_error
 from fedlap.models import Model, Network
-from fedlap.personal.metadata import ModelMetadata
+from fedlap.personal.metadata import TARGET_TENSORS, ModelMetadata
 from fedlap.personal.model_files import invalid_field_error, read_model_files, write_model_files
 from fedlap.personal.predictions import Predictions
 
@@ -37,6 +38,7 @@ class Personal:
     network: Network
     parameters: Float[Tensor, "param"]
     scale: Standardizer  # with the constants of this client alone
+    target_scale: TargetScale | None = None  # None if the network predicts unscaled targets
 
     @property
     def labels(self) -> tuple[str, ...] | None:
@@ -49,7 +51,7 @@ class Personal:
         return self.metadata.features
 
     def module(self) -> nn.Module:
-        """Return a PyTorch module, which takes features scaled as in training."""
+        """Return a PyTorch module, which takes features and returns targets scaled as in training."""
         return self.network.module(self.parameters)
 
     def scores(self, x: Any) -> Float[Tensor, "row output"]:
@@ -59,7 +61,7 @@ class Personal:
         scaled = self.scale.apply(raw.unsqueeze(0), place, self.parameters.dtype)
         with torch.no_grad():
             scores: Tensor = self.network.scores(self.parameters.unsqueeze(0), scaled)[0]
-        return scores
+        return scores if self.target_scale is None else self.target_scale.restore(scores)
 
     def predict(self, x: Any) -> Int64[Tensor, "row"] | Float[Tensor, "row output"]:
         """Predict rows of raw features: label numbers for classes, the values otherwise."""
@@ -80,7 +82,7 @@ class Personal:
                 f"client {self.client!r} has a user-defined module, which cannot be saved by name; save "
                 "the state_dict() of result.model(…) instead"
             )
-        tensors = {"parameters": self.parameters, "shift": self.scale.shift, "factor": self.scale.factor}
+        tensors = {"parameters": self.parameters, **_list_constants(self.scale, self.target_scale)}
         write_model_files(*_pair_paths(path), tensors, {"client": self.client, **self.metadata.to_dict()})
 
     @staticmethod
@@ -89,10 +91,12 @@ class Personal:
         tensors_path, metadata_path = _pair_paths(path)
         tensors, values = read_model_files(tensors_path, metadata_path)
         metadata = ModelMetadata.parse(values, metadata_path)
-        network, parameters, scale = metadata.unpack_tensors(tensors, "parameters", (), metadata_path)
+        network, parameters, scale, targets = metadata.unpack_tensors(
+            tensors, "parameters", (), metadata_path
+        )
         if network is None or not isinstance(values.get("client"), str):  # `save` writes both
             raise invalid_field_error(metadata_path, "client" if network else "architecture")
-        return Personal(values["client"], metadata, network, parameters, scale)
+        return Personal(values["client"], metadata, network, parameters, scale, targets)
 
     def _check_features(self, x: Any) -> Num[Tensor, "row *feature"]:
         """Return rows of raw features as a tensor; raise InputError unless they fit the model."""
@@ -131,12 +135,14 @@ class Personals:
     network: Network | None  # None if a user-defined module was trained and loaded from files
     models: Float[Tensor, "client param"]
     scale: Standardizer
+    target_scale: TargetScale | None = None  # None if the network predicts unscaled targets
 
     @staticmethod
     def of(federation: Federation, objective: Model, models: Float[Tensor, "client param"]) -> "Personals":
         """Return the models that were trained on a federation."""
         metadata = ModelMetadata.of(federation, objective)
-        return Personals(federation.clients, metadata, objective.network, models, federation.scale)
+        scales = federation.scale, federation.target_scale
+        return Personals(federation.clients, metadata, objective.network, models, *scales)
 
     def find_position(self, client: str) -> int:
         """Return the position of a client's model in the stack."""
@@ -156,8 +162,8 @@ class Personals:
                 f"client {str(client)!r} has a user-defined module, of which only parameters are stored; "
                 f"train in Python and use result.model({str(client)!r})"
             )
-        scale = self.scale.reorder([place])
-        return Personal(str(client), self.metadata, self.network, self.models[place], scale)
+        scales = self.scale.reorder([place]), self.target_scale
+        return Personal(str(client), self.metadata, self.network, self.models[place], *scales)
 
     def scores(self, clients: Sequence[str], x: Any) -> Float[Tensor, "row output"]:
         """Return the network's output for rows of raw features, row i by the model of clients[i]."""
@@ -181,7 +187,7 @@ class Personals:
                 if chosen.any():
                     x_chosen = restore_bytes(x_block[chosen], self.metadata)
                     scores[rows[chosen]] = self._score_stack(places[chosen], x_chosen)
-        return scores
+        return scores if self.target_scale is None else self.target_scale.restore(scores)
 
     def predict(self, clients: Sequence[str], x: Any) -> Predictions:
         """Predict rows of raw features, row i by the model of clients[i]."""
@@ -211,7 +217,7 @@ class Personals:
 
     def save(self, folder: str | Path) -> None:
         """Write models.safetensors and about.json into a folder, both or neither; nothing is pickled."""
-        tensors = {"models": self.models, "shift": self.scale.shift, "factor": self.scale.factor}
+        tensors = {"models": self.models, **_list_constants(self.scale, self.target_scale)}
         values = {"clients": list(self.clients), **self.metadata.to_dict()}
         write_model_files(Path(folder) / MODELS_FILE, Path(folder) / METADATA_FILE, tensors, values)
 
@@ -223,8 +229,8 @@ class Personals:
         metadata, clients = ModelMetadata.parse(values, path), values.get("clients")
         if not isinstance(clients, list) or not all(isinstance(name, str) for name in clients):
             raise invalid_field_error(path, "clients")
-        network, models, scale = metadata.unpack_tensors(tensors, "models", (len(clients),), path)
-        return Personals(tuple(clients), metadata, network, models, scale)
+        network, models, scale, targets = metadata.unpack_tensors(tensors, "models", (len(clients),), path)
+        return Personals(tuple(clients), metadata, network, models, scale, targets)
 
 
 def restore_bytes(x: Num[Tensor, "row *feature"], metadata: ModelMetadata) -> Num[Tensor, "row *feature"]:
@@ -237,6 +243,16 @@ def restore_bytes(x: Num[Tensor, "row *feature"], metadata: ModelMetadata) -> Nu
 def _has_byte_values(x: Num[Tensor, "first *rest"]) -> Bool[Tensor, "first"]:
     """Return, per entry of the first axis, True if all its values are whole numbers from 0 to 255."""
     return ((x >= 0) & (x <= 255) & (x == x.floor())).flatten(1).all(1)
+
+
+def _list_constants(scale: Standardizer, target_scale: TargetScale | None) -> dict[str, Tensor]:
+    """Return the constants of features and targets, by their names in files."""
+    targets = () if target_scale is None else (target_scale.mean, target_scale.deviation)
+    return {
+        "shift": scale.shift,
+        "factor": scale.factor,
+        **dict(zip(TARGET_TENSORS, targets, strict=False)),
+    }
 
 
 def _pair_paths(path: str | Path) -> tuple[Path, Path]:

@@ -78,7 +78,7 @@ def tally_test_rows(federation: Federation, objective: Model, W: Float[Tensor, "
     """Return the sums over each client's test rows, predicted by its model."""
     home = federation.to_device(W.device, W.dtype, as_bytes=True)
     clients = PlacedClients.of([home], [0], objective, 1, W.device, W.dtype)
-    return clients.tally(W, home.test, torch.arange(len(W)))
+    return clients.tally(W, home.test, torch.arange(len(W))).restore_unit(federation.target_scale)
 
 
 def choose_client_metric(federation: Federation, name: str | None = None) -> Metric:

@@ -76,12 +76,15 @@ class Recorder:
         """Add the score of a run; a run whose losses are not finite has diverged."""
         algorithm, federation = method.runs[run].algorithm, self.jobs[run].federation
         least = min((score.train_loss for score in self.scores[run]), default=math.inf)
+        if federation.target_scale is not None:  # the loss of predicting the mean, in the unit of training
+            least = federation.outputs / 2
         problem = detect_divergence(tallies.train, federation, self.round, algorithm, least)
         if problem is not None:
             self.diverged.setdefault(run, problem)
         if run in self.diverged:
             return
-        sums = tallies.train, tallies.test, tallies.ridge, tallies.penalty, tallies.gap
+        train, test = (rows.restore_unit(federation.target_scale) for rows in (tallies.train, tallies.test))
+        sums = train, test, tallies.ridge, tallies.penalty, tallies.gap
         score = compute_score(self.round, *sums, self.sent[run], self.seconds[run])
         self.scores[run].append(score)
         if self.on_score is not None:

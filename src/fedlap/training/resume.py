@@ -118,7 +118,7 @@ def _compare_data(now: Federation, before: Federation) -> Iterator[str]:
         if place is not None:
             rows = f"the {'training' if part == 'train' else 'test'} rows of client {now.clients[place]!r}"
             yield f"{rows} differ from those of the run; pass the same data"
-    if not _has_same_scale(now.scale, before.scale):
+    if not _has_same_scale(now.scale, before.scale) or not _has_same_target_scale(now, before):
         yield f"the scaling differs from the scaling of the run; pass data with scale={before.scale.kind!r}"
 
 
@@ -130,6 +130,13 @@ def _has_same_scale(a: Standardizer, b: Standardizer) -> bool:
     return all(
         torch.allclose(x.double(), y.double(), rtol=SCALE_TOLERANCE, atol=SCALE_TOLERANCE) for x, y in both
     )
+
+
+def _has_same_target_scale(a: Federation, b: Federation) -> bool:
+    """Return whether the constants of real targets are equal up to rounding."""
+    if a.target_scale is None or b.target_scale is None:
+        return a.target_scale is b.target_scale
+    return a.target_scale.is_close(b.target_scale, SCALE_TOLERANCE)
 
 
 def _to_tensor(start: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from fedlap.data.client_rows import ClientRows
+from fedlap.data.target_scale import TargetScale
 from fedlap.errors import InputError
 
 # Pooled over rows; mean, mean of the worst tenth, and deviation over clients.
@@ -21,7 +22,7 @@ NOT_APPLICABLE: Statistics = (None, None, None, None)
 class Tally:
     """Sums over each client's rows."""
 
-    loss: Float64[Tensor, "client"]  # loss without the L2 term
+    loss: Float64[Tensor, "client"]  # loss without the L2 term, in the unit that models are trained in
     hits: Float64[Tensor, "client"] | None  # correct predictions; None for regression
     count: Int64[Tensor, "client"]
     # For real targets and each output: the sum of squared errors, the sum of absolute errors, the mean
@@ -40,7 +41,7 @@ class Tally:
 
         A client without rows has no score; one whose targets are constant has no R².
         """
-        scores = {"loss": self.loss / self.count}
+        scores = {"loss": self.reported_loss / self.count}
         if self.hits is not None:
             scores["accuracy"] = self.hits / self.count
         if self.errors is not None:
@@ -50,6 +51,20 @@ class Tally:
             scores["mae"] = (absolute / rows).mean(1)
             scores["r2"] = torch.where((spread > 0).all(1), (1 - squared / spread).mean(1), torch.nan)
         return scores
+
+    def restore_unit(self, scale: TargetScale | None) -> "Tally":
+        """Return the tally with errors in the unit of the data; the loss stays in the unit of training."""
+        if scale is None or self.errors is None:
+            return self
+        squared, absolute, mean, spread = self.errors.unbind(1)
+        unit, square = scale.deviation, scale.deviation.square()
+        errors = torch.stack((squared * square, absolute * unit, scale.restore(mean), spread * square), 1)
+        return replace(self, errors=errors)
+
+    @property
+    def reported_loss(self) -> Float64[Tensor, "client"]:
+        """The sum of losses in the unit of the data: half the squared errors of real targets."""
+        return self.loss if self.errors is None else self.errors[:, 0].sum(-1) / 2
 
     def split(self, sizes: Sequence[int]) -> list["Tally"]:
         """Split into tallies of the given numbers of clients."""
@@ -79,6 +94,9 @@ class Score:
     gap: the duality gap if the method computes it, an upper bound on the objective minus its minimum.
     bytes_up, bytes_down: bytes sent by and to all clients since the first round.
     seconds: training time since the first round, without evaluation.
+
+    Scores of real targets are in the unit of the data. If targets are standardised for training, the
+    objective and the gap are in the unit of standardised targets, in which they are minimised.
 
     Only clients with test rows count in test scores. Accuracies are None for regression; rmse, mae and r2 are
     None for classification. With several targets, rmse, mae and r2 are means over the targets. Every test
@@ -114,8 +132,9 @@ class Score:
     r2_std: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields as a dictionary."""
-        return asdict(self)
+        """Return the fields as a dictionary, without optional metrics that do not apply to the task."""
+        values = asdict(self).items()
+        return {name: value for name, value in values if value is not None or name not in OPTIONAL_FIELDS}
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> "Score":
@@ -132,7 +151,7 @@ class Score:
         return Score(**{name: _parse_value(name, value, known[name]) for name, value in values.items()})
 
 
-# Fields that files leave out where they do not apply.
+# Metrics of real targets, which are left out of files of classification.
 OPTIONAL_FIELDS = frozenset(field.name for field in fields(Score) if field.default is not MISSING)
 
 
@@ -152,7 +171,7 @@ def compute_score(
     accuracy = rmse = mae = r2 = NOT_APPLICABLE
     if test.hits is not None:
         accuracy = _summarise(float(test.hits.sum() / rows), clients["accuracy"], lowest=True)
-    loss = _summarise(float(test.loss.sum() / rows), clients["loss"], lowest=False)
+    loss = _summarise(float(test.reported_loss.sum() / rows), clients["loss"], lowest=False)
     if test.errors is not None:
         pooled_rmse, pooled_mae, pooled_r2 = _pool_errors(
             test.errors[test.count > 0], test.count[test.count > 0]
@@ -161,7 +180,7 @@ def compute_score(
         mae = _summarise(pooled_mae, clients["mae"], lowest=False)
         r2 = _summarise(pooled_r2, clients["r2"][~clients["r2"].isnan()], lowest=True)
     objective = float((train.loss / train.count + ridge).sum()) + penalty
-    pooled = float(train.loss.sum() / train.count.sum())
+    pooled = float(train.reported_loss.sum() / train.count.sum())
     return Score(round, *accuracy, *loss, pooled, objective, gap, *sent, seconds, *rmse, *mae, *r2)
 
 

@@ -102,7 +102,7 @@ class Worker:
         clients = PlacedClients.of([placed], [seed], self.model, batch, HOST, kind)
         rows = int(federation.train.count)
         self._clients = clients.prepare(self.work.count_steps(rows, batch)) if fast else clients
-        self._fast = fast
+        self._fast, self._target_scale = fast, federation.target_scale
         w = build_start(start, self.model, 1, seed, HOST, kind)
         self._current = RoundState(0, self.method.init_clients(w, federation.train.count))
         self._pending: RoundState | None = None
@@ -179,7 +179,10 @@ class Worker:
         w, clients, method, gap = self.adapt(w), self._clients, self.method, None
         if isinstance(method, Certified):
             gap = method.gap(self.private, w, self._make_task(0)).double().flatten()
-        tallies = [clients.tally(w, rows, CLIENT) for rows in (clients.train, clients.test)]
+        scale = self._target_scale
+        tallies = [
+            clients.tally(w, rows, CLIENT).restore_unit(scale) for rows in (clients.train, clients.test)
+        ]
         train, test = ((tally.loss, tally.hits, tally.count, tally.errors) for tally in tallies)
         return ClientTally(train, test, compute_ridge(self.model, w), gap)
 

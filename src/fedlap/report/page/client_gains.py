@@ -57,14 +57,15 @@ def score_clients(federation: Federation, trained: Personals) -> ClientValues:
             f"client {missing!r} of the data has no model in the run; use a run of the same data"
         )
     places = [place_of[name] for name in federation.clients]
-    scaled = replace(federation, scale=trained.scale.reorder(places))
+    scale, target_scale = trained.scale.reorder(places), trained.target_scale
+    scaled = replace(federation, scale=scale, target_scale=target_scale)
     return score_models(scaled, Model(trained.network, about.loss), trained.models[places])
 
 
 def score_models(federation: Federation, objective: Model, W: Float[Tensor, "client param"]) -> ClientValues:
     """Score a stack of models, one row per client, on the test rows of its client."""
     tally = tally_test_rows(federation, objective, W)
-    total = -tally.loss if tally.hits is None else 100 * tally.hits
+    total = -tally.reported_loss if tally.hits is None else 100 * tally.hits
     return np.asarray((total / tally.count).numpy())  # NaN is 0 / 0
 
 
