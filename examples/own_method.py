@@ -1,17 +1,15 @@
 """Add your own method: FedAvg, and then fine-tuning of the global model at every client.
 
-Run `python examples/own_method.py` for a comparison in Python, or pass a command for the command line:
-`python examples/own_method.py compare --algorithms local,fedavg,fedavg-tuned`.
+Run `python examples/own_method.py` for a comparison in Python, or use the file as a plugin:
+`fedlap compare --plugin examples/own_method.py --algorithms local,fedavg,fedavg-tuned`.
 """
 
-import sys
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
 import fedlap as fl
-from fedlap import cli
 from fedlap.algorithms import Task, Traits
 from fedlap.algorithms.local_updates import sgd
 
@@ -85,4 +83,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    cli.main() if len(sys.argv) > 1 else main()
+    main()

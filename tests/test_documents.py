@@ -25,13 +25,14 @@ from fedlap.algorithms.fedavg import CountedModels
 from fedlap.algorithms.local_updates import sgd
 from fedlap.algorithms.server_state import SharedModel
 from fedlap.training import batched_updates
+from plugin_files import snapshot_registries
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 RUN_BELOW = {
     "README.md": 1,
     "data.md": 1,
-    "extending.md": 2,
+    "extending.md": 3,
     "personal-models.md": 1,
     "python.md": 1,
     "tuning.md": 1,
@@ -74,9 +75,12 @@ def test_the_example_s_method_is_registered_and_uses_the_kernel(own_method, monk
 
 def test_the_command_line_finds_the_example_s_method(tmp_path):
     example = ROOT / "examples" / "own_method.py"
-    words = shlex.split("compare --algorithms fedavg,fedavg-tuned --rounds 3 --seeds 0 --json --out")
+    words = shlex.split("compare --algorithms fedavg,fedavg-tuned --rounds 3 --seeds 0 --json --plugin")
     done = subprocess.run(
-        [sys.executable, str(example), *words, str(tmp_path)], capture_output=True, text=True, cwd=ROOT
+        [sys.executable, "-m", "fedlap.cli", *words, str(example), "--out", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr
     assert "fedavg-tuned" in json.dumps(json.loads(done.stdout))
@@ -180,6 +184,20 @@ def test_the_local_update_on_the_page_is_sgd_with_momentum():
     )
     assert (plain - same).abs().max() < 1e-12
     assert (plain - other).abs().max() > 1e-3
+
+
+def test_the_plugin_on_the_page_trains_and_predicts(tmp_path, call):
+    (tmp_path / "page.py").write_text(python_blocks("extending.md")[2])
+    restore = snapshot_registries()
+    try:
+        words = ("--data", "coins", "--model", "narrow", "--set", "model.width=8", "--set", "data.rows=90")
+        code, out, err = call("run", *words, "--rounds", "2", "--json", "--plugin", str(tmp_path / "page.py"))
+        assert code == 0, err
+        np.savez(tmp_path / "rows.npz", x=np.ones((2, 2)))
+        folder, rows = json.loads(out)["folder"], str(tmp_path / "rows.npz")
+        assert call("predict", folder, rows, "--client", "a", out=False)[0] == 0
+    finally:
+        restore()
 
 
 def test_the_readme_s_python_runs(tmp_path, capsys):

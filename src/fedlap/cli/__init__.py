@@ -35,6 +35,7 @@ from fedlap.cli.commands.train import (
     tune_command,
 )
 from fedlap.cli.help_pages import HelpCommand, HelpGroup
+from fedlap.cli.plugins import accept_plugins
 from fedlap.cli.streams import OutputError, check_streams
 from fedlap.errors import InputError, StoppedError, is_out_of_memory, shorten
 
@@ -96,12 +97,12 @@ graph_app = typer.Typer(
 for _panel, _commands in COMMANDS.items():
     for _name, _command in _commands.items():
         app.command(_name, cls=HelpCommand, help=_unwrap_docstring(_command), rich_help_panel=_panel)(
-            _command
+            accept_plugins(_command)
         )
 for _name, _command in DATA_COMMANDS.items():
-    data_app.command(_name, cls=HelpCommand, help=_unwrap_docstring(_command))(_command)
+    data_app.command(_name, cls=HelpCommand, help=_unwrap_docstring(_command))(accept_plugins(_command))
 for _name, _command in GRAPH_COMMANDS.items():
-    graph_app.command(_name, cls=HelpCommand, help=_unwrap_docstring(_command))(_command)
+    graph_app.command(_name, cls=HelpCommand, help=_unwrap_docstring(_command))(accept_plugins(_command))
 app.add_typer(data_app, name="data", rich_help_panel="Catalogue")
 app.add_typer(graph_app, name="graph", rich_help_panel="Catalogue")
 

@@ -28,7 +28,7 @@ from fedlap.experiments.prepare import prepare
 from fedlap.experiments.run_folder import RunFolder, create_out_folder, read_experiment
 
 # Options that may be combined with an experiment file, which sets everything else.
-OPTIONS_WITH_FILE = {"file", "rounds", "threads", "set", *RESULT_OPTIONS, *CHECKPOINT_OPTIONS}
+OPTIONS_WITH_FILE = {"file", "plugin", "rounds", "threads", "set", *RESULT_OPTIONS, *CHECKPOINT_OPTIONS}
 
 
 def train_one(context: typer.Context, file: Path | None, algorithm: str, options: dict[str, Any]) -> None:

@@ -16,8 +16,9 @@ from fedlap.cli.train_runs import print_run
 from fedlap.errors import InputError
 from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.find_folder import find_run
+from fedlap.experiments.plugins import list_unknown_names
 from fedlap.experiments.run_folder import RunFolder, list_run_folders
-from fedlap.experiments.settings import check_integers, shorten_value
+from fedlap.experiments.settings import check_integers
 from fedlap.report.score_export import write_scores
 
 
@@ -54,7 +55,7 @@ def _summarise_run(run: RunFolder) -> dict[str, Any]:
             **empty,
             "folder": str(run.folder),
         }
-    _warn_unknown_method(run, experiment)
+    _warn_unknown_names(run, experiment)
     last = scores[-1] if scores else None
     return {
         "run": run.name,
@@ -67,19 +68,17 @@ def _summarise_run(run: RunFolder) -> dict[str, Any]:
     }
 
 
-def _warn_unknown_method(run: RunFolder, experiment: Experiment) -> None:
-    """Print that a run's method is not registered in this process; only training needs it."""
-    if not experiment.has_registered_method:
-        console.print_remark(
-            f"note: {run.name}: unknown method {shorten_value(experiment.algorithm['name'])}"
-        )
+def _warn_unknown_names(run: RunFolder, experiment: Experiment) -> None:
+    """Print which names of a run are not registered in this process; only training needs them."""
+    for text in list_unknown_names(experiment.plugins, experiment.sections):
+        console.print_remark(f"note: {run.name}: {text}")
 
 
 def show_run(run: Path, out: Path, to: Path | None, json_: bool) -> None:
     """Show the scores of a run, finished or not."""
     stored = find_run(run, out)
     scores, state, experiment = stored.read_scores(), stored.get_status(), stored.experiment
-    _warn_unknown_method(stored, experiment)
+    _warn_unknown_names(stored, experiment)
     if to is not None:
         check_output(to, list_run_files(stored.folder))
         write_scores(scores, to)

@@ -22,7 +22,12 @@ from fedlap.experiments.settings import inspect_settings
 # Options that only tune has, or whose values the proposed commands set themselves.
 TUNE_ONLY = {"vary", "folds", "seeds", "algorithm", "json", *CHECKPOINT_OPTIONS}
 TUNED_SETTINGS = ("lr", "strength")  # settings to be tuned per method
-FREE_FIELDS = ("algorithm", "graph", "seed")  # fields in which experiments of one comparison may differ
+FREE_FIELDS = (
+    "algorithm",
+    "graph",
+    "seed",
+    "plugins",
+)  # fields in which experiments of one comparison may differ
 
 
 def propose_commands(

@@ -1,5 +1,6 @@
 """Parallel processes of fedlap, each with some of the rows."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -10,6 +11,7 @@ from typing import IO
 from fedlap.cli import console
 from fedlap.cli.interrupts import stop_on_signal
 from fedlap.errors import StoppedError
+from fedlap.experiments.plugins import PLUGINS_VARIABLE, list_plugin_files
 
 POLL_SECONDS = 0.05  # between two checks for finished processes
 
@@ -44,12 +46,16 @@ def run_processes(commands: Sequence[Sequence[str]], workers: int) -> int:
 
 
 def _start_process(arguments: Sequence[str]) -> tuple[subprocess.Popen[str], threading.Thread]:
-    """Start a process, and a thread that prints its standard error; it gets no terminal signals."""
+    """Start a process with the plugins of this one, and a thread that prints its standard error.
+
+    The process gets no terminal signals.
+    """
     process = subprocess.Popen(
         [sys.executable, "-m", "fedlap.cli", *arguments],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, PLUGINS_VARIABLE: os.pathsep.join(list_plugin_files())},
         start_new_session=True,
     )
     assert process.stderr is not None

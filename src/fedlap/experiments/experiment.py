@@ -18,6 +18,7 @@ from fedlap.data.partition import NATURAL, PARTITIONS
 from fedlap.data.standardize import Scaling
 from fedlap.errors import InputError, check_integer
 from fedlap.experiments.fit import fit
+from fedlap.experiments.plugins import REGISTRIES, check_plugins, find_plugins
 from fedlap.experiments.settings import (
     Section,
     build_boolean_error,
@@ -69,13 +70,14 @@ class Experiment(BaseModel):
     engine: EngineName = "stacked"
     precision: Precision = "float32"
     keep: KeepName = "auto"
+    plugins: dict[str, str] | None = None  # users' code that defines data, model or method, and its version
     content: str = ""  # digest of the data, set when they are loaded; other data raise InputError
 
     @classmethod
     def of(cls, description: Mapping[str, Any], stored: bool = False) -> "Experiment":
         """Build an experiment from plain values; raise InputError, with the field, for an invalid value.
 
-        stored: accept the unregistered method of a stored run; only `build` needs the method.
+        stored: accept the names of a stored run that are not registered; `load` and `build` need them.
         """
         for field, value in description.items():
             if isinstance(value, bool) and field in cls.model_fields:
@@ -87,6 +89,7 @@ class Experiment(BaseModel):
         check_integers("", experiment.model_dump())
         check_integer("seed", experiment.seed)
         _ = experiment.schedule  # raises InputError for invalid values
+        experiment = experiment if stored else experiment._record_plugins()
         if not experiment.has_registered_method:
             return experiment
         if not has_graph(experiment.algorithm["name"]):
@@ -96,6 +99,18 @@ class Experiment(BaseModel):
                 f"graph is missing; algorithm {experiment.algorithm['name']!r} needs one", field="graph"
             )
         return experiment
+
+    def _record_plugins(self) -> "Experiment":
+        """Return the experiment with its plugins; raise InputError if it names others."""
+        plugins = find_plugins(self.sections)
+        if self.plugins not in (None, plugins):
+            check_plugins(self.plugins, self.sections)
+        return self.model_copy(update={"plugins": plugins})
+
+    @property
+    def sections(self) -> dict[str, Section]:
+        """Sections whose names plugins may define."""
+        return {section: getattr(self, section) for section in REGISTRIES}
 
     @field_validator("data")
     @classmethod
@@ -119,8 +134,8 @@ class Experiment(BaseModel):
     @field_validator("partition")
     @classmethod
     def _complete_partition(cls, section: Section, info: ValidationInfo) -> Section:
-        if "data" not in info.data:
-            return section  # the data are invalid, which is reported first
+        if "data" not in info.data or info.data["data"]["name"] not in SOURCES:
+            return section  # the data are invalid, which is reported first, or not registered
         default = SOURCES[info.data["data"]["name"]].partition
         default_name = NATURAL
         if default is not None:
@@ -156,10 +171,7 @@ class Experiment(BaseModel):
 
     @field_validator("algorithm")
     @classmethod
-    def _complete_algorithm(cls, section: Section, info: ValidationInfo) -> Section:
-        stored = (info.context or {}).get("stored") and isinstance(section.get("name"), str)
-        if stored and section["name"] not in ALGORITHMS:
-            return section
+    def _complete_algorithm(cls, section: Section) -> Section:
         name = check_section_name("algorithm", "algorithm", section, ALGORITHMS)
         complete = complete_section("algorithm", name, ALGORITHMS[name], section, skip=("graph",))
         if "local_steps" not in complete and "local_epochs" not in complete:
@@ -171,6 +183,19 @@ class Experiment(BaseModel):
                     f"{path} = {shorten_value(complete[key])}; expected at most {MAX_LOCAL_STEPS}", field=path
                 )
         return complete
+
+    @field_validator("data", "model", "algorithm", mode="wrap")
+    @classmethod
+    def _accept_unregistered(
+        cls, section: Section, complete: Callable[[Section], Section], info: ValidationInfo
+    ) -> Section:
+        """Leave a section of a stored run unchanged if its name is not registered.
+
+        This follows the validators above, since pydantic runs the last one first.
+        """
+        stored = (info.context or {}).get("stored") and isinstance(section.get("name"), str)
+        is_unknown = stored and section["name"] not in REGISTRIES[str(info.field_name)]
+        return section if is_unknown else complete(section)
 
     @field_validator("graph")
     @classmethod
@@ -209,6 +234,7 @@ class Experiment(BaseModel):
 
     def load(self) -> tuple[Federation, Graph | None]:
         """Load the federation, with the fold held out, and the graph if it is part of the data."""
+        check_plugins(self.plugins, self.sections, "data")
         name, settings = split_section(self.partition)
         check_data_size(self.data, self.partition)
         with locate_errors(data=self.data, partition=self.partition, scarce=self.scarce):
@@ -230,12 +256,7 @@ class Experiment(BaseModel):
         """Build the described objects; `loaded` passes data that are loaded already."""
         federation, known = loaded or self.load()
         name, settings = split_section(self.algorithm)
-        if not self.has_registered_method:
-            raise InputError(
-                f"algorithm.name: method {shorten_value(name)} is not registered in this process; in Python, "
-                f"set fedlap.ALGORITHMS[{shorten_value(name)}] to its class, then call fedlap.cli.main()",
-                field="algorithm.name",
-            )
+        check_plugins(self.plugins, self.sections)
         make = ALGORITHMS[name]
         if has_graph(name):
             with locate_errors(graph=self.graph):

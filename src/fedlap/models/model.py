@@ -156,6 +156,7 @@ class Model:
     network: Network
     loss_function: Loss
     l2: float = 0.0
+    architecture: Architecture | None = None  # the description that the network was built from
 
     @property
     def size(self) -> int:

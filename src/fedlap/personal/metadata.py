@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -94,7 +94,10 @@ class ModelMetadata:
         settings = dict(self.architecture)
         name = settings.pop("name")
         if name not in MODELS:
-            raise InputError(f"unknown model {name!r}; use the version of fedlap that trained it")
+            raise InputError(
+                f"unknown model {name!r}; pass --plugin with the file that defines it, or use the version of "
+                "fedlap that trained it"
+            )
         return MODELS[name](**settings).build(self.inputs, self.outputs)
 
     def unpack_tensors(
@@ -169,7 +172,13 @@ def _wrong_shape_error(path: Path, name: str) -> InputError:
 
 
 def _describe_architecture(objective: Model) -> ArchitectureSettings | None:
-    network = objective.network
+    """Return the name and settings of a registered architecture; None for a module, which has neither."""
+    architecture, network = objective.architecture, objective.network
+    for name, make in MODELS.items():
+        if type(architecture) is make and is_dataclass(architecture):
+            return {"name": name} | {
+                field.name: getattr(architecture, field.name) for field in fields(architecture)
+            }
     if isinstance(network, ConvolutionalNetwork):
         return {"name": "cnn", "l2": objective.l2}
     if not isinstance(network, DenseNetwork):

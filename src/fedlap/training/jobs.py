@@ -60,7 +60,7 @@ def bind_algorithm(
     algorithm: Algorithm, federation: Federation, model: Architecture
 ) -> tuple[Algorithm, Model]:
     """Bind the algorithm to the clients and size the model; raise InputError if they do not fit."""
-    sized = Model(model.build(federation.inputs, federation.outputs), federation.loss, model.l2)
+    sized = Model(model.build(federation.inputs, federation.outputs), federation.loss, model.l2, model)
     return algorithm.bind(federation.roster, sized) if isinstance(algorithm, Binding) else algorithm, sized
 
 

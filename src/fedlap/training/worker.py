@@ -93,7 +93,9 @@ class Worker:
             )
         _check_client(federation, roster)
         self.client, self.position = federation.clients[0], roster.clients.index(federation.clients[0])
-        self.model = Model(model.build(federation.inputs, federation.outputs), federation.loss, model.l2)
+        self.model = Model(
+            model.build(federation.inputs, federation.outputs), federation.loss, model.l2, model
+        )
         self.method = algorithm.bind(roster, self.model) if isinstance(algorithm, Binding) else algorithm
         self.seed, self.work = check_integer("seed", seed), plan_local_work(algorithm, 1)
         kind = Schedule(batch=batch, dtype=dtype).torch_dtype
