@@ -33,6 +33,7 @@ ALLOWED = {
     "data/cache.py": {"open"},  # of a member of an archive in a file that the writer has opened
     "graph/io.py": {"save", "save_npz", "mmwrite", "open"},
     "cli/export.py": {"save"},  # of a model, by the writer
+    "cli/join.py": {"save"},  # as well
     "report/png.py": {"savefig"},
     "report/page/matplotlib_figures.py": {"savefig"},
     "report/score_export.py": {"to_csv", "to_parquet"},

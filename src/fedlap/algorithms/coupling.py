@@ -48,17 +48,6 @@ class Coupling:
             return mix_implicitly(self.graph, w, self.step, ids, others)
         return self.graph.mix_(w, self.step, ids, others)
 
-    def pull(
-        self,
-        w: Float[Tensor, "1 param"],
-        models: Float[Tensor, "neighbour param"],
-        weights: Float[Tensor, "neighbour 1"],
-    ) -> Float[Tensor, "1 param"]:
-        """Return Σ a_ℓ (w − w_ℓ), the pull of neighbours; with smoothing over max(‖w − w_ℓ‖, ε)."""
-        if self.smoothing is not None:
-            weights = weights / compute_distances(w, models).clamp_min(self.smoothing).mT
-        return (weights * (w - models)).sum(0, keepdim=True)
-
     def penalty(self, W: Float[Tensor, "vertex param"]) -> Float[Tensor, ""]:
         """Return (η/2) tr(WᵀLW)."""
         return self.eta / 2 * self.graph.smoothness(W)
@@ -143,6 +132,18 @@ class Coupled(Protocol):
 @runtime_checkable
 class LaplacianMethod(Algorithm, Coupled, Analysed, Protocol):
     """A method that descends on J(W) = Σ_k F_k(w_k) + (η/2) tr(WᵀLW), on a graph that stays the same."""
+
+
+def compute_pull(
+    w: Float[Tensor, "1 param"],
+    models: Float[Tensor, "neighbour param"],
+    weights: Float[Tensor, "neighbour 1"],
+    smoothing: float | None,
+) -> Float[Tensor, "1 param"]:
+    """Return Σ a_ℓ (w − w_ℓ), the pull of neighbours; with smoothing ε over max(‖w − w_ℓ‖, ε)."""
+    if smoothing is not None:
+        weights = weights / compute_distances(w, models).clamp_min(smoothing).mT
+    return (weights * (w - models)).sum(0, keepdim=True)
 
 
 def compute_distances(

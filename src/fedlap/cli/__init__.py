@@ -19,6 +19,7 @@ from fedlap.cli.commands.graph import (
     graph_learn_command,
     graph_make_command,
 )
+from fedlap.cli.commands.join import join_command
 from fedlap.cli.commands.paper import reproduce_command, results_command, theory_command
 from fedlap.cli.commands.results import (
     export_command,
@@ -53,6 +54,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {  # by heading of `fedlap
         "report": report_command,
         "export": export_command,
         "predict": predict_command,
+        "join": join_command,
     },
     "Paper": {
         "reproduce": reproduce_command,

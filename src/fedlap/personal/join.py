@@ -8,15 +8,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms import Algorithm, Coupled
+from fedlap.algorithms.coupling import compute_pull
 from fedlap.algorithms.local_updates import sgd
-from fedlap.algorithms.local_work import BatchSize, LocalWork
+from fedlap.algorithms.local_work import BatchSize
 from fedlap.data.client_rows import ClientRows
 from fedlap.data.federation import Federation
 from fedlap.data.standardize import Standardizer
 from fedlap.data.validate import ArrayPair, TensorPair, check_row_values, convert_pair
 from fedlap.errors import DivergedError, InputError, check_integer, check_number, unknown_name_error
 from fedlap.models import Model
+from fedlap.personal.join_settings import JoinSettings
 from fedlap.personal.metadata import ModelMetadata
 from fedlap.personal.models import Personal, Personals, restore_bytes
 from fedlap.training.placement import PlacedClients
@@ -26,8 +27,6 @@ from fedlap.training.task import StackTask
 @torch.no_grad()
 def join_client(
     trained: Personals,
-    objective: Model,
-    algorithm: Algorithm,
     rows: ArrayPair,
     neighbours: Mapping[Any, Any],
     *,
@@ -37,44 +36,46 @@ def join_client(
     seed: int,
     name: str,
 ) -> Personal:
-    """Train the model of a new client, as `Result.join` describes."""
+    """Train the model of a new client, as `Personals.join` describes."""
     check_integer("rounds", rounds, 0, scope="join")
     check_integer("seed", seed, scope="join")
     if batch != "all":
         check_integer("batch", batch, 1, scope="join")
     if str(name) in trained.clients:
         raise InputError(f"join: client {str(name)!r} already exists; use another name")
-    learning_rate = (
-        _get_default_lr(algorithm) if lr is None else check_number("lr", lr, zero=False, scope="join")
+    settings = _require_settings(trained)
+    learning_rate = settings.choose_lr(
+        None if lr is None else check_number("lr", lr, zero=False, scope="join")
     )
+    network = trained.require_network()
+    objective = Model(network, trained.metadata.loss, settings.l2)
     models, weights = _gather_neighbours(trained, neighbours)
     federation = _build_federation(trained, str(name), _check_rows(rows, trained.metadata))
     device, dtype = models.device, models.dtype
     placed_federation = federation.to_device(device, dtype)
     clients = PlacedClients.of([placed_federation], [seed], objective, batch, device, dtype)
     cohort = clients.build_cohort(torch.zeros(1, dtype=torch.int64))
-    work = LocalWork.of(algorithm.local_steps, algorithm.local_epochs)
-    step = _compute_mixing_step(algorithm, learning_rate * work.repeats, weights)
+    step = _compute_mixing_step(settings, learning_rate * settings.work.repeats, weights)
     w = _average_models(models, weights)
     for round in range(1, rounds + 1):
-        w = StackTask(clients, cohort, round, work).run(sgd, w, lr=learning_rate)
-        if step and isinstance(algorithm, Coupled):
-            w = w - step * algorithm.coupling.pull(w, models, weights)
+        w = StackTask(clients, cohort, round, settings.work).run(sgd, w, lr=learning_rate)
+        if step:
+            w = w - step * compute_pull(w, models, weights, settings.smoothing)
     if not bool(w.isfinite().all()):
         raise DivergedError(
             f"join: training diverged with lr = {learning_rate:g}; lower lr, or scale the features"
         )
     scales = federation.scale, federation.target_scale
-    return Personal(str(name), trained.metadata, objective.network, w[0], *scales)
+    return Personal(str(name), trained.metadata, network, w[0], *scales)
 
 
-def _get_default_lr(algorithm: Algorithm) -> float:
-    if not algorithm.traits.has_lr:
+def _require_settings(trained: Personals) -> JoinSettings:
+    if trained.join_settings is None:
         raise InputError(
-            f"join: {type(algorithm).__name__} has no learning rate for the new client; pass one, "
-            "for example lr=0.03"
+            "join: these models were saved without the settings of their method, by an earlier version of "
+            "fedlap; train and save them again"
         )
-    return algorithm.lr
+    return trained.join_settings
 
 
 def _gather_neighbours(
@@ -114,17 +115,18 @@ def _average_models(
     return (share * models.double()).sum(0, keepdim=True).to(models.dtype)
 
 
-def _compute_mixing_step(algorithm: Algorithm, length: float, weights: Float[Tensor, "neighbour 1"]) -> float:
+def _compute_mixing_step(
+    settings: JoinSettings, length: float, weights: Float[Tensor, "neighbour 1"]
+) -> float:
     """Return μRη if the method pulls neighbours together, else 0; raise InputError if this would diverge.
 
     Implicit mixing is a shorter step along the pull: w⁺ = w + s Σ a_ℓ (w_ℓ − w⁺).
     """
-    if not isinstance(algorithm, Coupled):
+    if settings.strength is None:
         return 0.0
-    coupling = algorithm.coupling
-    step = length * coupling.eta
-    product = step * float(weights.sum()) / (coupling.smoothing or 1)
-    if coupling.mixing == "implicit":
+    step = length * settings.strength
+    product = step * float(weights.sum()) / (settings.smoothing or 1)
+    if settings.mixing == "implicit":
         return step / (1 + product)
     if product > 2:
         raise InputError(

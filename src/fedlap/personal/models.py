@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Bool, Float, Int64, Num
 from torch import Tensor, nn
 
+from fedlap.algorithms import Algorithm
+from fedlap.algorithms.local_work import BatchSize
 from fedlap.data.client_rows import group_rows
 from fedlap.data.federation import Federation
 from fedlap.data.frames import check_columns
@@ -20,6 +22,7 @@ from fedlap.data.standardize import Standardizer
 from fedlap.data.target_scale import TargetScale
 from fedlap.errors import InputError, unknown_name_error
 from fedlap.models import Model, Network
+from fedlap.personal.join_settings import JoinSettings
 from fedlap.personal.metadata import TARGET_TENSORS, ModelMetadata
 from fedlap.personal.model_files import invalid_field_error, read_model_files, write_model_files
 from fedlap.personal.predictions import Predictions
@@ -136,13 +139,25 @@ class Personals:
     models: Float[Tensor, "client param"]
     scale: Standardizer
     target_scale: TargetScale | None = None  # None if the network predicts unscaled targets
+    join_settings: JoinSettings | None = None  # None if models of an earlier version were loaded
 
     @staticmethod
-    def of(federation: Federation, objective: Model, models: Float[Tensor, "client param"]) -> "Personals":
-        """Return the models that were trained on a federation."""
-        metadata = ModelMetadata.of(federation, objective)
-        scales = federation.scale, federation.target_scale
-        return Personals(federation.clients, metadata, objective.network, models, *scales)
+    def of(
+        federation: Federation,
+        objective: Model,
+        models: Float[Tensor, "client param"],
+        algorithm: Algorithm,
+    ) -> "Personals":
+        """Return the models that a method has trained on a federation."""
+        return Personals(
+            federation.clients,
+            ModelMetadata.of(federation, objective),
+            objective.network,
+            models,
+            federation.scale,
+            federation.target_scale,
+            JoinSettings.of(algorithm, objective.l2),
+        )
 
     def find_position(self, client: str) -> int:
         """Return the position of a client's model in the stack."""
@@ -157,13 +172,18 @@ class Personals:
     def of_client(self, client: str) -> Personal:
         """Return a client's model."""
         place = self.find_position(client)
+        network, scales = self.require_network(str(client)), (self.scale.reorder([place]), self.target_scale)
+        return Personal(str(client), self.metadata, network, self.models[place], *scales)
+
+    def require_network(self, client: str | None = None) -> Network:
+        """Return the network; raise InputError if only the parameters of a user-defined module are known."""
         if self.network is None:
+            name = self.clients[0] if client is None else client
             raise InputError(
-                f"client {str(client)!r} has a user-defined module, of which only parameters are stored; "
-                f"train in Python and use result.model({str(client)!r})"
+                f"client {name!r} has a user-defined module, of which only parameters are stored; "
+                f"train in Python and use result.model({name!r})"
             )
-        scales = self.scale.reorder([place]), self.target_scale
-        return Personal(str(client), self.metadata, self.network, self.models[place], *scales)
+        return self.network
 
     def scores(self, clients: Sequence[str], x: Any) -> Float[Tensor, "row output"]:
         """Return the network's output for rows of raw features, row i by the model of clients[i]."""
@@ -193,6 +213,37 @@ class Personals:
         """Predict rows of raw features, row i by the model of clients[i]."""
         return Predictions(self.metadata, tuple(map(str, clients)), self.scores(clients, x))
 
+    def join(
+        self,
+        x: Any,
+        y: Any,
+        neighbours: Mapping[Any, Any],
+        *,
+        rounds: int = 5,
+        batch: BatchSize = 20,
+        lr: float | None = None,
+        seed: int = 0,
+        name: str = "new",
+    ) -> Personal:
+        """Train a model for a client that joins after training; all other models stay unchanged.
+
+        The model starts at the mean of its neighbours' models, weighted by the edges to them, and takes the
+        local steps of `rounds` rounds on the rows of the new client. If the method mixes over a graph, each
+        round ends with the pull towards the neighbours, w ← w − μRη Σ_ℓ a_ℓ (w − w_ℓ).
+
+        x, y: raw rows of the client; labels are numbers 0, 1, … or names. Features are scaled with the run's
+            constants or, if every client has separate constants, with constants computed from these rows.
+        neighbours: names of clients and the weights of the edges to them, a_ℓ.
+        rounds: number of rounds, each with the local work of training; 0 returns the mean.
+        batch: rows per mini-batch, or "all".
+        lr: step size; default: the step size of the method.
+        seed, name: together they determine the mini-batches.
+        """
+        from fedlap.personal.join import join_client  # here, since it imports this module
+
+        settings: dict[str, Any] = {"rounds": rounds, "batch": batch, "lr": lr, "seed": seed, "name": name}
+        return join_client(self, (x, y), neighbours, **settings)
+
     def _group_clients(
         self, clients: Sequence[str]
     ) -> Iterator[tuple[Int64[Tensor, "client"], Int64[Tensor, "client row"]]]:
@@ -209,16 +260,17 @@ class Personals:
     def _score_stack(
         self, places: Int64[Tensor, "client"], x: Num[Tensor, "client row *feature"]
     ) -> Float[Tensor, "client row output"]:
-        assert self.network is not None  # of_client raises for a user-defined module
         device = self.models.device
         scaled = self.scale.apply(x.to(device), places.to(device), self.models.dtype)
         with torch.no_grad():
-            return self.network.scores(self.models[places], scaled)
+            return self.require_network().scores(self.models[places], scaled)
 
     def save(self, folder: str | Path) -> None:
         """Write models.safetensors and about.json into a folder, both or neither; nothing is pickled."""
         tensors = {"models": self.models, **_list_constants(self.scale, self.target_scale)}
         values = {"clients": list(self.clients), **self.metadata.to_dict()}
+        if self.join_settings is not None:
+            values["join"] = self.join_settings.to_dict()
         write_model_files(Path(folder) / MODELS_FILE, Path(folder) / METADATA_FILE, tensors, values)
 
     @staticmethod
@@ -230,7 +282,8 @@ class Personals:
         if not isinstance(clients, list) or not all(isinstance(name, str) for name in clients):
             raise invalid_field_error(path, "clients")
         network, models, scale, targets = metadata.unpack_tensors(tensors, "models", (len(clients),), path)
-        return Personals(tuple(clients), metadata, network, models, scale, targets)
+        join_settings = JoinSettings.parse(values.get("join"), path)
+        return Personals(tuple(clients), metadata, network, models, scale, targets, join_settings)
 
 
 def restore_bytes(x: Num[Tensor, "row *feature"], metadata: ModelMetadata) -> Num[Tensor, "row *feature"]:

@@ -13,7 +13,7 @@ from fedlap.algorithms.local_work import BatchSize
 from fedlap.data.federation import Federation
 from fedlap.errors import DivergedError, InputError
 from fedlap.models import Model
-from fedlap.personal import Personal, Personals, join_client
+from fedlap.personal import Personal, Personals
 from fedlap.training.client_answers import (
     ClientAnswers,
     SizedArchitecture,
@@ -134,7 +134,7 @@ class Result:
     @property
     def personals(self) -> Personals:
         """All clients' models with the metadata needed to save them or to predict from raw values."""
-        return Personals.of(self.federation, self.objective, self.models)
+        return Personals.of(self.federation, self.objective, self.models, self.algorithm)
 
     def personal(self, client: str) -> Personal:
         """Return a client's model, which predicts from raw values and can be saved."""
@@ -160,19 +160,6 @@ class Result:
         seed: int = 0,
         name: str = "new",
     ) -> Personal:
-        """Train a model for a client that joins after training; all other models stay unchanged.
-
-        The model starts at the mean of its neighbours' models, weighted by the edges to them, and takes the
-        local steps of `rounds` rounds on the rows of the new client. If the method mixes over a graph, each
-        round ends with the pull towards the neighbours, w ← w − μRη Σ_ℓ a_ℓ (w − w_ℓ).
-
-        x, y: raw rows of the client; labels are numbers 0, 1, … or names. Features are scaled with the run's
-            constants or, if every client has separate constants, with constants computed from these rows.
-        neighbours: names of clients and the weights of the edges to them, a_ℓ.
-        rounds: number of rounds, each with the local work of training; 0 returns the mean.
-        batch: rows per mini-batch, or "all".
-        lr: step size; default: the step size of the method.
-        seed, name: together they determine the mini-batches.
-        """
+        """Train a model for a client that joins after training, as `Personals.join` does."""
         settings: dict[str, Any] = {"rounds": rounds, "batch": batch, "lr": lr, "seed": seed, "name": name}
-        return join_client(self.personals, self.objective, self.algorithm, (x, y), neighbours, **settings)
+        return self.personals.join(x, y, neighbours, **settings)
