@@ -25,6 +25,7 @@ from fedlap.cli.commands.results import (
     export_command,
     predict_command,
     report_command,
+    rm_command,
     runs_command,
     show_command,
 )
@@ -55,6 +56,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {  # by heading of `fedlap
         "export": export_command,
         "predict": predict_command,
         "join": join_command,
+        "rm": rm_command,
     },
     "Paper": {
         "reproduce": reproduce_command,

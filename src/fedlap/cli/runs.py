@@ -1,12 +1,7 @@
-"""Commands on stored runs: runs, show and resume."""
+"""Commands on one stored run: show and resume."""
 
-import json
 from pathlib import Path
 from typing import Any
-
-from rich.box import SIMPLE_HEAVY
-from rich.table import Table
-from rich.text import Text
 
 from fedlap.cli import console
 from fedlap.cli.output_files import check_output, list_run_files
@@ -17,55 +12,9 @@ from fedlap.errors import InputError
 from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.find_folder import find_run
 from fedlap.experiments.plugins import list_unknown_names
-from fedlap.experiments.run_folder import RunFolder, list_run_folders
+from fedlap.experiments.run_folder import RunFolder
 from fedlap.experiments.settings import check_integers
 from fedlap.report.score_export import write_scores
-
-
-def list_runs(out: Path, json_: bool) -> None:
-    """List stored runs with state, rounds and scores."""
-    found = list_run_folders(out)
-    if not found:
-        raise InputError(f"no runs in {str(out)!r}; choose another folder with --out")
-    lines = [_summarise_run(run) for run in found]
-    if json_:
-        for line in lines:
-            print(json.dumps(line))
-        return
-    table = Table("run", "state", "rounds", "accuracy %", "loss", box=SIMPLE_HEAVY, padding=0, pad_edge=False)
-    for line in lines:
-        accuracy = "–" if line["accuracy"] is None else f"{100 * line['accuracy']:.2f}"
-        loss = "–" if line["loss"] is None else f"{line['loss']:.4g}"
-        cells = line["run"], line["state"], f"{line['round']}/{line['rounds']}", accuracy, loss
-        table.add_row(*(Text(cell, overflow="fold") for cell in cells))
-    console.out.print(table)
-
-
-def _summarise_run(run: RunFolder) -> dict[str, Any]:
-    try:
-        experiment, scores, saved = run.experiment, run.read_scores(), run.saved_rounds
-    except InputError as error:  # one damaged run must not hide the others
-        console.print_remark(f"note: {run.name}: {error}")
-        empty = dict.fromkeys(("accuracy", "loss"))
-        return {
-            "run": run.name,
-            "state": "damaged",
-            "round": 0,
-            "rounds": 0,
-            **empty,
-            "folder": str(run.folder),
-        }
-    _warn_unknown_names(run, experiment)
-    last = scores[-1] if scores else None
-    return {
-        "run": run.name,
-        "state": run.get_status(),
-        "round": saved[0] if saved else 0,
-        "rounds": experiment.rounds,
-        "accuracy": last and last.accuracy,
-        "loss": last and last.loss,
-        "folder": str(run.folder),
-    }
 
 
 def _warn_unknown_names(run: RunFolder, experiment: Experiment) -> None:

@@ -3,7 +3,7 @@
 import inspect
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,6 +38,17 @@ def check_section_name(where: str, kind: str, section: Section, known: Any) -> s
         problem = unknown_name_error(kind, str(name)[:SHOWN_CHARACTERS], known)
         raise InputError(f"{where}.name: {problem}", field=f"{where}.name")
     return name
+
+
+def flatten_fields(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return all fields by dotted path."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= flatten_fields(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
 
 
 def split_section(section: Section) -> tuple[str, Section]:

@@ -64,6 +64,13 @@ def _check_fits(path: Path, file: FileIO) -> int:
     return size
 
 
+def read_last_bytes(path: Path, count: int) -> bytes:
+    """Return at most the last `count` bytes of a regular file."""
+    with _open_regular(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - count))
+        return file.read(count) or b""
+
+
 def read_text(path: Path) -> str:
     """Return the text of a regular file in UTF-8."""
     return read_file(path).decode("utf-8")

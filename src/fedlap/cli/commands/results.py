@@ -1,28 +1,99 @@
-"""Commands on stored runs: runs, show, report, export and predict."""
+"""Commands on stored runs: runs, rm, show, report, export and predict."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from fedlap.cli.options import DATA_PANEL, OUTPUT_PANEL, JsonOption, RunFolderArgument, RunsFolderOption
 
 MODEL_PANEL = "Model"
+FILTER_PANEL = "Filter"
 
 
 def runs_command(
+    unfold: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            metavar="",
+            help="List the runs of comparisons, sweeps and tunings, too.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
+    ] = False,
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only runs on this data set.", rich_help_panel=FILTER_PANEL),
+    ] = None,
+    algorithm: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only runs of this algorithm.", rich_help_panel=FILTER_PANEL),
+    ] = None,
+    state: Annotated[
+        Literal["done", "unfinished", "diverged", "damaged"] | None,
+        typer.Option(
+            metavar="STATE",
+            help="Only runs in this state: done, unfinished, diverged or damaged.",
+            rich_help_panel=FILTER_PANEL,
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHEN",
+            help="Only runs trained since a date (UTC) or an age, e.g. 2026-01-31 or 7d.",
+            rich_help_panel=FILTER_PANEL,
+        ),
+    ] = None,
     out: RunsFolderOption = Path("runs"),
     json_: Annotated[
         bool,
         typer.Option(
-            "--json", metavar="", help="Print one JSON object per run.", rich_help_panel=OUTPUT_PANEL
+            "--json",
+            metavar="",
+            help="Print one JSON object per run and per group.",
+            rich_help_panel=OUTPUT_PANEL,
         ),
     ] = False,
 ) -> None:
-    """List stored runs with state, rounds and scores."""
-    from fedlap.cli.runs import list_runs
+    """List stored runs, newest first.
 
-    list_runs(out, json_)
+    A comparison, sweep or tuning is one line, with the score of its best row. The digits in the first column
+    name a run or group in other commands, e.g. `fedlap show`. Settings are those in which the listed runs of
+    one method differ. The date is that of the last score.
+    """
+    from fedlap.cli.run_list import RunFilter, parse_since, print_runs
+
+    print_runs(out, unfold, RunFilter(data, algorithm, state, parse_since(since)), json_)
+
+
+def rm_command(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN", help="Runs or groups: folders, names in --out, or digits.", show_default=False
+        ),
+    ],
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", "-y", metavar="", help="Delete without asking.", rich_help_panel=OUTPUT_PANEL),
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", metavar="", help="Print what would be deleted.", rich_help_panel=OUTPUT_PANEL
+        ),
+    ] = False,
+    out: RunsFolderOption = Path("runs"),
+) -> None:
+    """Delete runs, or comparisons, sweeps and tunings with their runs.
+
+    Runs that another group uses stay. Files that fedlap did not write stay, too. A run that is being trained
+    is not deleted.
+    """
+    from fedlap.cli.remove import remove_runs
+
+    remove_runs(runs, out, yes, dry_run)
 
 
 def show_command(

@@ -9,7 +9,7 @@ from fedlap.errors import DivergedError, InputError
 from fedlap.experiments.group_folder import RESULT_FILES
 from fedlap.experiments.run_folder import RunFolder
 from fedlap.experiments.session import RunOutcome
-from fedlap.experiments.settings import format_value
+from fedlap.experiments.settings import flatten_fields, format_value
 from fedlap.report.comparison import Comparison
 from fedlap.report.page.reported_runs import ReportedResults, StoredRun
 from fedlap.report.sweep_table import Sweep
@@ -184,7 +184,7 @@ def _load_outcome(run: RunFolder) -> RunOutcome:
 def _build_labels(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Return the algorithm of each row, with the settings that distinguish rows of one algorithm."""
     names = [row["algorithm"]["name"] for row in rows]
-    flat = [_flatten(row) for row in rows]
+    flat = [flatten_fields(row) for row in rows]
     labels = []
     for name, row in zip(names, flat, strict=True):
         others = [other for other, other_name in zip(flat, names, strict=True) if other_name == name]
@@ -196,11 +196,3 @@ def _build_labels(rows: Sequence[dict[str, Any]]) -> list[str]:
         differences = [f"{key.split('.')[-1]} = {format_value(value)}" for key, value in differ.items()]
         labels.append(" ".join([name, f"({', '.join(differences)})"]) if differences else name)
     return labels
-
-
-def _flatten(row: dict[str, Any]) -> dict[str, Any]:
-    """Return all fields by dotted path."""
-    flat: dict[str, Any] = {}
-    for key, value in row.items():
-        flat |= {f"{key}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {key: value}
-    return flat
