@@ -22,6 +22,7 @@ from fedlap.cli.commands.graph import (
 from fedlap.cli.commands.join import join_command
 from fedlap.cli.commands.paper import reproduce_command, results_command, theory_command
 from fedlap.cli.commands.results import (
+    clients_command,
     export_command,
     predict_command,
     report_command,
@@ -52,6 +53,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {  # by heading of `fedlap
     "Results": {
         "runs": runs_command,
         "show": show_command,
+        "clients": clients_command,
         "report": report_command,
         "export": export_command,
         "predict": predict_command,

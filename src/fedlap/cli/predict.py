@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -16,11 +17,14 @@ from fedlap.cli.threads import use_threads
 from fedlap.data.prediction_rows import PredictionRows, read_prediction_rows
 from fedlap.errors import InputError
 from fedlap.experiments.find_folder import find_folder
-from fedlap.experiments.stored_run import load_trained_models
-from fedlap.personal import ModelMetadata, Personal, Personals, Predictions
+from fedlap.experiments.run_folder import RunFolder
+from fedlap.experiments.stored_run import load_result, load_trained_models
+from fedlap.personal import ModelMetadata, Personal, Personals, Predictions, compute_coefficients
+from fedlap.personal.predictions import round_value
 from fedlap.storage.files import write_file
 
 ROW_COLUMN = "row"  # numbers rows from 1, as messages do
+ERROR_COLUMN = "standard_error"  # of a new target around its prediction
 
 
 def predict_file(
@@ -55,6 +59,9 @@ def predict_file(
     )
     predictions = predict_rows(selected, rows)
     columns = build_columns(predictions, rows, identifier, probabilities)
+    if metadata.labels is None and metadata.outputs == 1 and not is_file:
+        errors = compute_prediction_errors(RunFolder.open(path), predictions.clients, rows)
+        columns |= {} if errors is None else {ERROR_COLUMN: errors}
     measured = {} if rows.truth is None else score_predictions(predictions.scores, rows, metadata)
     if to is not None:
         write_file(to, format_csv(columns).encode())
@@ -70,6 +77,25 @@ def predict_file(
         print_line(line)
     if to is not None:
         print_line(f"{len(rows.x)} predictions written to {to}")
+
+
+def compute_prediction_errors(
+    run: RunFolder, clients: Sequence[str], rows: PredictionRows
+) -> list[float] | None:
+    """Return the standard error of each row's target around its prediction; None, with a note, if unknown."""
+    try:
+        result = load_result(run)
+    except InputError as error:
+        console.print_remark(f"note: no standard errors; {error}")
+        return None
+    found = compute_coefficients(result.federation, result.objective, result.algorithm, result.models)
+    if found is None or found.remark:
+        reason = "the model is not linear" if found is None else found.remark
+        console.print_remark(f"note: no standard errors; {reason}")
+        return None
+    position = {name: place for place, name in enumerate(result.federation.clients)}
+    places = torch.tensor([position[client] for client in clients], dtype=torch.int64)
+    return [round_value(error) for error in found.prediction_errors(places, rows.x.flatten(1)).tolist()]
 
 
 def predict_rows(models: Personal | Personals, rows: PredictionRows) -> Predictions:

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64, Num
 from torch import Tensor
 
 from fedlap.algorithms import ALGORITHMS, BASELINES, Algorithm, LaplacianMethod
@@ -15,6 +15,7 @@ from fedlap.models import DenseNetwork, Model
 from fedlap.personal.uncertainty import Blocks, QuadraticProblem, estimate_errors
 
 INTERCEPT = "intercept"
+FAR_FROM_MINIMUM = 0.5  # standard errors; models that are farther away are not the minimiser of J
 MOST_PARAMETERS = 2_000  # of all clients together; their Hessian is decomposed (one second at 2,000)
 
 
@@ -41,6 +42,17 @@ class Coefficients:
     def errors(self) -> Float64[Tensor, "client coefficient"]:
         """Standard error of each coefficient."""
         return self.covariance.diagonal(dim1=1, dim2=2).sqrt()
+
+    def prediction_errors(
+        self, clients: Int64[Tensor, "row"], x: Num[Tensor, "row feature"]
+    ) -> Float64[Tensor, "row"]:
+        """Return the standard error of a new target around its prediction, row by row.
+
+        It includes the error of the coefficients and the noise of the target.
+        """
+        design = torch.cat([x.double(), torch.ones(len(x), 1, dtype=torch.float64)], 1)
+        variance = torch.einsum("np,npq,nq->n", design, self.covariance[clients], design)
+        return (variance + (self.noise or 0.0) ** 2).sqrt()
 
 
 def compute_coefficients(

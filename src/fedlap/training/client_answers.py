@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedlap.algorithms import ALGORITHMS, BASELINES, Algorithm, GraphLearning, State
 from fedlap.data.federation import Federation
+from fedlap.errors import InputError, unknown_name_error
 from fedlap.graph import Graph
 from fedlap.models import Model, Network
 from fedlap.personal.coefficients import Coefficients, compute_coefficients
@@ -83,7 +84,13 @@ def tally_test_rows(federation: Federation, objective: Model, W: Float[Tensor, "
 
 def choose_client_metric(federation: Federation, name: str | None = None) -> Metric:
     """Return a metric by name; by default accuracy for classes and RMSE for real targets."""
-    return METRICS[name or ("rmse" if federation.labels is None else "accuracy")]
+    valid = ("rmse", "mae", "r2", "loss") if federation.labels is None else ("accuracy", "loss")
+    if name is not None and name not in METRICS:
+        raise unknown_name_error("metric", name, METRICS)
+    if name is not None and name not in valid:
+        names = ", ".join(valid)
+        raise InputError(f"metric = {name}: these data do not have it; use {names}", field="metric")
+    return METRICS[name or valid[0]]
 
 
 def answer_clients(

@@ -1,4 +1,4 @@
-"""Commands on stored runs: runs, rm, show, report, export and predict."""
+"""Commands on stored runs: runs, rm, show, clients, report, export and predict."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -113,6 +113,37 @@ def show_command(
     from fedlap.cli.runs import show_run
 
     show_run(run, out, to, json_)
+
+
+def clients_command(
+    run: RunFolderArgument,
+    out: RunsFolderOption = Path("runs"),
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Metric of the scores. Default: accuracy, or rmse for real targets.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
+    ] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Column to sort by, e.g. gain.", rich_help_panel=OUTPUT_PANEL),
+    ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the table to this .csv file.", rich_help_panel=OUTPUT_PANEL),
+    ] = None,
+    json_: JsonOption = False,
+) -> None:
+    """List each client's rows, scores, gain, neighbours and coefficients.
+
+    The gain compares the client's model with the one that it trains alone; these models are trained and
+    stored if they do not exist yet.
+    """
+    from fedlap.cli.clients import list_clients
+
+    list_clients(run, out, metric, sort, to, json_)
 
 
 def report_command(

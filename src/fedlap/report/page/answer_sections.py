@@ -10,6 +10,7 @@ from fedlap.data.federation import Federation
 from fedlap.data.places import Places
 from fedlap.graph import Graph
 from fedlap.personal import Coefficients, Personals
+from fedlap.personal.coefficients import FAR_FROM_MINIMUM
 from fedlap.report.page.sections import (
     IntervalPanel,
     IntervalSection,
@@ -25,7 +26,6 @@ MAX_COEFFICIENTS = 4  # with a panel and a map of their own
 MAX_SCATTER_POINTS = 2_000  # of a scatter plot
 MAX_MAP_EDGES = 5_000
 EXTREMES = 4  # clients with a name on the map, at either end
-FAR_FROM_MINIMUM = 0.5  # standard errors; models that are farther away are not the minimiser of J
 
 
 def build_map(

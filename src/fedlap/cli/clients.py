@@ -1,0 +1,198 @@
+"""The command that lists answers per client: clients."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAVY
+from rich.table import Table
+from rich.text import Text
+
+from fedlap.algorithms import BASELINES
+from fedlap.cli import console
+from fedlap.cli.output_files import check_output, list_run_files
+from fedlap.cli.threads import use_threads
+from fedlap.cli.train_runs import start_session
+from fedlap.comparisons.training import train_outcomes
+from fedlap.errors import DivergedError, InputError, unknown_name_error
+from fedlap.experiments.experiment import Experiment
+from fedlap.experiments.find_folder import find_run
+from fedlap.experiments.prepare import prepare
+from fedlap.experiments.run_folder import RunFolder
+from fedlap.experiments.stored_run import load_learned_graph, load_result, load_trained_models
+from fedlap.personal.coefficients import FAR_FROM_MINIMUM
+from fedlap.storage.files import write_file
+from fedlap.training.client_answers import (
+    ClientAnswers,
+    answer_clients,
+    build_local_method,
+    choose_client_metric,
+    find_graph,
+)
+from fedlap.training.result import Result
+
+MAX_SHOWN_COEFFICIENTS = 4  # in the terminal; files have all
+NEIGHBOURS_FROM_WIDTH = 110  # of the terminal; a narrower one shows no neighbours
+SESSION_OPTIONS: dict[str, Any] = {"again": False, "track": None, "save_rounds": None, "save_seconds": 30.0}
+
+
+def list_clients(
+    run: Path, out: Path, metric: str | None, sort: str | None, to: Path | None, as_json: bool
+) -> None:
+    """List rows, scores, gains, neighbours and coefficients of each client of a run."""
+    use_threads(None)
+    stored = find_run(run, out)
+    if to is not None:
+        check_output(to, list_run_files(stored.folder))
+        if to.suffix != ".csv":
+            raise InputError(f"unsupported extension in {str(to)!r}; use .csv")
+    result = load_result(stored)
+    answers = _build_answers(stored, result, metric)
+    columns = answers.to_columns()
+    if sort is not None and sort not in columns:
+        raise unknown_name_error("column", sort, columns)
+    order = _sort_rows(columns, sort)
+    ordered = {name: [values[place] for place in order] for name, values in columns.items()}
+    if to is not None:
+        write_file(to, _format_csv(ordered).encode())
+    remarks = list(_list_remarks(answers))
+    if as_json:
+        lines = [dict(zip(ordered, values, strict=True)) for values in zip(*ordered.values(), strict=True)]
+        clients = [{name: _drop_nan(value) for name, value in line.items()} for line in lines]
+        print(
+            json.dumps(
+                {"run": stored.name, "metric": answers.metric.name, "clients": clients, "remarks": remarks}
+            )
+        )
+        return
+    console.print_result(f"{stored.name}: {len(answers.clients)} clients at round {result.progress.round}")
+    console.out.print(_build_table(answers, order))
+    for remark in remarks:
+        console.print_result(remark)
+    if to is not None:
+        console.print_result(f"{len(answers.clients)} clients written to {to}")
+
+
+def _build_answers(stored: RunFolder, result: Result, metric: str | None) -> ClientAnswers:
+    federation = result.federation
+    learned = load_learned_graph(stored, federation.clients)
+    graph = (
+        find_graph(result.algorithm, result.server, federation.clients, federation.clients)
+        if learned is None
+        else learned[1].align(federation.clients)
+    )
+    alone = _load_local_models(stored, result)
+    chosen = choose_client_metric(federation, metric)
+    return answer_clients(federation, result.objective, result.algorithm, result.models, alone, graph, chosen)
+
+
+def _load_local_models(stored: RunFolder, result: Result) -> Any:
+    """Return the models that clients train alone with the same schedule, stored or trained now."""
+    description, local = stored.experiment.describe(), build_local_method(result.algorithm)
+    if description["algorithm"]["name"] == BASELINES[0]:
+        return None
+    settings = {name: value for name, value in vars(local).items() if value is not None}
+    description |= {"algorithm": {"name": BASELINES[0], **settings}, "rounds": result.progress.round}
+    description.pop("graph", None)
+    (ready,) = prepare([Experiment.of(description)])
+    folder = RunFolder.of(stored.folder.parent, ready.experiment)
+    if folder.get_status(result.progress.round) != "done":
+        session = start_session({**SESSION_OPTIONS, "out": stored.folder.parent})
+        (outcome,) = train_outcomes(session, [ready], [BASELINES[0]])
+        if isinstance(outcome, DivergedError):
+            console.print_remark(f"note: training alone diverged, so gains are omitted; {outcome}")
+            return None
+    if folder.saved_rounds[:1] != [result.progress.round]:
+        console.print_remark(
+            f"note: {folder.name} was trained to round {folder.saved_rounds[0]}, so gains are omitted; "
+            f"resume {stored.name} to that round"
+        )
+        return None
+    return load_trained_models(folder.folder).models
+
+
+def _sort_rows(columns: dict[str, Any], sort: str | None) -> list[int]:
+    """Return the order of rows: as in the data, or by a column, largest number or first name first."""
+    rows = range(len(columns["client"]))
+    if sort is None:
+        return list(rows)
+    values = columns[sort]
+    if isinstance(values[0], str):
+        return sorted(rows, key=lambda place: values[place])
+    return sorted(rows, key=lambda place: math.inf if math.isnan(values[place]) else -values[place])
+
+
+def _list_remarks(answers: ClientAnswers) -> list[str]:
+    """Return what the columns mean, and what is not known."""
+    remarks = []
+    if answers.gain is not None:
+        better = "higher" if answers.metric.higher_is_better else "lower"
+        remarks.append(
+            "Alone: the client trains without the others. Gain: positive if "
+            f"{answers.metric.label} is better ({better}) than alone."
+        )
+    found = answers.coefficients
+    if found is not None and found.remark:
+        remarks.append(f"No standard errors: {found.remark}.")
+    elif found is not None:
+        remarks.append("Coefficients: in the units of the data, ± one standard error.")
+        if found.distance > FAR_FROM_MINIMUM:
+            remarks.append(
+                f"Training has not reached the minimiser of J: the largest distance of a coefficient is "
+                f"{found.distance:.1f} standard errors; train more rounds."
+            )
+    return remarks
+
+
+def _build_table(answers: ClientAnswers, order: list[int]) -> Table:
+    metric, gain = answers.metric, answers.gain
+    table = Table(box=SIMPLE_HEAVY, padding=0, pad_edge=False)
+    heads = ["train\nrows", "test\nrows"]
+    heads += [f"{metric.label}{metric.unit}\nalone"] if answers.alone is not None else []
+    heads += [f"{metric.label}{metric.unit}"] + ([] if gain is None else ["gain"])
+    coefficients = answers.coefficients
+    shown = [] if coefficients is None else coefficients.names[:MAX_SHOWN_COEFFICIENTS]
+    table.add_column("client", no_wrap=True)
+    for head in [*heads, *shown]:
+        table.add_column(Text(head), justify="right", no_wrap=True)
+    has_neighbours = any(answers.neighbours) and console.out.width >= NEIGHBOURS_FROM_WIDTH
+    if has_neighbours:
+        table.add_column("neighbours", overflow="fold")
+    scores = [values for values in (answers.alone, answers.score) if values is not None]
+    for place in order:
+        cells = [
+            answers.clients[place],
+            str(int(answers.train_rows[place])),
+            str(int(answers.test_rows[place])),
+        ]
+        cells += [_format_number(float(values[place]) * metric.factor, metric.digits) for values in scores]
+        if gain is not None:
+            cells.append(_format_number(float(gain[place]) * metric.factor, metric.digits, sign="+"))
+        if coefficients is not None:
+            cells += [
+                _format_estimate(float(coefficients.values[place, n]), float(coefficients.errors[place, n]))
+                for n in range(len(shown))
+            ]
+        if has_neighbours:
+            cells.append(", ".join(answers.neighbours[place]))
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _format_number(value: float, digits: int, sign: str = "") -> str:
+    return "–" if math.isnan(value) else f"{value:{sign}.{digits}f}"
+
+
+def _format_estimate(value: float, error: float) -> str:
+    return f"{value:.3g}" if math.isnan(error) else f"{value:.3g} ± {error:.2g}"
+
+
+def _format_csv(columns: dict[str, Any]) -> str:
+    import pandas
+
+    return str(pandas.DataFrame(columns).to_csv(index=False))
+
+
+def _drop_nan(value: Any) -> Any:
+    return None if isinstance(value, float) and math.isnan(value) else value
