@@ -279,7 +279,7 @@ def test_algorithms_say_what_they_are_and_what_they_send(call):
 
 def test_what_to_cite(call, tmp_path):
     folder = json.loads(call("run", *SHORT, "--algorithm", "fedprox", "--json")[1])["folder"]
-    code, out, _ = call("cite", folder, "--data", "har", out=False)
+    code, out, _ = call("cite", folder, "--data", "har", "--text", out=False)
     assert code == 0
     assert ["Li" in out, "Alpaydin" in out, "Anguita" in out, "Karimireddy" in out] == [
         True,
@@ -287,11 +287,11 @@ def test_what_to_cite(call, tmp_path):
         True,
         False,
     ]
-    assert len(out.splitlines()) == 3
+    assert len(out.splitlines()) == 4  # and the paper
     words = ["compare", "--algorithms", "fedu,scaffold", "--seeds", "0", *SHORT, "--json"]
     both = call("cite", json.loads(call(*words)[1])["folder"], out=False)[1]
     assert ["Laplacian" in both, "SCAFFOLD" in both, "Alpaydin" in both] == [True] * 3
-    for wrong in ([], [str(tmp_path)], ["--data", "hat"], ["--algorithms", "fedx"]):
+    for wrong in (["fedx"], [str(tmp_path)], ["--data", "hat"], ["--algorithms", "fedx"]):
         code, _, err = call("cite", *wrong, out=False)
         assert code == 2
         assert err.startswith("error: ")

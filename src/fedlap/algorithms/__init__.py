@@ -9,7 +9,7 @@ from fedlap.algorithms.dfedu import DFedU
 from fedlap.algorithms.ditto import Ditto
 from fedlap.algorithms.fedavg import FedAvg, FedProx
 from fedlap.algorithms.fedper import FedPer
-from fedlap.algorithms.fedu import FedU
+from fedlap.algorithms.fedu import FEDU_CITATION, FedU
 from fedlap.algorithms.fedu_learned import FedULearned
 from fedlap.algorithms.global_model import Global
 from fedlap.algorithms.interface import (
@@ -67,6 +67,7 @@ __all__ = [
     "APFL",
     "BASELINES",
     "DEFAULT_METHOD",
+    "FEDU_CITATION",
     "L2GD",
     "Adapting",
     "Algorithm",

@@ -115,6 +115,7 @@ app.add_typer(graph_app, name="graph", rich_help_panel="Catalogue")
 # Exit codes other than 0 and 1; with 1, a run diverged or a part of the command failed.
 EXIT_USAGE, EXIT_INTERNAL, EXIT_INTERRUPTED = 2, 70, 130
 EXIT_PIPE_CLOSED = 141  # as after SIGPIPE: the reader of standard output, e.g. `head`, has ended
+COMPLETION_VARIABLE = "_FEDLAP_COMPLETE"  # set by the scripts of --install-completion
 MEMORY_ADVICE = "use fewer clients or rows, a smaller model or --batch, or a machine with more memory"
 REPORT_ADVICE = "please report it; FEDLAP_DEBUG=1 shows the traceback"
 
@@ -143,6 +144,8 @@ def _print_help(context: typer.Context) -> None:
 
 def main() -> None:
     """Run the command line and exit; a user's error prints one line and exits with code 2."""
+    if COMPLETION_VARIABLE in os.environ:  # a shell asks for completions, and typer answers and exits
+        app(prog_name="fedlap")
     with check_streams(), warnings.catch_warnings():
         warnings.showwarning = _print_warning
         code = run_command_line(sys.argv[1:])

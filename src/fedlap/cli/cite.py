@@ -1,33 +1,44 @@
 """The command that prints references: cite."""
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedlap.algorithms import ALGORITHMS
+from fedlap.algorithms import ALGORITHMS, FEDU_CITATION
 from fedlap.cli import console
-from fedlap.cli.arguments import parse_algorithms
+from fedlap.cli.arguments import parse_algorithms, split_names
+from fedlap.cli.bibtex import describe_software, format_bibtex
 from fedlap.data import SOURCES
 from fedlap.errors import InputError, unknown_name_error
 from fedlap.storage.files import parse_json, read_file, read_text
 
 
-def print_citations(folders: list[Path] | None, data: str, algorithms: str) -> None:
-    """Print references for algorithms and data sets."""
+def print_citations(words: Sequence[str], data: str, algorithms: str, as_text: bool) -> None:
+    """Print references of fedlap, of its paper, and of algorithms and data sets."""
     names = parse_algorithms(algorithms) if algorithms else []
-    sources = [name.strip() for name in data.split(",") if name.strip()]
-    for folder in folders or []:
-        used = _read_names(folder)
-        names += [name for name in used[0] if name in ALGORITHMS]
-        sources += [name for name in used[1] if name in SOURCES]
-    if not names and not sources:
-        raise InputError("cite: nothing to cite; pass the folder of a run, --algorithms or --data")
+    sources = split_names([data])
+    for word in words:
+        if word in ALGORITHMS:
+            names.append(word)
+        elif Path(word).exists():
+            used = _read_names(Path(word))
+            names += [name for name in used[0] if name in ALGORITHMS]
+            sources += [name for name in used[1] if name in SOURCES]
+        else:
+            raise unknown_name_error("algorithm or folder", word, ALGORITHMS)
     for source in sources:
         if source not in SOURCES:
             raise unknown_name_error("data set", source, SOURCES)
-    texts = [ALGORITHMS[name].citation for name in names] + [SOURCES[name].citation for name in sources]
-    for text in dict.fromkeys(text for text in texts if text):
-        console.print_result(text)
+    texts = [FEDU_CITATION, *(ALGORITHMS[name].citation for name in names)]
+    texts += [SOURCES[name].citation for name in sources]
+    references = list(dict.fromkeys(text for text in texts if text))
+    if as_text:
+        for text in references:
+            console.print_result(text)
+        return
+    entries = [describe_software(), *(entry for text in references for entry in format_bibtex(text))]
+    console.print_raw("\n\n".join(dict.fromkeys(entries)) + "\n")
 
 
 def _read_names(folder: Path) -> tuple[list[str], list[str]]:

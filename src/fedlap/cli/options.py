@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedlap.cli.completion import complete_names, complete_run
 from fedlap.cli.names import (
     ALGORITHM_NAMES,
     DATA_NAMES,
@@ -28,7 +29,13 @@ OUTPUT_PANEL = "Output"
 CHECKPOINT_PANEL = "Checkpoints"
 
 RunFolderArgument = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Folder of a run, or its name in --out.", show_default=False)
+    Path,
+    typer.Argument(
+        metavar="RUN",
+        help="Folder of a run, or its name in --out.",
+        show_default=False,
+        autocompletion=complete_run,
+    ),
 ]
 RunsFolderOption = Annotated[
     Path, typer.Option(metavar="FOLDER", help="Folder that contains the runs.", rich_help_panel=OUTPUT_PANEL)
@@ -36,7 +43,10 @@ RunsFolderOption = Annotated[
 AlgorithmOption = Annotated[
     str,
     typer.Option(
-        metavar="NAME", help=f"Algorithm: {', '.join(ALGORITHM_NAMES)}.", rich_help_panel=METHOD_PANEL
+        metavar="NAME",
+        help=f"Algorithm: {', '.join(ALGORITHM_NAMES)}.",
+        rich_help_panel=METHOD_PANEL,
+        autocompletion=complete_names(ALGORITHM_NAMES),
     ),
 ]
 SeedsOption = Annotated[
@@ -70,6 +80,7 @@ DATA_OPTIONS: Options = {
                 help="Data set, or your own .csv, .parquet or .npz file. "
                 f"Data sets: {', '.join(DATA_NAMES)}.",
                 rich_help_panel=DATA_PANEL,
+                autocompletion=complete_names(DATA_NAMES),
             ),
         ],
         "digits",
@@ -126,6 +137,7 @@ CLIENT_OPTIONS: Options = {
                 help=f"Partition of rows among clients: {', '.join(PARTITION_NAMES)}. "
                 "Default: depends on the data set.",
                 rich_help_panel=DATA_PANEL,
+                autocompletion=complete_names(PARTITION_NAMES),
             ),
         ],
         None,
@@ -148,7 +160,10 @@ TRAINING_OPTIONS: Options = {
         Annotated[
             str,
             typer.Option(
-                metavar="NAME", help=f"Model: {', '.join(MODEL_NAMES)}.", rich_help_panel=METHOD_PANEL
+                metavar="NAME",
+                help=f"Model: {', '.join(MODEL_NAMES)}.",
+                rich_help_panel=METHOD_PANEL,
+                autocompletion=complete_names(MODEL_NAMES),
             ),
         ],
         "linear",
@@ -162,6 +177,7 @@ TRAINING_OPTIONS: Options = {
                 f"Graphs: {', '.join(GRAPH_NAMES)} (comes with the data). "
                 "Files: edges (.csv) or weights (.npz, .mtx, .npy).",
                 rich_help_panel=GRAPH_PANEL,
+                autocompletion=complete_names(GRAPH_NAMES),
             ),
         ],
         "complete",

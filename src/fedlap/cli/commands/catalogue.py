@@ -1,9 +1,11 @@
 """Commands that list what there is: algorithms and cite."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from fedlap.cli.completion import complete_names
+from fedlap.cli.names import ALGORITHM_NAMES, DATA_NAMES
 
 
 def algorithms_command(
@@ -16,6 +18,8 @@ def algorithms_command(
     """List algorithms and their settings, or explain one.
 
     Byte counts are measured: upload and download per sampled client in the first round.
+
+    Example: fedlap algorithms scaffold
     """
     from fedlap.cli.algorithms import list_algorithms
 
@@ -23,16 +27,34 @@ def algorithms_command(
 
 
 def cite_command(
-    folders: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="FOLDER", help="Folders of runs, comparisons or sweeps.", show_default=False),
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME",
+            help="Algorithms, and folders of runs, comparisons or sweeps.",
+            show_default=False,
+            autocompletion=complete_names(ALGORITHM_NAMES),
+        ),
     ] = None,
-    data: Annotated[str, typer.Option(metavar="NAMES", help="Data sets (comma-separated).")] = "",
+    data: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="Data sets (comma-separated).",
+            autocompletion=complete_names(DATA_NAMES),
+        ),
+    ] = "",
     algorithms: Annotated[
         str, typer.Option(metavar="NAMES", help="Algorithms (comma-separated), or 'all'.")
     ] = "",
+    as_text: Annotated[
+        bool, typer.Option("--text", metavar="", help="Print plain text instead of BibTeX.")
+    ] = False,
 ) -> None:
-    """Print references for algorithms and data sets."""
+    """Print references as BibTeX: fedlap, its paper, algorithms and data sets.
+
+    Example: fedlap cite fedu mocha --data har
+    """
     from fedlap.cli.cite import print_citations
 
-    print_citations(folders, data, algorithms)
+    print_citations(words or [], data, algorithms, as_text)

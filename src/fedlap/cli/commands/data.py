@@ -8,7 +8,10 @@ from fedlap.cli.options import CLIENT_OPTIONS, RESULT_OPTIONS, SEED_OPTIONS, add
 
 
 def data_list_command() -> None:
-    """List data sets and partitions with their settings."""
+    """List data sets and partitions with their settings.
+
+    Example: fedlap data list
+    """
     from fedlap.cli.data import list_data_sets
 
     list_data_sets()
@@ -22,6 +25,8 @@ def data_get_command(
     """Download and verify data sets.
 
     Data sets in the cache are not downloaded again.
+
+    Example: fedlap data get mnist
     """
     from fedlap.cli.data import download_data_sets
 
@@ -38,7 +43,10 @@ def data_describe_command(
     ],
     **options: Any,
 ) -> None:
-    """Describe and plot a data set and its clients."""
+    """Describe and plot a data set and its clients.
+
+    Example: fedlap data describe digits --partition dirichlet
+    """
     from fedlap.cli.data import describe_data_set
 
     describe_data_set(data, options)

@@ -70,6 +70,8 @@ def graph_make_command(out: GraphFileArgument, **options: Any) -> None:
     """Build the graph of a run and write it to a file.
 
     The options are those of `fedlap run`. The graph is described as in `fedlap graph describe`.
+
+    Example: fedlap graph make ring.csv --data digits --graph ring
     """
     from fedlap.cli.graph import make_graph
 
@@ -85,6 +87,8 @@ def graph_describe_command(
     The table shows how fast mixing alone brings models together, without local steps and with all clients
     sampled: the share of the slowest-decaying difference that is left after one round, and the rounds that
     halve it. No training is needed.
+
+    Example: fedlap graph describe --data digits --graph ring
     """
     from fedlap.cli.graph import describe_graph
 
@@ -116,6 +120,8 @@ def graph_learn_command(
     Use a run of `local`: methods with a graph already pull the models of neighbours together. If the data set
     has a known graph, the average precision (area under the precision–recall curve) shows how well its edges
     are found. Random guesses reach about the fraction of pairs that are edges.
+
+    Example: fedlap graph learn runs/digits-local-0123456789abcdef learned.csv
     """
     from fedlap.cli.graph import learn_from_run
 
@@ -143,6 +149,8 @@ def graph_draw_command(
 
     Heavier edges are wider, and clients with more rows are larger. By default, colours show the test accuracy
     of a run's models, or the number of rows if there are no models.
+
+    Example: fedlap graph draw --data digits --graph ring ring.png
     """
     from fedlap.cli.graph import draw_source
 

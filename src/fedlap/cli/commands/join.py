@@ -95,6 +95,8 @@ def join_command(
     The model starts at the weighted mean of the neighbours' models and takes local steps on the client's
     rows. If the method of the run mixes over a graph, it is pulled towards the neighbours, too. No other
     model changes. `fedlap predict` takes the file.
+
+    Example: fedlap join runs/radon-fedu-0123456789abcdef new.csv --name new --neighbours Aitkin,Cass
     """
     from fedlap.cli.join import train_newcomer
 

@@ -121,6 +121,8 @@ def reproduce_command(
     """Reproduce tables and figures of the paper.
 
     Settings are tuned on training rows. Our scores are shown next to the paper's.
+
+    Example: fedlap reproduce table-full-sampled --quick
     """
     from fedlap.cli.reproduce import reproduce_recipes
 
@@ -163,6 +165,8 @@ def results_command(
     """Write result pages from reproduced scores.
 
     The pages have the verdicts, tables, claims and deviations from the paper.
+
+    Example: fedlap results results --to docs/results
     """
     from fedlap.cli.results import write_results
 
@@ -195,6 +199,8 @@ def theory_command(
     """Compare a run of fedu or dfedu with the theorems.
 
     Prints the constants, the largest step sizes, the bounds and the measured gaps and rates.
+
+    Example: fedlap theory runs/digits-fedu-0123456789abcdef --accuracy 0.1
     """
     from fedlap.cli.theory import compare_with_theorems
 

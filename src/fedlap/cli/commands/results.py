@@ -61,6 +61,8 @@ def runs_command(
     A comparison, sweep or tuning is one line, with the score of its best row. The digits in the first column
     name a run or group in other commands, e.g. `fedlap show`. Settings are those in which the listed runs of
     one method differ. The date is that of the last score.
+
+    Example: fedlap runs --data digits
     """
     from fedlap.cli.run_list import RunFilter, parse_since, print_runs
 
@@ -90,6 +92,8 @@ def rm_command(
 
     Runs that another group uses stay. Files that fedlap did not write stay, too. A run that is being trained
     is not deleted.
+
+    Example: fedlap rm runs/digits-fedu-0123456789abcdef --dry-run
     """
     from fedlap.cli.remove import remove_runs
 
@@ -109,7 +113,10 @@ def show_command(
     ] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Show the scores of a run, finished or not."""
+    """Show the scores of a run, finished or not.
+
+    Example: fedlap show runs/digits-fedu-0123456789abcdef
+    """
     from fedlap.cli.runs import show_run
 
     show_run(run, out, to, json_)
@@ -172,6 +179,8 @@ def report_command(
 
     The page shows tables, curves, clients, the graph and settings. The folder also gets the tables as .md,
     .csv and .tex and the figures as .png and .pdf.
+
+    Example: fedlap report runs/digits-compare-0123456789abcdef --open
     """
     from fedlap.cli.report import write_report
 
@@ -196,6 +205,8 @@ def export_command(
     """Export one client's model to a .safetensors file.
 
     The .safetensors and .json files contain everything that `fedlap predict` needs.
+
+    Example: fedlap export runs/digits-fedu-0123456789abcdef --client 3 --to model.safetensors
     """
     from fedlap.cli.export import export_model
 
@@ -270,6 +281,8 @@ def predict_command(
 
     The output has the row, the client, the prediction and, for classes, its probability. If the rows have
     true labels or values, the accuracy or the loss is printed too.
+
+    Example: fedlap predict runs/digits-fedu-0123456789abcdef rows.csv --client 3
     """
     from fedlap.cli.predict import predict_file
 

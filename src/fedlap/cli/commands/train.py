@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedlap.cli.completion import complete_names
 from fedlap.cli.names import ALGORITHM_NAMES
 from fedlap.cli.options import (
     CHECKPOINT_OPTIONS,
@@ -56,6 +57,8 @@ def run_command(
 
     Scores, checkpoints and models are stored in a folder in --out. Finished runs are loaded, interrupted runs
     resume, and --again forces a rerun.
+
+    Example: fedlap run --data digits --algorithm fedu --graph similar --rounds 50
     """
     from fedlap.cli.run import train_one
 
@@ -70,6 +73,7 @@ def compare_command(
             metavar="NAMES",
             help=f"Algorithms (comma-separated), or 'all': {', '.join(ALGORITHM_NAMES)}.",
             rich_help_panel=METHOD_PANEL,
+            autocompletion=complete_names(ALGORITHM_NAMES),
         ),
     ] = "fedu,local,global",
     seeds: SeedsOption = "0-4",
@@ -89,6 +93,8 @@ def compare_command(
     All algorithms start from the same models and see the same clients and batches. Several graphs, as in
     --graph known,shuffled, give one row each. Finished runs are loaded, interrupted runs resume, and --again
     forces a rerun.
+
+    Example: fedlap compare --data digits --algorithms fedu,local,global --seeds 0-4
     """
     from fedlap.cli.compare import compare_algorithms
 
@@ -113,6 +119,8 @@ def sweep_command(
     """Train every combination of values of any fields.
 
     Finished runs are loaded, interrupted runs resume, and --again forces a rerun.
+
+    Example: fedlap sweep --data digits --vary strength=0,0.01,0.1 --seeds 0-2
     """
     from fedlap.cli.sweep import sweep_values
 
@@ -149,6 +157,8 @@ def tune_command(
 
     Test rows are never used. Invalid candidates are skipped with a warning; diverged candidates are never
     selected.
+
+    Example: fedlap tune --data digits --algorithm fedu --vary strength=0.001,0.01,0.1
     """
     from fedlap.cli.tune import tune_settings
 
@@ -173,6 +183,8 @@ def resume_command(
     """Resume a run from its last checkpoint.
 
     The numbers are those of a run that was never interrupted.
+
+    Example: fedlap resume runs/digits-fedu-0123456789abcdef --rounds 200
     """
     from fedlap.cli.runs import resume_run
 
