@@ -73,10 +73,8 @@ def unknown_name_error(
     """Return the error for an unknown name, with similar known names, or all if they are few."""
     names, text = sorted(known), shorten(str(name), 100)
     all_names = ", ".join(names) or "(none)"
-    similar = find_similar_names(text, names, cutoff=0.6)
-    if similar:
-        *others, last = (repr(shorten(candidate, 100)) for candidate in similar)
-        hint = f"did you mean {' or '.join([', '.join(others), last] if others else [last])}?"
+    if suggestion := suggest_names(text, names):
+        hint = suggestion.rstrip()
     elif len(all_names) <= LONGEST_MESSAGE // 2:
         hint = f"known: {all_names}"
     else:
@@ -87,15 +85,27 @@ def unknown_name_error(
 
 
 def find_similar_names(name: str, names: Sequence[str], cutoff: float) -> list[str]:
-    """Return the sorted names most similar to `name`.
+    """Return the sorted names most similar to `name`: those that differ in case alone, if there are any.
 
-    Only the `MOST_COMPARISONS` names that are closest to it in the sorted order are compared.
+    Of the others, only the `MOST_COMPARISONS` names that are closest to it in the sorted order are compared.
     """
+    folded = name.casefold()
+    if same := [known for known in names if known.casefold() == folded]:
+        return same[:MOST_SUGGESTIONS]
     place = bisect.bisect_left(names, name)
     first = max(0, min(place - MOST_COMPARISONS // 2, len(names) - MOST_COMPARISONS))
-    return difflib.get_close_matches(
-        name, names[first : first + MOST_COMPARISONS], n=MOST_SUGGESTIONS, cutoff=cutoff
-    )
+    compared = {known.casefold(): known for known in names[first : first + MOST_COMPARISONS]}
+    similar = difflib.get_close_matches(folded, list(compared), n=MOST_SUGGESTIONS, cutoff=cutoff)
+    return [compared[key] for key in similar]
+
+
+def suggest_names(name: str, known: Iterable[str]) -> str:
+    """Return "did you mean …? " with similar names, or nothing if there are none."""
+    similar = find_similar_names(shorten(name, 100), sorted(known), cutoff=0.6)
+    if not similar:
+        return ""
+    *others, last = (repr(shorten(candidate, 100)) for candidate in similar)
+    return f"did you mean {' or '.join([', '.join(others), last] if others else [last])}? "
 
 
 def check_integer(

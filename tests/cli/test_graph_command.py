@@ -268,3 +268,22 @@ def test_the_graph_of_a_run_that_learns_one_is_the_one_that_it_came_to(graph, fo
     assert found["edges"] == np.count_nonzero(weights) // 2 < 12 * 11 // 2
     assert "learned in 40 rounds on synthetic" in graph("describe learned")
     assert "complete on synthetic" in graph("describe learned --graph complete")
+
+
+def test_a_graph_that_leaves_most_clients_alone_is_noted_before_training(call, tmp_path):
+    file = tmp_path / "few.csv"
+    file.write_text("from,to\n0,1\n2,3\n", encoding="utf-8")
+    note = "note: 16 of 20 clients have no neighbour in graph 'file', so no other client helps them"
+    shared = ["--data", "digits", "--graph", str(file), "--rounds", "1"]
+    for words in (
+        ["run"],
+        ["compare", "--algorithms", "fedu,dfedu", "--seeds", "0-1"],
+        ["sweep", "--vary", "lr=0.1,0.2", "--seeds", "0-1"],
+        ["tune", "--vary", "lr=0.1,0.2", "--folds", "2"],
+    ):
+        code, _, err = call(*words, *shared)
+        assert code == 0, err
+        assert " ".join(err.split()).count(note) == 1
+    half = tmp_path / "half.csv"
+    half.write_text("".join(f"{k},{k + 1}\n" for k in range(0, 10, 2)), encoding="utf-8")
+    assert "no neighbour" not in call("run", "--data", "digits", "--graph", str(half), "--rounds", "1")[2]

@@ -36,6 +36,49 @@ def test_edges_from_a_file(tmp_path):
     assert np.array_equal(matrix_of(graph), [[0, 1, 0], [1, 0, 0.5], [0, 0.5, 0]])
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "client,neighbour,weight\na,b,1\nc,b,0.5\n",
+        "from,to,weight\na,b,1\nc,b,0.5\n",
+        "Weight,Source,Target\n1,a,b\n0.5,c,b\n",
+        "\nclient_1, weight, client_2\na,1,b\n\nc,0.5,b\n",
+        "county,neighbour,weight\na,b,1\nc,b,0.5\n",
+    ],
+)
+def test_a_header_names_the_columns(tmp_path, content):
+    file = tmp_path / "edges.csv"
+    file.write_text(content, encoding="utf-8")
+    assert np.array_equal(matrix_of(from_file(ABC, str(file))), [[0, 1, 0], [1, 0, 0.5], [0, 0.5, 0]])
+    assert from_file(None, str(file)).clients == ABC
+
+
+def test_a_first_line_with_a_client_or_a_number_is_an_edge(tmp_path):
+    file = tmp_path / "edges.csv"
+    file.write_text("from,to\nto,b\n", encoding="utf-8")
+    assert from_file(("from", "to", "b"), str(file)).edges == 2
+    assert from_file(None, str(file)).edges == 1  # without clients, the words are a header
+    file.write_text("from,to,2\n", encoding="utf-8")
+    assert from_file(None, str(file)).clients == ("from", "to")
+
+
+def test_a_client_in_another_case_is_suggested(tmp_path):
+    federation, borders = fl.data.load_with_graph("radon")
+    for kind in ("csv", "npz"):
+        file = tmp_path / f"borders.{kind}"
+        to_file(Graph(tuple(name.upper() for name in federation.clients), borders.weights), file)
+        with pytest.raises(fl.InputError, match=r"did you mean '(Aitkin|AITKIN)'\?") as error:
+            from_file(federation.clients, str(file))
+        assert "\n" not in str(error.value)
+
+
+def test_vertices_without_edges_are_counted():
+    assert Graph.empty(ABC).count_isolated() == 3
+    assert Graph.from_edges([("a", "b")], ABC).count_isolated() == 1
+    assert Graph.complete(ABC).count_isolated() == 0
+    assert fl.graph.erdos_renyi([str(k) for k in range(3_000)], 0.0).count_isolated() == 3_000
+
+
 def test_a_matrix_from_a_file(tmp_path):
     file = tmp_path / "weights.npy"
     a = random_weights(ABC)
@@ -52,6 +95,10 @@ def test_a_matrix_from_a_file(tmp_path):
         ("e.csv", b"a,b\na,b,1,2\n", "line 2 has 4 columns"),
         ("e.csv", b"a,b\n\nb,c,heavy\n", "line 3 has the weight 'heavy'; expected a number"),
         ("e.csv", b"a,bb\n", r"unknown client in graph's edges 'bb'.*\(in .*e.csv\)"),
+        ("e.csv", b"from,to,distance\na,b,1\n", "line 1 names the columns from, to, distance; expected two"),
+        ("e.csv", b"from,to\na,b\na,b,1\n", "line 3 has 3 columns; expected 2 as in the header"),
+        ("e.csv", b"from,to,weight\na,b,heavy\n", "line 2 has the weight 'heavy'; expected a number"),
+        ("e.csv", b"a,b,heavy\n", "line 1 has the weight 'heavy'; expected a number"),
         ("e.csv", b"a,b,-1\n", r"weight -1.0.*\(in .*e.csv\)"),
         ("e.csv", b"a,b,nan\n", "weight nan"),
         ("e.csv", b"a,b\nb,a\n", "listed twice"),

@@ -51,7 +51,7 @@ def compare_algorithms(algorithms: str, seeds: str, tune: bool, options: dict[st
         return Comparison(title, numbers, outcomes, source, controls=controls)
 
     def print_remarks(prepared: PreparedRows) -> None:
-        print_data_remarks(prepared.ready[0])
+        print_data_remarks(prepared.ready)
         if not tune:
             resolved = {row.label: prepared.runs_of(row.label)[0].experiment for row in prepared.rows}
             print_default_strengths({row.label: row.experiment for row in rows}, resolved)

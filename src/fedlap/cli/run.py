@@ -63,7 +63,7 @@ def run_experiment(described: Experiment, options: dict[str, Any]) -> None:
     """Train or resume one experiment and print its scores."""
     (ready,) = prepare([described])
     experiment, name = ready.experiment, ready.experiment.algorithm["name"]
-    print_data_remarks(ready)
+    print_data_remarks([ready])
     print_default_strengths({name: described}, {name: experiment})
     (scores,) = train_outcomes(start_session(options), [ready], [name])
     if isinstance(scores, DivergedError):

@@ -30,7 +30,7 @@ def sweep_values(vary: list[str] | None, algorithm: str, seeds: str, options: di
     algorithms = tuple(dict.fromkeys(row.experiment.algorithm["name"] for row in rows))
 
     def print_remarks(prepared: PreparedRows) -> None:
-        print_data_remarks(prepared.ready[0])
+        print_data_remarks(prepared.ready)
         resolved = {row.label: run.experiment for row, run in zip(rows, prepared.ready, strict=False)}
         print_default_strengths({row.label: row.experiment for row in rows}, resolved)
 

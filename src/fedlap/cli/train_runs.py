@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from fedlap.algorithms import Algorithm, Coupled
 from fedlap.cli import console
 from fedlap.cli.interrupts import stop_on_signal
 from fedlap.comparisons.result import ComparisonResult
@@ -21,10 +22,29 @@ from fedlap.report import Comparison
 from fedlap.training.scores import Score
 
 
-def print_data_remarks(ready: Prepared) -> None:
-    """Print the warnings about a user's file."""
-    for remark in ready.federation.list_warnings() if "path" in ready.experiment.data else []:
+def print_data_remarks(ready: Sequence[Prepared]) -> None:
+    """Print the warnings about a user's file, and about graphs that leave most clients alone."""
+    first = ready[0]
+    remarks = first.federation.list_warnings() if "path" in first.experiment.data else []
+    for run in ready:
+        if run.experiment.seed == first.experiment.seed:
+            remarks += list_graph_warnings(run.job.algorithm, run.experiment.graph.get("name", ""))
+    for remark in dict.fromkeys(remarks):
         console.print_remark(f"note: {remark}")
+
+
+def list_graph_warnings(algorithm: Algorithm, name: str) -> list[str]:
+    """Return a warning if most clients have no neighbour in the graph of this name."""
+    if not isinstance(algorithm, Coupled):
+        return []
+    graph = algorithm.coupling.graph
+    alone = graph.count_isolated()
+    if graph.size < 2 or 2 * alone <= graph.size:
+        return []
+    return [
+        f"{alone:,} of {graph.size:,} clients have no neighbour in graph {name!r}, so no other client helps "
+        "them; choose a denser graph"
+    ]
 
 
 def print_default_strengths(unresolved: dict[str, Experiment], resolved: dict[str, Experiment]) -> None:

@@ -57,7 +57,7 @@ def tune_settings(
     )
     ready = [run for runs in zip(*accepted.values(), strict=True) for run in runs]
     check_same_task("tune", ready)
-    print_data_remarks(ready[0])
+    print_data_remarks(ready)
     print_default_strengths(unresolved, {label: runs[0].experiment for label, runs in accepted.items()})
     tuning = Tuning(
         ready[0].experiment.title,

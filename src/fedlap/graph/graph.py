@@ -12,7 +12,7 @@ from jaxtyping import Float, Float64, Int64
 from scipy.sparse import coo_array, csr_array
 from torch import Tensor
 
-from fedlap.errors import InputError
+from fedlap.errors import InputError, suggest_names
 from fedlap.graph.sparse_weights import AllModels, ChosenModels, Neighbours, VertexIds
 from fedlap.graph.spectrum import compute_lambda2, compute_rho, count_components
 from fedlap.graph.validate import (
@@ -171,6 +171,11 @@ class Graph:
         """Number of edges."""
         return self.weights.edges
 
+    def count_isolated(self) -> int:
+        """Return the number of vertices without an edge."""
+        degrees = self.weights.degrees(torch.zeros(1, dtype=torch.float64))
+        return int((degrees == 0).sum())
+
     def pull(self, ids: VertexIds, w: ChosenModels, others: AllModels | None = None) -> ChosenModels:
         """Return Σ_ℓ a_kℓ (w_k − w_ℓ) for each vertex k in `ids`, whose models are the rows of `w`.
 
@@ -218,7 +223,8 @@ class Graph:
             return self
         for missing in sorted(set(wanted) - set(self.clients)):
             raise InputError(
-                f"client {missing!r} of the data is not in the graph; use the same names in both",
+                f"client {missing!r} of the data is not in the graph; "
+                f"{suggest_names(missing, set(self.clients) - set(wanted))}use the same names in both",
                 scope="graph",
             )
         for extra in sorted(set(self.clients) - set(wanted)):

@@ -13,6 +13,7 @@ from scipy.sparse import coo_array, load_npz, save_npz
 
 from fedlap.errors import InputError
 from fedlap.graph.builders import check_edges
+from fedlap.graph.edge_lists import EdgeColumns, parse_edges
 from fedlap.graph.graph import Graph
 from fedlap.graph.validate import LARGEST_WEIGHT, validate_names
 from fedlap.storage.array_files import DAMAGED_FILE_ERRORS, parse_npy, parse_npz
@@ -24,13 +25,12 @@ NAMES_ARRAY = "clients"  # the array of a .npz file that names the rows
 BYTES_PER_ROW = 8  # bytes that an empty row of a sparse matrix takes
 LONGEST_SIZE_LINE = 100  # bytes of the line of a .mtx file with its two or three sizes
 
-Columns = tuple[list[str], list[str], list[float]]  # two clients and the weight between them
-
 
 def from_file(clients: Sequence[str] | None, path: str, sha256: str = "") -> Graph:
     """Read a graph of `clients` from a file with edges or a matrix.
 
-    .csv: lines `client,client[,weight]`, each pair once; weight 0 lists clients without joining them
+    .csv: lines `client,client[,weight]`, each pair once; weight 0 lists clients without joining them. A first
+        line of column names may give another order, as in `weight,from,to` (see `edge_lists.HEADER_WORDS`)
     .npz: a sparse matrix (`scipy.sparse.save_npz`); an additional array `clients` may name its rows
     .mtx: a matrix in Matrix Market format
     .npy: a matrix
@@ -83,7 +83,7 @@ def to_file(graph: Graph, path: str | Path) -> None:
 
 def _parse_graph(kind: str, content: bytes, clients: Sequence[str] | None) -> Graph:
     if kind == ".csv":
-        return _connect_edges(_parse_csv(content), clients)
+        return _connect_edges(parse_edges(content, clients), clients)
     if kind == ".mtx":
         _check_matrix_market(content)
         return Graph.from_matrix(mmread(io.BytesIO(content), spmatrix=False), clients)
@@ -124,30 +124,7 @@ def _check_matrix_market(content: bytes) -> None:
         raise ValueError(f"its header claims {entries:,} entries in {len(content):,} bytes")
 
 
-def _parse_csv(content: bytes) -> Columns:
-    """Parse both ends and the weight of each line."""
-    begin, end, weight = [], [], []
-    with io.TextIOWrapper(io.BytesIO(content), newline="", encoding="utf-8-sig") as lines:
-        for number, cells in enumerate(csv.reader(lines), 1):
-            if not "".join(cells).strip():
-                continue
-            if len(cells) not in (2, 3):
-                raise InputError(
-                    f"line {number} has {len(cells)} columns; expected client,client or client,client,weight",
-                    scope="graph",
-                )
-            try:
-                weight.append(float(cells[2]) if len(cells) == 3 else 1.0)
-            except ValueError as error:
-                raise InputError(
-                    f"line {number} has the weight {cells[2].strip()!r}; expected a number", scope="graph"
-                ) from error
-            begin.append(cells[0].strip())
-            end.append(cells[1].strip())
-    return begin, end, weight
-
-
-def _connect_edges(columns: Columns, clients: Sequence[str] | None) -> Graph:
+def _connect_edges(columns: EdgeColumns, clients: Sequence[str] | None) -> Graph:
     """Build a graph from all edges at once; on an error, edge by edge, to name the first invalid edge."""
     begin, end, weight = columns
     listed = dict.fromkeys(name for pair in zip(begin, end, strict=True) for name in pair)
