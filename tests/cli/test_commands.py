@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ import fedlap as fl
 from command_lines import known_commands
 from fedlap.cli import names
 from fedlap.data import SOURCES
+from fedlap.data.columns import MissingRule
 from fedlap.data.partition import NATURAL, PARTITIONS
+from fedlap.data.splits import SplitName
 from fedlap.experiments.experiment import KNOWN_GRAPH, Experiment
 from fedlap.graph import GRAPHS
 from fedlap.graph.learning import LEARNERS
@@ -224,6 +227,8 @@ def test_help_lists_the_registered_names():
     assert list(names.ALGORITHM_NAMES) == list(fl.ALGORITHMS)
     assert [*names.DATA_NAMES, "file"] == list(SOURCES)
     assert list(names.PARTITION_NAMES) == [NATURAL, *PARTITIONS]
+    assert get_args(MissingRule) == names.MISSING_RULE_NAMES
+    assert get_args(SplitName) == names.SPLIT_NAMES
     assert list(names.GRAPH_NAMES) == [name for name in GRAPHS if name != "file"] + [KNOWN_GRAPH]
     assert list(names.MODEL_NAMES) == list(MODELS)
     assert list(names.TRACKER_NAMES) == list(TRACKERS)

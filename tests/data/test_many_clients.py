@@ -13,9 +13,9 @@ import fedlap as fl
 from fedlap.data import partition, synthetic_clients
 from fedlap.data.client_rows import ClientRows, concatenate_ranges, group_rows
 from fedlap.data.partition import Dirichlet, Iid, Labels, Quantity
+from fedlap.data.splits import draw_test_rows
 from fedlap.data.standardize import Standardizer
 from fedlap.data.table import Table
-from fedlap.data.validate import draw_test_rows
 from fedlap.graph import sparse_weights
 from fedlap.graph.spectrum import (
     EIGENVALUE_TOLERANCE,

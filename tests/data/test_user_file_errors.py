@@ -87,7 +87,13 @@ BAD = {
     "one column for both": ({"my.csv": ROWS}, [
         "--client", "outcome", "--label", "outcome", "--set", 'data.drop=["hospital"]'], ["'outcome'"]),
     "the label a feature": ({"my.csv": ROWS}, put('data.features=["outcome"]'), ["'outcome'"]),
-    "words": ({"my.csv": ROWS.assign(city="Rome")}, TABLE, ["'city'", "'Rome'", "not numbers", "drop"]),
+    "nearly as many texts as rows": (
+        {"my.csv": ROWS.assign(patient=[f"p{k}" for k in range(32)])}, TABLE,
+        ["'patient'", "32 different texts", "32 rows", "--drop"]),
+    "lists of parquet": (
+        {"my.parquet": ROWS.assign(city=[["Rome"]] * 32)}, TABLE, ["'city'", "Rome", "not numbers", "drop"]),
+    "durations of parquet": (
+        {"my.parquet": ROWS.assign(stay=pd.Timedelta(days=2))}, TABLE, ["'stay'", "2 days", "not numbers"]),
     "words in the test file": (
         {"my.csv": ROWS, "held.csv": ROWS.assign(age="old")}, HELD,
         ["held.csv", "'age'", "'old'"]),
@@ -96,9 +102,11 @@ BAD = {
         {"my.csv": ",".join([*WIDE, "hospital", "outcome\n"]) + ("1," * 1100 + "a,x\n") * 999
          + "1," * 1099 + "?,a,y\n"},
         TABLE, ["'f1099'", "'?'", "row 1000"]),
-    "dates": ({"my.csv": ROWS.assign(day="2020-01-31")}, TABLE, ["'day'", "'2020-01-31'"]),
-    "dates of parquet": (
-        {"my.parquet": ROWS.assign(day=pd.Timestamp("2020-01-31"))}, TABLE, ["'day'", "2020-01-31", "drop"]),
+    "days or months": (
+        {"my.csv": ROWS.assign(day="05/06/2020")}, TABLE, ["'day'", "'05/06/2020'", "2020-01-31"]),
+    "one word among dates": (
+        {"my.csv": ROWS.assign(day=["2020-01-31"] * 31 + ["soon"])}, TABLE,
+        ["row 32", "'day'", "'soon'", "no date", "2020-01-31"]),
     "no feature": ({"my.csv": ROWS[["hospital", "outcome"]]}, TABLE, ["no column is left as a feature"]),
     "all dropped": ({"my.csv": ROWS}, put('data.drop=["age", "dose"]'), ["no column is left"]),
     "an empty file": ({"my.csv": ""}, TABLE, ["my.csv"]),
@@ -117,7 +125,57 @@ BAD = {
         ["my.parquet", "mean 'outcome'"]),
     "unknown array": (npz(), ["--label", "yy"], ["my.npz", "mean 'y'"]),
     "drop is no list": ({"my.csv": ROWS}, put("data.drop=age"), ["data.drop", "'age'", "list"]),
-    "other separators": ({"my.csv": (HEAD + LINES).replace(",", ";")}, TABLE, ["my.csv", "'hospital'"]),
+    "other separators": (
+        {"my.csv": (HEAD + LINES).replace(",", ";")}, [*TABLE, "--separator", ","], ["my.csv", "'hospital'"]),
+    "a word as separator": (
+        {"my.csv": ROWS}, [*TABLE, "--separator", "dot"], ["data.separator", "'dot'", "tab"]),
+    "a word as decimal sign": ({"my.csv": ROWS}, [*TABLE, "--decimal", "x"], ["data.decimal", "'x'"]),
+    "commas in numbers, separated by commas": (
+        {"my.csv": HEAD + 'north,"1,5",ill\nnorth,"2,5",well\n'}, TABLE,
+        ["row 1", "'age'", "'1,5'", "--decimal"]),
+    "commas in labels, separated by commas": (
+        {"my.csv": HEAD + 'north,1,"1,5"\nnorth,2,"2,5"\n'}, TABLE, ["'outcome'", "'1,5'", "--decimal"]),
+    "commas and points": (
+        {"my.csv": "hospital;age;dose;outcome\nnorth;1,5;1.5;ill\nnorth;2,5;2.5;well\n"}, TABLE,
+        ["my.csv", "'dose'", "points", "--decimal"]),
+    "commas and points in a column": (
+        {"my.csv": "hospital;age;outcome\nnorth;1,5;ill\nnorth;2.5;well\nnorth;7,5;well\n"}, TABLE,
+        ["my.csv", "row 1", "'age'", "'1,5'", "1234.5"]),
+    "points between thousands": (
+        {"my.csv": "hospital;age;outcome\nnorth;1.234,5;ill\nnorth;2.345,5;well\n"}, TABLE,
+        ["row 1", "'age'", "'1.234,5'", "1234,5"]),
+    "no such rule for missing values": (
+        {"my.csv": ROWS}, [*TABLE, "--missing", "median"], ["data.missing", "'median'", "mean"]),
+    "a gap in a label with means": (
+        {"my.csv": but(3, outcome=None)}, [*TABLE, "--missing", "mean"],
+        ["row 4", "'outcome'", "missing = drop"]),
+    "a column without values": (
+        {"my.csv": ROWS.assign(dose=np.nan)}, [*TABLE, "--missing", "mean"],
+        ["'dose'", "no value", "--drop"]),
+    "no complete row": (
+        {"my.csv": ROWS.assign(dose=np.nan)}, [*TABLE, "--missing", "drop"], ["my.csv", "every row", "mean"]),
+    "a client without complete rows": (
+        {"my.csv": ROWS.assign(dose=ROWS.dose.where(ROWS.hospital != "east"))}, [*TABLE, "--missing", "drop"],
+        ["'east'", "no training rows", "--skip-empty"]),
+    "a split by time without times": ({"my.csv": ROWS}, [*TABLE, "--split", "time"], ["split", "--time"]),
+    "times for a random split": ({"my.csv": ROWS}, [*TABLE, "--time", "dose"], ["time", "--split time"]),
+    "times and groups": (
+        {"my.csv": ROWS}, [*TABLE, "--split", "time", "--time", "dose", "--group", "age"], ["group", "time"]),
+    "times and a test file": (
+        {"my.csv": ROWS, "held.csv": ROWS}, [*HELD, "--split", "time", "--time", "dose"], ["test", "split"]),
+    "unknown time": ({"my.csv": ROWS}, [*TABLE, "--split", "time", "--time", "dosee"], ["mean 'dose'"]),
+    "unknown group": ({"my.csv": ROWS}, [*TABLE, "--group", "dosee"], ["mean 'dose'"]),
+    "unknown second client": (
+        {"my.csv": ROWS}, ["--client", "hospital,dosee", "--label", "outcome"], ["'dose'"]),
+    "the client twice": (
+        {"my.csv": ROWS}, ["--client", "hospital,hospital", "--label", "outcome"], ["'hospital'", "twice"]),
+    "joined names of two clients": (
+        {"my.csv": "a,b,age,outcome\nx / y,z,1,ill\nx,y / z,2,well\n"},
+        ["--client", "a,b", "--label", "outcome"],
+        ["'x / y / z'", "two clients"]),
+    "columns of a file of arrays": (npz(), ["--group", "x"], ["group", "my.npz", "not columns"]),
+    "missing of a known set": ({"digits": None}, ["--missing", "drop"], ["--missing", "'digits'"]),
+    "skip-empty of a known set": ({"digits": None}, ["--skip-empty"], ["--skip-empty", "'digits'"]),
     "no label": ({"my.csv": ROWS}, ["--client", "hospital"], ["my.csv", "--label"]),
     "no label of parquet": ({"my.parquet": ROWS}, ["--client", "hospital"], ["my.parquet", "--label"]),
     "no client": (

@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from fedlap.algorithms import ALGORITHMS
+from fedlap.cli.table_options import TABLE_OPTIONS
 from fedlap.data import SOURCES
 from fedlap.errors import InputError, unknown_name_error
 from fedlap.experiments.fields import METHOD_SETTINGS, parse_graph, set_field
 from fedlap.experiments.settings import inspect_settings
 
 EXPERIMENT_OPTIONS = ("rounds", "sample", "device", "seed")  # copied unchanged into an experiment
+FILE_OPTIONS = ("client", "label", "test", "drop", *TABLE_OPTIONS)  # settings of a user's file
 MAX_SEEDS = 10_000
 
 
@@ -20,14 +22,16 @@ def describe_experiment(options: dict[str, Any]) -> dict[str, Any]:
     data, partition, graph = options["data"], options["partition"], options.get("graph")
     is_file = data not in SOURCES and Path(data).suffix != ""
     description["data"] = {"name": "file", "path": data} if is_file else {"name": data}
-    for option in ("client", "label", "test", "drop"):
-        value = options[option]
+    for option in FILE_OPTIONS:
+        value = options.get(option)
+        name = f"--{option.replace('_', '-')}"
         if value and not is_file:
-            raise InputError(
-                f"--{option}: data {data!r} is not a file; pass --data FILE or remove --{option}"
-            )
+            raise InputError(f"{name}: data {data!r} is not a file; pass --data FILE or remove {name}")
         if value:
-            description["data"][option] = split_names(value) if option == "drop" else value
+            description["data"][option] = split_names(value) if isinstance(value, list) else value
+    columns = split_names([options.get("client") or ""])
+    if len(columns) > 1:
+        description["data"]["client"] = columns
     description["partition"] = {} if partition is None else {"name": partition}
     if options["scarce"]:
         description["scarce"] = {}

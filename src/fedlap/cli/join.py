@@ -16,7 +16,7 @@ from fedlap.cli.output_files import check_output, list_run_files
 from fedlap.cli.predict import format_prediction_scores, score_predictions
 from fedlap.cli.threads import use_threads
 from fedlap.data.prediction_rows import PredictionRows, read_prediction_rows
-from fedlap.data.validate import draw_test_rows
+from fedlap.data.splits import draw_test_rows
 from fedlap.errors import InputError
 from fedlap.experiments.find_folder import find_folder
 from fedlap.experiments.stored_run import load_trained_models
@@ -124,7 +124,16 @@ def _parse_batch(text: str) -> BatchSize:
 
 def _read_rows(path: str, label: str | None, metadata: ModelMetadata) -> tuple[PredictionRows, int]:
     """Read the rows that have a truth, and count the others."""
-    rows = read_prediction_rows(path, metadata.inputs, metadata.features, label=label, target=metadata.target)
+    rows = read_prediction_rows(
+        path,
+        metadata.inputs,
+        metadata.features,
+        encoding=metadata.encoding,
+        label=label,
+        target=metadata.target,
+    )
+    for note in rows.notes:
+        console.print_remark(f"note: {note}")
     if rows.truth is None:
         wanted = "a label" if metadata.target is None else f"the column {metadata.target!r}"
         raise InputError(f"{path} has no column of true labels; add {wanted}, or name it with --label")

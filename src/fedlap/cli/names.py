@@ -23,6 +23,8 @@ ALGORITHM_NAMES = (
     "lasso",
 )
 DATA_NAMES = ("har", "vehicle", "mnist", "cifar10", "digits", "radon", "synthetic")  # all but "file"
+MISSING_RULE_NAMES = ("refuse", "drop", "mean")
+SPLIT_NAMES = ("random", "time")
 PARTITION_NAMES = ("natural", "labels", "dirichlet", "quantity", "iid")
 GRAPH_NAMES = (  # all but "file", and the graph that is part of the data
     "complete",

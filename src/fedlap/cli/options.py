@@ -16,6 +16,7 @@ from fedlap.cli.names import (
     PARTITION_NAMES,
     TRACKER_NAMES,
 )
+from fedlap.cli.table_options import TABLE_OPTIONS
 
 Options = dict[str, tuple[Any, Any]]  # name: annotation and default
 
@@ -92,7 +93,7 @@ CLIENT_OPTIONS: Options = {
             str | None,
             typer.Option(
                 metavar="COLUMN",
-                help="Column of your file that names the client.",
+                help="Column of your file that names the client. Several (a,b) are joined by ' / '.",
                 rich_help_panel=DATA_PANEL,
             ),
         ],
@@ -154,6 +155,7 @@ CLIENT_OPTIONS: Options = {
         ],
         False,
     ),
+    **TABLE_OPTIONS,
 }
 TRAINING_OPTIONS: Options = {
     "model": (

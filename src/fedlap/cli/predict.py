@@ -12,8 +12,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedlap.cli import console
+from fedlap.cli.arguments import split_names
 from fedlap.cli.output_files import check_output, list_run_files
 from fedlap.cli.threads import use_threads
+from fedlap.data.csv_dialect import Dialect, check_dialect
 from fedlap.data.prediction_rows import PredictionRows, read_prediction_rows
 from fedlap.errors import InputError
 from fedlap.experiments.find_folder import find_folder
@@ -34,6 +36,7 @@ def predict_file(
     by: str | None,
     label: str | None,
     identifier: str | None,
+    dialect: Dialect,
     probabilities: bool,
     to: Path | None,
     out: Path,
@@ -52,11 +55,15 @@ def predict_file(
         data,
         metadata.inputs,
         metadata.features,
-        client=by,
+        encoding=metadata.encoding,
+        client=split_names([by or ""]),
         label=label,
         target=metadata.target,
         identifier=identifier,
+        dialect=check_dialect(*dialect),
     )
+    for note in rows.notes:
+        console.print_remark(f"note: {note}")
     predictions = predict_rows(selected, rows)
     columns = build_columns(predictions, rows, identifier, probabilities)
     if metadata.labels is None and metadata.outputs == 1 and not is_file:

@@ -25,7 +25,9 @@ from fedlap.training.scores import Score
 def print_data_remarks(ready: Sequence[Prepared]) -> None:
     """Print the warnings about a user's file, and about graphs that leave most clients alone."""
     first = ready[0]
-    remarks = first.federation.list_warnings() if "path" in first.experiment.data else []
+    encoding, remarks = first.federation.encoding, []
+    if "path" in first.experiment.data:
+        remarks = [*(encoding.describe() if encoding else []), *first.federation.list_warnings()]
     for run in ready:
         if run.experiment.seed == first.experiment.seed:
             remarks += list_graph_warnings(run.job.algorithm, run.experiment.graph.get("name", ""))

@@ -11,14 +11,18 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from fedlap.data.client_rows import ClientRows, concatenate_ranges
-from fedlap.data.frames import table_from_frame
+from fedlap.data.client_rows import ClientRows
+from fedlap.data.columns import MissingRule, RawColumns
+from fedlap.data.encoding import Encoding
+from fedlap.data.frames import FrameSettings, table_from_frame
 from fedlap.data.places import Places
+from fedlap.data.remarks import leave_out_clients, list_remarks
 from fedlap.data.roster import Roster
+from fedlap.data.splits import RANDOM_SPLIT, Split, SplitName, SplitRows, draw_rows
 from fedlap.data.standardize import UNSCALED, Scaling, Standardizer
 from fedlap.data.table import Table, table_from_arrays, table_from_dataset, table_from_partitioner
 from fedlap.data.target_scale import TargetScale
-from fedlap.data.validate import ArrayPair, check_unique_names, draw_rows, draw_test_rows
+from fedlap.data.validate import ArrayPair, check_unique_names
 from fedlap.errors import DataWarning, InputError, check_integer, check_number
 from fedlap.models import CrossEntropy, Loss, SquaredError
 from fedlap.randomness import digest_names, draws
@@ -37,6 +41,10 @@ class Federation:
     target: str | None = None  # the name of the predicted column
     places: Places | None = None  # where the clients are, if known
     target_scale: TargetScale | None = None  # constants of real targets; None where they are not scaled
+    encoding: Encoding | None = None  # how columns of text and dates became features
+    raw: RawColumns | None = None  # the columns before encoding, by position in the store
+    split: Split = RANDOM_SPLIT  # chose the test rows, and chooses folds
+    notes: tuple[str, ...] = ()  # remarks about rows and clients that were left out
 
     def __post_init__(self) -> None:
         check_unique_names(self.clients)
@@ -53,7 +61,8 @@ class Federation:
             self.places.check(len(self.clients))
         for k in (self.train.count == 0).nonzero().flatten().tolist():
             raise InputError(
-                f"client {self.clients[k]!r} has no training rows; remove the client or add rows",
+                f"client {self.clients[k]!r} has no training rows; add rows, remove the client, or leave out "
+                "such clients (skip_empty, --skip-empty)",
                 scope="data",
             )
 
@@ -98,13 +107,33 @@ class Federation:
             )
         clients, row, count = table.assign_rows(partition, seed)
         if table.test is None:
-            is_test = draw_test_rows(digest_names(clients), count, test_share, seed)
+            is_test = table.split.draw_test(SplitRows(row, count, digest_names(clients)), test_share, seed)
         else:
             is_test = table.test[row]
         rows = ClientRows(table.x, row, table.y[row], count)
         train, test = rows.select(~is_test), rows.select(is_test)
         places = table.places if partition is None else None  # A partition creates clients of its own.
-        return cls(clients, train, test, table.labels, UNSCALED, table.features, table.target, places)
+        notes = table.notes
+        if table.skip_empty:
+            empty = (train.count == 0).nonzero().flatten().tolist()
+            remaining, note = leave_out_clients(clients, empty)
+            clients, notes = tuple(clients[k] for k in remaining), notes + note
+            train, test = train.reorder(remaining), test.reorder(remaining)
+            places = None if places is None else places.reorder(remaining)
+        federation = cls(
+            clients,
+            train,
+            test,
+            table.labels,
+            UNSCALED,
+            table.features,
+            table.target,
+            places,
+            raw=table.raw,
+            split=table.split,
+            notes=notes,
+        )
+        return federation if table.raw is None else federation._encode()
 
     @classmethod
     def from_dataframe(
@@ -116,7 +145,13 @@ class Federation:
         test: Any | None = None,
         features: Sequence[str] | None = None,
         drop: Sequence[str] = (),
+        levels: Sequence[str] = (),
         task: str = "auto",
+        missing: MissingRule = "refuse",
+        split: SplitName = "random",
+        time: Any = None,
+        group: Any = None,
+        skip_empty: bool = False,
         partition: Any = None,
         test_share: float = 0.25,
         seed: int = 0,
@@ -124,13 +159,33 @@ class Federation:
     ) -> "Federation":
         """Build a federation from a pandas data frame, or from any frame with a method `to_pandas`.
 
-        `client` is the column with the client of each row, `label` the one to predict; `features` are all
-        others by default, without `drop`. Text, booleans and integers are classes and keep their names; real
-        numbers are targets (`task` overrides). `test` is a frame of test rows, instead of `test_share`.
-        Without a column of clients, `partition` assigns the rows. Features are standardised by training rows,
-        as in `from_arrays`: `scale` is "pooled", "client" or "none".
+        `client` is the column with the client of each row, or a list of columns, whose cells are joined by
+        " / "; `label` is the column to predict, and `features` are all others by default, without `drop`.
+        Labels that are text, booleans or integers are classes and keep their names; real numbers are targets
+        (`task` overrides). `test` is a frame of test rows, instead of `test_share`. Without a column of
+        clients, `partition` assigns the rows. Features are standardised by training rows, as in
+        `from_arrays`: `scale` is "pooled", "client" or "none".
+
+        Features that are text or categories become one-hot, those in `levels` too; dates become days.
+        `missing` refuses missing cells, drops their rows ("drop"), or fills them ("mean"): numbers with the
+        mean, texts with the level "missing". All constants come from training rows. `split="time"` tests the
+        last rows of each client by the column `time`; rows with equal cells in the column `group` are all
+        training or all test rows. `skip_empty` leaves out clients without training rows.
         """
-        table = table_from_frame(frame, client, label, test=test, features=features, drop=drop, task=task)
+        settings = FrameSettings.of(
+            client,
+            label,
+            features=features,
+            drop=drop,
+            levels=levels,
+            task=task,
+            missing=missing,
+            split=split,
+            time=None if time is None else str(time),
+            group=None if group is None else str(group),
+            skip_empty=skip_empty,
+        )
+        table = table_from_frame(frame, settings, test=test)
         federation = cls.from_table(table, partition, test_share, seed).standardize(scale)
         for warning in federation.list_warnings():
             warnings.warn(warning, DataWarning, stacklevel=2)
@@ -267,15 +322,15 @@ class Federation:
         clients = draws(seed, "scarce").keys(self.digests).argsort()[:chosen]
         train = self._subsample(self.train, clients, keep, seed, 1)
         test = self._subsample(self.test, clients, keep, seed, 2) if cut_test else self.test
-        federation = replace(self, train=train, test=test)
-        return federation.standardize(self.scale.kind)
+        return self._refit(train, test)
 
     def fold(self, number: int, held_out: int, seed: int = 0) -> "Federation":
         """Return the federation with one of `number` folds of its training rows as test rows.
 
         Each client's training rows are split at random, by `seed` and the client's name, into folds whose
         sizes differ by one at most; its test rows are dropped. A client with fewer rows than folds has no
-        test rows in some folds; a single row is never held out, since none would remain to train on.
+        test rows in some folds; a single row is never held out, since none would remain to train on. Groups
+        stay together, and a split by time trains on the rows before the held-out ones (`data.splits`).
         """
         check_integer("number", number, 2, scope="fold")
         if check_integer("held_out", held_out, 0, scope="fold") >= number:
@@ -284,39 +339,33 @@ class Federation:
                 field="held_out",
                 scope="fold",
             )
-        count, stream = self.train.count, draws(seed, "fold")
-        fold_of_row = torch.empty_like(self.train.row)
-        order = self.train.first.repeat_interleave(count) + stream.permutations(self.digests, 1, count)
-        # Clients begin at different folds, so that small clients do not all leave the same folds empty.
-        begin = stream.keys(self.digests) % number
-        fold_of_row[order] = concatenate_ranges(begin, count) % number
-        is_test = (fold_of_row == held_out) & (count > 1).repeat_interleave(count)
+        rows = SplitRows(self.train.row, self.train.count, self.digests)
+        trains, is_test = self.split.draw_fold(rows, number, held_out, seed)
         if not bool(is_test.any()):
             raise InputError(
                 f"fold {held_out} of {number} is empty; use fewer folds or more rows", scope="fold"
             )
-        return replace(self, train=self.train.select(~is_test), test=self.train.select(is_test)).standardize(
-            self.scale.kind
-        )
+        return self._refit(self.train.select(trains), self.train.select(is_test))
 
     def list_warnings(self) -> list[str]:
-        """Return warnings about valid but unusual data: clients with one label, or without test rows."""
-        findings = []
-        if self.labels is not None and len(self.labels) > 1:
-            owner, classes = self.train.find_owners(), len(self.labels)
-            seen = torch.zeros(len(self.clients), classes, dtype=torch.bool)
-            seen[owner, self.train.y] = True
-            if int(seen.any(0).sum()) == 1:
-                return ["all training rows have the same label, so there is nothing to learn"]
-            findings.append(
-                (seen.sum(1) == 1, "training rows of one label only, so their local models know no other")
-            )
-        findings.append((self.test.count == 0, "no test rows and do not count in test scores"))
-        return [
-            f"{len(names)} of {len(self.clients)} clients have {complaint}: {_abbreviate_names(names)}"
-            for mask, complaint in findings
-            if (names := [self.clients[k] for k in mask.nonzero().flatten().tolist()])
-        ]
+        """Return warnings about valid but unusual data: clients with one label, rows left out, and so on."""
+        return list_remarks(self)
+
+    def _encode(self) -> "Federation":
+        """Encode the raw columns with constants from training rows; features are not scaled."""
+        assert self.raw is not None
+        encoding = Encoding.fit(self.raw, self.train.row)
+        store = self.train.store if encoding == self.encoding else encoding.encode(self.raw)
+        train, test = (replace(rows, store=store) for rows in (self.train, self.test))
+        features = encoding.features
+        return replace(self, train=train, test=test, scale=UNSCALED, features=features, encoding=encoding)
+
+    def _refit(self, train: ClientRows, test: ClientRows) -> "Federation":
+        """Return the federation with other rows, and constants from these training rows only."""
+        federation = replace(self, train=train, test=test)
+        if self.raw is not None:
+            federation = federation._encode()
+        return federation.standardize(self.scale.kind)
 
     def _subsample(
         self, rows: ClientRows, clients: Int64[Tensor, "chosen"], keep: float, seed: int, step: int
@@ -340,14 +389,10 @@ class Federation:
             )
             for rows in (self.train, self.test)
         )
-        return replace(self, train=train, test=test, scale=UNSCALED)
+        return replace(self, train=train, test=test, scale=UNSCALED, raw=None, split=RANDOM_SPLIT)
 
 
 def _parse_labels(labels: Iterable[str] | SupportsIndex | None) -> tuple[str, ...] | int | None:
     if isinstance(labels, Iterable):
         return tuple(str(name) for name in labels)
     return None if labels is None else check_integer("labels", labels, 1, scope="data")
-
-
-def _abbreviate_names(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")

@@ -12,7 +12,10 @@ import torch
 from jaxtyping import Bool, Num
 from torch import Tensor
 
-from fedlap.data.frames import FrameLocation, Series, check_columns, convert_features, require_complete
+from fedlap.data.columns import FrameLocation, Series
+from fedlap.data.csv_dialect import Dialect, convert_decimal_commas
+from fedlap.data.encoding import Encoding
+from fedlap.data.frames import check_columns, convert_features, name_clients
 from fedlap.data.user_files import MISSING_WORDS, USER_FILE_TYPES, read_frame
 from fedlap.data.user_npz import decode_text, read_npz
 from fedlap.errors import InputError, unknown_name_error
@@ -22,13 +25,14 @@ WHOLE_NUMBER = re.compile(r"[+-]?\d+(\.0*)?")
 
 @dataclass(frozen=True, eq=False)
 class PredictionRows:
-    """Raw features and, if the file has them, each row's client, truth and identifier as in the file."""
+    """Raw features and, if the file has them, each row's client and its truth as written in the file."""
 
     path: str
     x: Num[Tensor, "row *feature"]
     clients: list[str] | None
     truth: list[Any] | None
     identifiers: list[Any] | None = None
+    notes: Sequence[str] = ()  # remarks about levels that no training row has
 
     def parse_truth(self, labels: Sequence[str] | None, outputs: int) -> tuple[Bool[Tensor, "row"], Tensor]:
         """Return a mask of the rows that have a truth, and these truths: label numbers or targets."""
@@ -68,15 +72,19 @@ def read_prediction_rows(
     inputs: tuple[int, ...],
     features: Sequence[str] | None,
     *,
-    client: str | None = None,
+    encoding: Encoding | None = None,
+    client: Sequence[str] = (),
     label: str | None = None,
     target: str | None = None,
     identifier: str | None = None,
+    dialect: Dialect = (None, None),
 ) -> PredictionRows:
     """Read rows for a model with inputs of this shape, by the names of features, or else in file order.
 
-    `label` is the required column (or array) with the truth; `target` is an optional one. `identifier` is
-    the column that identifies rows.
+    `encoding` turns columns into features, if the model was trained on text, dates or filled cells. `client`
+    are the columns (or the array) that name a row's client. `label` is the required column (or array) with
+    the truth; `target` is an optional one. `identifier` is the column that identifies rows. `dialect` are the
+    separator and decimal sign of a CSV file.
     """
     kind = Path(path).suffix.lower()
     if kind not in USER_FILE_TYPES:
@@ -85,44 +93,62 @@ def read_prediction_rows(
         )
     if kind == ".npz":
         return _read_npz_rows(path, inputs, client, label, target or "y", identifier)
-    text = None if identifier in (features or ()) else identifier
-    frame = read_frame(path, client, label or target or "", identifier=text).rename(columns=str)
+    columns = None if features is None else encoding.names if encoding is not None else list(features)
+    frame, decimal = read_frame(
+        path,
+        client,
+        label or target or "",
+        identifier=None if identifier in (columns or ()) else identifier,
+        dialect=dialect,
+        texts=() if encoding is None else encoding.texts,
+        wanted=columns or (),
+    )
+    frame = frame.rename(columns=str)
     if not len(frame):
         raise InputError(f"{path} has no rows; expected at least one")
-    for name in (client, label, identifier):
+    for name in (*client, label, identifier):
         if name is not None and name not in frame.columns:
             raise unknown_name_error(f"column of {path}", name, list(frame.columns))
     truth = label or (target if target in frame.columns else None)
+    if truth is not None and decimal == ",":
+        frame[truth] = convert_decimal_commas(frame[truth])
     location = FrameLocation(path, 1)
-    if features is None:
-        columns = [name for name in frame.columns if name not in (client, truth, identifier)]
+    if columns is None:
+        columns = [name for name in frame.columns if name not in (*client, truth, identifier)]
         if len(columns) != math.prod(inputs):
             raise InputError(
                 f"{path} has {len(columns)} columns of features; the model expects {math.prod(inputs)}. "
                 "If one is the label, name it with --label"
             )
     else:
-        columns = list(features)
         check_columns(path, columns, frame.columns)
-    x = torch.from_numpy(convert_features(frame[columns], location).copy()).view(len(frame), *inputs)
+    notes: list[str] = []
+    if encoding is None:
+        x = torch.from_numpy(convert_features(frame[columns], location).copy()).view(len(frame), *inputs)
+    else:
+        x, notes = encoding.read(frame, location)
     return PredictionRows(
         path,
         x,
-        None if client is None else [str(name) for name in require_complete(frame[client], location)],
+        name_clients(frame, location, client) if client else None,
         None if truth is None else _list_values(frame[truth]),
         None if identifier is None else _list_identifiers(frame[identifier]),
+        notes,
     )
 
 
 def _read_npz_rows(
     path: str,
     inputs: tuple[int, ...],
-    client: str | None,
+    clients: Sequence[str],
     label: str | None,
     target: str,
     identifier: str | None,
 ) -> PredictionRows:
     arrays = read_npz(path)
+    if len(clients) > 1:
+        raise InputError(f"{path} has one array of clients; name one", scope="data")
+    client = clients[0] if clients else None
     for name in ("x", client, label, identifier):
         if name is not None and name not in arrays:
             raise unknown_name_error(f"array of {path}", name, arrays)
@@ -140,8 +166,10 @@ def _read_npz_rows(
             raise InputError(
                 f"{path}, array {name!r}: {len(values)} entries for {len(x)} rows; expected one per row"
             )
-    clients = None if others[0] is None else [_format_name(name) for name in others[0]]
-    return PredictionRows(path, torch.from_numpy(x).view(len(x), *inputs), clients, *others[1:])
+    clients_of_rows = None if others[0] is None else [_format_name(name) for name in others[0]]
+    return PredictionRows(
+        path, torch.from_numpy(x).view(len(x), *inputs), clients_of_rows, others[1], others[2]
+    )
 
 
 def _format_name(value: Any) -> str:

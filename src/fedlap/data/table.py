@@ -12,8 +12,10 @@ from jaxtyping import Bool, Int64, Num
 from torch import Tensor
 
 from fedlap.data.client_rows import find_outside, group_rows
+from fedlap.data.columns import RawColumns
 from fedlap.data.partition import OwnerPartition, Partition
 from fedlap.data.places import Places
+from fedlap.data.splits import RANDOM_SPLIT, Split
 from fedlap.data.validate import (
     LABELS_ADVICE,
     ArrayPair,
@@ -44,6 +46,10 @@ class Table:
     features: tuple[str, ...] | None = None  # names of the features, where these are columns
     target: str | None = None  # the name of the predicted column
     places: Places | None = None  # where the natural clients are, if known
+    raw: RawColumns | None = None  # columns to encode after the split; `x` are then their values
+    split: Split = RANDOM_SPLIT  # chooses the test rows, unless `test` does
+    skip_empty: bool = False  # leave out clients without training rows
+    notes: tuple[str, ...] = ()  # remarks about rows that were dropped, or cells to fill
 
     @staticmethod
     def of(
@@ -232,8 +238,8 @@ def check_test_clients(train: Iterable[Any], test: Iterable[Any], where: str, te
     trained = {str(name) for name in train}
     for stranger in sorted({str(name) for name in test} - trained):
         raise InputError(
-            f"{test_where}: client {stranger!r} has no rows in {where}; add training rows, or "
-            "remove its test rows"
+            f"{test_where}: client {stranger!r} has no rows in {where}; add training rows, "
+            "remove its test rows, or leave such clients out (skip_empty, --skip-empty)"
         )
 
 

@@ -1,11 +1,25 @@
 """Load tables from users' files: CSV, Parquet or NPZ."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import Final
 
-from fedlap.data.frames import DataFrame, FrameLocation, LearningTask, Series, find_repeated, table_from_frame
+from fedlap.data.columns import DataFrame, FrameLocation, MissingRule, Series
+from fedlap.data.csv_dialect import (
+    Dialect,
+    check_dialect,
+    convert_decimal_commas,
+    detect_separator,
+    has_decimal_commas,
+    refuse_comma_numbers,
+    refuse_decimal_points,
+)
+from fedlap.data.frames import FrameSettings, find_repeated, table_from_frame
+from fedlap.data.labels import LearningTask
+from fedlap.data.splits import SplitName
 from fedlap.data.table import Table
 from fedlap.data.user_npz import table_from_npz
 from fedlap.errors import InputError
@@ -29,7 +43,7 @@ MISSING_WORDS: Final = (
 
 def load_file(
     path: str,
-    client: str | None = None,
+    client: str | list[str] | None = None,
     label: str | None = None,
     test: str | None = None,
     features: list[str] | None = None,
@@ -37,17 +51,32 @@ def load_file(
     task: LearningTask = "auto",
     sha256: str = "",
     test_sha256: str = "",
+    levels: list[str] | None = None,
+    missing: MissingRule | None = None,
+    split: SplitName | None = None,
+    time: str | None = None,
+    group: str | None = None,
+    skip_empty: bool | None = None,
+    separator: str | None = None,
+    decimal: str | None = None,
 ) -> Table:
     """Load a .csv or .parquet file with one column per feature, or an .npz file with one array of features.
 
     path: the file.
-    client: the column (or array) of clients; for .npz, "client" by default, if present.
+    client: the column (or array) of clients, or several columns; for .npz, "client" by default, if present.
     label: the column (or array) to predict; for .npz, "y" by default.
     test: a file of test rows, instead of drawing them.
     features: the columns of features; by default all others. For .npz one array, by default "x".
     drop: columns to ignore.
     task: classification or regression; by default real numbers are targets, all else classes.
     sha256, test_sha256: the expected SHA-256 of the files; by default that of the first reading.
+    levels: columns whose cells are names, even if they are numbers.
+    missing: refuse missing cells (the default), drop their rows, or fill them (mean).
+    split: random (the default), or time: the last rows of each client, by the column `time`, are test rows.
+    time: the column of times, for split = time.
+    group: a column; rows with equal cells are all training rows or all test rows.
+    skip_empty: leave out clients without training rows.
+    separator, decimal: the signs of a .csv file; detected by default.
     """
     if label is None and Path(path).suffix.lower() != ".npz":
         raise InputError(
@@ -60,78 +89,127 @@ def load_file(
         raise InputError(
             f"{path!r} has unsupported extension {kind!r}; use {', '.join(USER_FILE_TYPES)}", scope="data"
         )
-    chosen = None if features is None else tuple(features)
     if kind == ".npz":
-        if drop:
+        options = {"drop": drop, "levels": levels, "missing": missing, "split": split, "time": time}
+        options |= {"group": group, "separator": separator, "decimal": decimal}
+        for option in (name for name, value in options.items() if value):
             raise InputError(
-                f"{path!r} has arrays, not columns; remove drop, or choose an array with features",
+                f"{path!r} has arrays, not columns; remove {option}, or choose an array with features",
                 scope="data",
             )
-        return table_from_npz(path, client, label, test, chosen, task, sha256, test_sha256)
+        if isinstance(client, list):
+            raise InputError(f"{path!r} has one array of clients; name one", field="client", scope="data")
+        chosen = None if features is None else tuple(features)
+        table = table_from_npz(path, client, label, test, chosen, task, sha256, test_sha256)
+        return replace(table, skip_empty=bool(skip_empty))
+    settings = FrameSettings.of(
+        client,
+        label,
+        features=features,
+        drop=drop,
+        levels=levels,
+        task=task,
+        missing=missing,
+        split=split,
+        time=time,
+        group=group,
+        skip_empty=skip_empty,
+    )
+    dialect = check_dialect(separator, decimal)
     digests = [check_user_file("data", path, sha256)]
     if test is not None:
         digests.append(check_user_file("data", test, test_sha256))
-    return _load_table(path, client, str(label), test, chosen, tuple(drop or ()), task, tuple(digests))
+    return _load_table(path, test, settings, dialect, tuple(digests))
 
 
 @lru_cache(maxsize=1)  # Comparisons load the same rows many times; the cached table is never written to.
 def _load_table(
     path: str,
-    client: str | None,
-    label: str,
     test: str | None,
-    features: tuple[str, ...] | None,
-    drop: tuple[str, ...],
-    task: LearningTask,
+    settings: FrameSettings,
+    dialect: Dialect,
     digests: tuple[str, ...],  # the files' SHA-256, so that a changed file is read again
 ) -> Table:
     import pandas
 
+    label = settings.label
     paths = [name for name in (path, test) if name is not None]
-    frames = [read_frame(name, client, label, digest) for name, digest in zip(paths, digests, strict=True)]
+    read = [
+        read_frame(name, settings.client, label, digest, dialect=dialect, texts=settings.levels)
+        for name, digest in zip(paths, digests, strict=True)
+    ]
+    frames = [frame for frame, _ in read]
     if Path(path).suffix.lower() == ".csv" and all(label in frame.columns for frame in frames):
         # The type is inferred from both files, since text in one means no numbers in the other.
-        text = pandas.concat([frame[label] for frame in frames], ignore_index=True)
-        label_values = _infer_type(text, f"{path}, column {label!r}")
+        text = pandas.concat(
+            [frame[label] if sign == "." else convert_decimal_commas(frame[label]) for frame, sign in read],
+            ignore_index=True,
+        )
+        label_values = _infer_type(text, f"{path}, column {label!r}", is_plain=dialect[1] is not None)
         frames[0][label] = label_values[: len(frames[0])].to_numpy()
         if test is not None:
             frames[1][label] = label_values[len(frames[0]) :].to_numpy()
     return table_from_frame(
         frames[0],
-        client,
-        label,
+        settings,
         test=None if test is None else frames[1],
-        features=features,
-        drop=drop,
-        task=task,
         location=FrameLocation(path, 1),
         test_location=FrameLocation(str(test), 1),
     )
 
 
 def read_frame(
-    path: str, client: str | None, label: str, sha256: str = "", identifier: str | None = None
-) -> DataFrame:
-    """Read a data frame and check its SHA-256; in a CSV file, clients, labels and identifiers stay text."""
+    path: str,
+    clients: Sequence[str],
+    label: str,
+    sha256: str = "",
+    identifier: str | None = None,
+    *,
+    dialect: Dialect = (None, None),
+    texts: Sequence[str] = (),
+    wanted: Sequence[str] = (),
+) -> tuple[DataFrame, str]:
+    """Read a data frame and check its SHA-256; also return the decimal sign of the file.
+
+    In a CSV file, clients, labels and identifiers stay text, and so do `texts`, unless a cell is missing.
+    dialect: separator and decimal sign of a CSV file; None to detect it. wanted: columns of the header.
+    """
     import pandas
 
-    file = BytesIO(read_user_file("data", path, sha256))
+    content = read_user_file("data", path, sha256)
+    file = BytesIO(content)
     try:
         if Path(path).suffix.lower() == ".parquet":
             _check_parquet(file)
-            return pandas.read_parquet(file)
-        header = pandas.read_csv(file, header=None, nrows=1, dtype=object, keep_default_na=False)
-        names = header.iloc[0].tolist()
-        text = [name for name in names if name in (client, label, identifier)]
-        file.seek(0)
-        frame = pandas.read_csv(
-            file,
-            dtype=dict.fromkeys(text, str),
-            keep_default_na=False,
-            na_values=list(MISSING_WORDS),
-            low_memory=False,
-            **get_exact_options(pandas.__version__),
+            return pandas.read_parquet(file), "."
+        separator = dialect[0] or detect_separator(
+            content, [name for name in (*clients, label, *wanted) if name]
         )
+        header = pandas.read_csv(
+            file, sep=separator, header=None, nrows=1, dtype=object, keep_default_na=False
+        )
+        names = header.iloc[0].tolist()
+        text = [name for name in names if name in (*clients, label, identifier)]
+
+        def read(decimal: str) -> DataFrame:
+            file.seek(0)
+            return pandas.read_csv(
+                file,
+                sep=separator,
+                decimal=decimal,
+                dtype=dict.fromkeys([*text, *(name for name in names if name in texts)], str),
+                keep_default_na=False,
+                na_values=list(MISSING_WORDS),
+                low_memory=False,
+                **get_exact_options(pandas.__version__),
+            )
+
+        decimal = dialect[1] or "."
+        frame = read(decimal)
+        names_only = (*clients, *texts, identifier)
+        if dialect[1] is None and separator != "," and has_decimal_commas(frame, names_only):
+            decimal = ","
+            frame = read(decimal)
     except ImportError as error:
         raise InputError(
             "reading Parquet needs pyarrow; run pip install 'fedlap[parquet]'", scope="data"
@@ -146,14 +224,17 @@ def read_frame(
         raise InputError(
             f"{path!r} has lines with more values than its header; remove the extra values", scope="data"
         )
+    if decimal == ",":
+        refuse_decimal_points(path, frame, names_only)
     if text:
         # Words for missing numbers are names here. pandas has an option for this per column, which is slow
-        # for many columns; reading two columns again is not.
+        # for many columns; reading a few columns again is not.
         file.seek(0)
-        frame[text] = pandas.read_csv(file, usecols=text, dtype=str, na_filter=False)[text]
-    if client in frame.columns and client != label:
-        frame[client] = frame[client].str.strip().replace("", None)
-    return frame
+        frame[text] = pandas.read_csv(file, sep=separator, usecols=text, dtype=str, na_filter=False)[text]
+    for name in clients:
+        if name in frame.columns and name != label:
+            frame[name] = frame[name].str.strip().replace("", None)
+    return frame, decimal
 
 
 def _check_parquet(file: BytesIO) -> None:
@@ -171,8 +252,11 @@ def get_exact_options(version: str) -> dict[str, str]:
     return {} if (major, minor) >= (3, 1) else {"float_precision": "round_trip"}
 
 
-def _infer_type(text: Series, where: str) -> Series:
-    """Convert a column of text to numbers or booleans, if it contains nothing else."""
+def _infer_type(text: Series, where: str, is_plain: bool) -> Series:
+    """Convert a column of text to numbers or booleans, if it contains nothing else.
+
+    is_plain: True if the user set the decimal sign, so that numbers with commas are text.
+    """
     import pandas
 
     text = text.str.strip()
@@ -185,6 +269,8 @@ def _infer_type(text: Series, where: str) -> Series:
         return present.map(float, na_action="ignore").astype(float)  # exact to the last bit
     if words.empty:
         return numbers
+    if not is_plain:
+        refuse_comma_numbers(words, where)
     if bool((numbers.dropna() % 1 != 0).any()):
         raise InputError(
             f"{where}: {words.iloc[0]!r} is not a number, unlike other labels; correct or remove such rows"

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedlap.data.frames import LearningTask, encode_labels
+from fedlap.data.labels import LearningTask, encode_labels
 from fedlap.data.table import Table, check_test_clients
 from fedlap.errors import InputError, unknown_name_error
 from fedlap.storage.array_files import DAMAGED_FILE_ERRORS, Array, Arrays, parse_npz

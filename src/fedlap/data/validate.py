@@ -1,4 +1,4 @@
-"""Convert and check arrays of features and labels, and draw test rows."""
+"""Convert and check arrays of features and labels."""
 
 import math
 from collections import Counter
@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int64, Num
+from jaxtyping import Num
 from torch import Tensor
 
-from fedlap.data.client_rows import concatenate_ranges
 from fedlap.errors import InputError
-from fedlap.randomness import Draws, draws
 
 ArrayPair = tuple[Any, Any]  # features and labels of one client, as arrays or tensors
 TensorPair = tuple[Tensor, Tensor]  # features and labels as training takes them
@@ -131,35 +129,6 @@ def check_uniform(names: Sequence[str], pairs: Sequence[TensorPair]) -> None:
                 f"client {name!r} has {describe(index)}; expected {describe(0)}, as client {names[0]!r} has",
                 scope="data",
             )
-
-
-def draw_test_rows(
-    clients: Int64[Tensor, "client"], count: Int64[Tensor, "client"], test_share: float, seed: int
-) -> Bool[Tensor, "row"]:
-    """Draw test rows as a mask, client by client: the ⌊share·n + ½⌋ of n rows with the smallest draws.
-
-    `clients` are digests. Every client retains at least one training row.
-    """
-    test_count = (test_share * count.double() + 0.5).floor().long().minimum((count - 1).clamp(min=0))
-    return draw_rows(draws(seed, "split"), 0, clients, count, test_count)
-
-
-def draw_rows(
-    stream: Draws,
-    step: int,
-    clients: Int64[Tensor, "client"],
-    count: Int64[Tensor, "client"],
-    wanted: Int64[Tensor, "client"],
-) -> Bool[Tensor, "row"]:
-    """Return a mask of the `wanted` rows of each client that have the smallest draws."""
-    chosen = torch.zeros(int(count.sum()), dtype=torch.bool)
-    partial = ((wanted > 0) & (wanted < count)).nonzero().flatten()
-    first, size = (count.cumsum(0) - count)[partial], count[partial]
-    order = stream.permutations(clients[partial], step, size)
-    within = concatenate_ranges(torch.zeros_like(size), size) < wanted[partial].repeat_interleave(size)
-    chosen[(first.repeat_interleave(size) + order)[within]] = True
-    everything = (wanted >= count).repeat_interleave(count)
-    return chosen.logical_or_(everything)
 
 
 def name_labels(labels: Sequence[str] | int | None, y: Num[Tensor, "row *output"]) -> tuple[str, ...] | None:

@@ -97,7 +97,7 @@ def complete_section(
         for key, p in inspect_settings(build, skip).items()
     } | (extra or {})
     for key, value in section.items():
-        if isinstance(value, bool) and key in fields and fields[key][0] is not bool:
+        if isinstance(value, bool) and key in fields and fields[key][0] not in (bool, bool | None):
             raise build_boolean_error(f"{where}.{key}", value)
     checker = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
     try:

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
+from fedlap.data.encoding import Encoding
 from fedlap.data.federation import Federation
 from fedlap.data.standardize import Scaling, Standardizer
 from fedlap.data.target_scale import TargetScale
@@ -34,6 +35,7 @@ class ModelMetadata:
     pictures: True if features are bytes.
     scale: the kind of feature scaling.
     scales_target: True if models predict standardised targets, whose constants are among the tensors.
+    encoding: how the columns of a table became features; None if they were numbers already.
     """
 
     architecture: ArchitectureSettings | None
@@ -45,6 +47,7 @@ class ModelMetadata:
     pictures: bool
     scale: Scaling
     scales_target: bool = False
+    encoding: Encoding | None = None
 
     @staticmethod
     def of(federation: Federation, objective: Model) -> "ModelMetadata":
@@ -59,6 +62,7 @@ class ModelMetadata:
             federation.train.store.dtype == torch.uint8,
             federation.scale.kind,
             federation.target_scale is not None,
+            federation.encoding,
         )
 
     @staticmethod
@@ -68,9 +72,14 @@ class ModelMetadata:
         for name, is_valid in FIELD_CHECKS.items():
             if name not in values or not is_valid(values[name]):
                 raise invalid_field_error(path, name)
-        arguments = {field.name: values[field.name] for field in fields(ModelMetadata)}
+        arguments = {name: values[name] for name in FIELD_CHECKS}
         arguments["architecture"] = arguments["architecture"] and _lists_to_tuples(arguments["architecture"])
-        metadata = ModelMetadata(**_lists_to_tuples(arguments))
+        encoding = None
+        if values.get("encoding") is not None:  # Files of numbers alone have no such field.
+            encoding = Encoding.parse(values["encoding"])
+            if encoding is None or list(encoding.features) != values["features"]:
+                raise invalid_field_error(path, "encoding")
+        metadata = ModelMetadata(**_lists_to_tuples(arguments), encoding=encoding)
         if metadata.labels is not None and len(metadata.labels) != metadata.outputs:
             raise invalid_field_error(path, "labels")
         if metadata.features is not None and len(metadata.features) != math.prod(metadata.inputs):
@@ -79,8 +88,10 @@ class ModelMetadata:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, from which `parse` restores the metadata."""
-        values = asdict(self)
-        return values if self.scales_target else {k: v for k, v in values.items() if k != "scales_target"}
+        optional: dict[str, Any] = {"scales_target": self.scales_target or None}
+        optional["encoding"] = None if self.encoding is None else self.encoding.to_dict()
+        values = {name: getattr(self, name) for name in FIELD_CHECKS if name not in optional}
+        return values | {name: value for name, value in optional.items() if value is not None}
 
     @property
     def loss(self) -> Loss:

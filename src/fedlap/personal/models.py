@@ -2,6 +2,7 @@
 
 import math
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,11 +17,12 @@ from torch import Tensor, nn
 from fedlap.algorithms import Algorithm
 from fedlap.algorithms.local_work import BatchSize
 from fedlap.data.client_rows import group_rows
+from fedlap.data.columns import FrameLocation
 from fedlap.data.federation import Federation
 from fedlap.data.frames import check_columns
 from fedlap.data.standardize import Standardizer
 from fedlap.data.target_scale import TargetScale
-from fedlap.errors import InputError, unknown_name_error
+from fedlap.errors import DataWarning, InputError, unknown_name_error
 from fedlap.models import Model, Network
 from fedlap.personal.join_settings import JoinSettings
 from fedlap.personal.metadata import TARGET_TENSORS, ModelMetadata
@@ -50,7 +52,7 @@ class Personal:
 
     @property
     def features(self) -> tuple[str, ...] | None:
-        """Names of the features, in the order in which `predict` takes them."""
+        """Names of the features, in the order in which `predict` takes them from an array."""
         return self.metadata.features
 
     def module(self) -> nn.Module:
@@ -104,7 +106,10 @@ class Personal:
     def _check_features(self, x: Any) -> Num[Tensor, "row *feature"]:
         """Return rows of raw features as a tensor; raise InputError unless they fit the model."""
         try:
-            raw = x if isinstance(x, Tensor) else torch.from_numpy(np.array(self._select_columns(x)))
+            chosen = self._select_columns(x)
+            raw = chosen if isinstance(chosen, Tensor) else torch.from_numpy(np.array(chosen))
+        except InputError:
+            raise
         except (TypeError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())
             raise InputError(f"predict: x cannot be read ({reason}); pass an array of numbers") from error
@@ -120,13 +125,22 @@ class Personal:
         return raw if raw.dtype == torch.uint8 or raw.is_floating_point() else raw.double()
 
     def _select_columns(self, x: Any) -> Any:
-        """Return a data frame's feature columns in training order, and anything else unchanged."""
+        """Return a data frame's features in training order, encoded as in training; else return x unchanged.
+
+        A warning states levels that no training row has.
+        """
         pandas = sys.modules.get("pandas")  # if it is not imported, x is no data frame
         if self.features is None or pandas is None or not isinstance(x, pandas.DataFrame):
             return x
         named = x.rename(columns=str)
-        check_columns("predict: x", self.features, named.columns)
-        return named[list(self.features)]
+        encoding = self.metadata.encoding
+        check_columns("predict: x", self.features if encoding is None else encoding.names, named.columns)
+        if encoding is None:
+            return named[list(self.features)]
+        features, remarks = encoding.read(named, FrameLocation("predict: x", 0))
+        for remark in remarks:
+            warnings.warn(remark, DataWarning, stacklevel=5)
+        return features
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from fedlap.data.frames import DataFrame
+from fedlap.data.columns import DataFrame
 from fedlap.personal.metadata import ModelMetadata
 
 CLIENT_COLUMN, PROBABILITY_COLUMN, UNNAMED_TARGET = "client", "probability", "prediction"

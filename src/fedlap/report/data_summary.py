@@ -45,7 +45,10 @@ class DataSummary:
             federation.train.count,
             federation.test.count,
             label_counts,
-            federation.list_warnings(),
+            [
+                *([] if federation.encoding is None else federation.encoding.describe()),
+                *federation.list_warnings(),
+            ],
         )
 
     @property

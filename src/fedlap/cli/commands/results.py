@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from fedlap.cli.options import DATA_PANEL, OUTPUT_PANEL, JsonOption, RunFolderArgument, RunsFolderOption
+from fedlap.cli.table_options import DecimalOption, SeparatorOption
 
 MODEL_PANEL = "Model"
 FILTER_PANEL = "Filter"
@@ -236,7 +237,7 @@ def predict_command(
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="Column that names the client whose model predicts the row.",
+            help="Column (or columns: a,b) that names the client whose model predicts the row.",
             rich_help_panel=MODEL_PANEL,
         ),
     ] = None,
@@ -257,6 +258,8 @@ def predict_command(
             rich_help_panel=DATA_PANEL,
         ),
     ] = None,
+    separator: SeparatorOption = None,
+    decimal: DecimalOption = None,
     probabilities: Annotated[
         bool,
         typer.Option(
@@ -286,4 +289,5 @@ def predict_command(
     """
     from fedlap.cli.predict import predict_file
 
-    predict_file(model, data, client, by, label, identifier, probabilities, to, out, as_json)
+    dialect = separator, decimal
+    predict_file(model, data, client, by, label, identifier, dialect, probabilities, to, out, as_json)
