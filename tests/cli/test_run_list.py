@@ -137,12 +137,17 @@ def test_states(call, runs):
     assert "'models' is a link" in call("runs")[2]
 
 
-def test_the_digits_of_a_row_name_it_in_other_commands(call, runs):
+def test_the_digits_of_a_row_name_it_in_other_commands(call, runs, monkeypatch, no_figures):
     digits = re.findall(r"^\W*([0-9a-f]{8}) ", call("runs", "--all")[1], re.MULTILINE)
     assert len(digits) == 3 + 12
     for text in digits:
         code, _, err = call("show", text)
         assert code == 0 or "pass one of them, e.g. synthetic-" in err
+    (group,) = runs.glob("*-compare-*")
+    monkeypatch.chdir(runs.parent)
+    code, out, _ = call("report", group.name[-16:][:8], out=False)
+    assert (code, (group / "report" / "page.html").exists()) == (0, True)
+    assert out.startswith("file://")
     code, _, err = call("show", "0" * 4)
     assert (code, err.count("\n")) == (2, 1)
 

@@ -6,17 +6,21 @@ from pathlib import Path
 
 from fedlap.cli import console
 from fedlap.cli.threads import use_threads
+from fedlap.experiments.find_folder import find_folder
 from fedlap.report.page import write_page
 from fedlap.report.page.result_folders import load_results
 from fedlap.report.page.result_page import build_page
+
+DEFAULT_RUNS_FOLDER = Path("runs")  # where names are looked up, since --out is the folder of the page
 
 
 def write_report(runs: list[Path], out: Path | None, open_: bool) -> None:
     """Write a self-contained HTML page of results."""
     use_threads(None)
+    command = shlex.join(["fedlap", "report", *map(str, runs)])
+    runs = [find_folder(run, DEFAULT_RUNS_FOLDER) for run in runs]
     found = load_results(runs)
     folder = runs[0] / "report" if out is None else out
-    command = shlex.join(["fedlap", "report", *map(str, runs)])
     page = build_page(found, command, lambda text: console.print_remark(f"note: {text}"))
     address = write_page(page, folder).resolve().as_uri()
     console.print_result(address)

@@ -159,7 +159,7 @@ def report_command(
         list[Path],
         typer.Argument(
             metavar="RUN",
-            help="Folders of runs, or one folder of compare, sweep or tune.",
+            help="Folders of runs, or one folder of compare, sweep or tune; or names in runs/.",
             show_default=False,
         ),
     ],
