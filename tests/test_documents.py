@@ -35,7 +35,7 @@ RUN_BELOW = {
     "extending.md": 3,
     "personal-models.md": 1,
     "python.md": 1,
-    "tuning.md": 1,
+    "tuning.md": 2,
 }
 RUN_ELSEWHERE = {"tracking.md": 1}  # by tests/tracking/test_trackers.py
 
@@ -225,7 +225,10 @@ def test_a_client_joins_as_the_page_says(two_hospitals):
 
 def test_tuning_works_as_the_page_says(two_hospitals):
     variables = two_hospitals | {"graph": fl.Graph.complete(two_hospitals["federation"].clients)}
-    exec(python_block("tuning.md").replace("rounds=100", "rounds=2"), variables)
+    automatic, grid = (block.replace("rounds=100", "rounds=2") for block in python_blocks("tuning.md"))
+    exec(automatic, variables)
+    assert isinstance(variables["result"].algorithm.strength, float)
+    exec(grid, variables)
     assert variables["tuned"].algorithm.lr in (0.01, 0.1)
     assert variables["result"].scores[-1].round == 2
 

@@ -140,3 +140,17 @@ def test_files_that_are_none(call, tmp_path):
         why = read_error(call("run", str(tmp_path / name)))
         assert str(tmp_path / name) in why.replace("/.'", "'") or name == "."
         assert word in why
+
+
+def test_an_automatic_strength_is_stored_as_its_number(run, call):
+    folder, _ = run("--rounds", "2", "--strength", "auto")
+    strength = tomllib.loads((folder / "experiment.toml").read_text())["algorithm"]["strength"]
+    assert isinstance(strength, float)
+    assert run("--rounds", "2", "--strength", str(strength))[0] == folder
+    assert run("--rounds", "2", "--set", "algorithm.strength=auto")[0] == folder
+    code, _, error = call(*RUN, "--rounds", "2", "--strength", "auto")
+    assert code == 0
+    assert f"strength = {strength:g} by 5-fold cross-validation on training rows" in " ".join(error.split())
+    code, _, error = call(*RUN, "--strength", "much")
+    assert code == 2
+    assert "algorithm.strength = 'much'" in error

@@ -1,7 +1,7 @@
 """Strength of the pull between neighbours on a graph, and its limits of stability."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Final, Literal, Protocol, get_args, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int64
@@ -14,6 +14,8 @@ from fedlap.graph import Graph
 from fedlap.graph.implicit import mix_implicitly
 
 Mixing = Literal["explicit", "implicit"]
+Strength = float | Literal["auto"]  # η, or cross-validation on training rows before training
+AUTO: Final = "auto"
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class Coupling:
     """Pull between neighbours in a round of R local steps of length μ."""
 
     graph: Graph
-    strength: float | None
+    strength: Strength | None
     lr: float
     repeats: int
     smoothing: float | None = None  # ε: a neighbour pulls with its distance over ε, and at most with force 1
@@ -56,7 +58,7 @@ class Coupling:
     def eta(self) -> float:
         """η: the strength if it is given, else min(0.01, ε/(μRρ)) with the smoothing ε."""
         if self.strength is not None:
-            return self.strength
+            return require_number(self.strength)
         return min(0.01, 1 / self.product_per_strength) if self.product_per_strength > 0 else 0.01
 
     @property
@@ -86,14 +88,14 @@ class Coupling:
 
     def check(self, name: str, allow_unstable: bool) -> None:
         """Raise InputError for a negative strength, or an unstable one unless `allow_unstable`."""
-        check_number("strength", self.eta, zero=True, scope=name)
+        check_strength(name, self.strength)
         if self.mixing not in get_args(Mixing):
             raise InputError(
                 f"mixing = {self.mixing!r}; use {' or '.join(get_args(Mixing))}",
                 field="mixing",
                 scope=name,
             )
-        if not self.is_stable and not allow_unstable:
+        if self.strength != AUTO and not self.is_stable and not allow_unstable:
             alternative = "mixing = implicit or " if self.smoothing is None else ""
             divisor = "" if self.smoothing is None else f"/{self.smoothing:g}"
             raise InputError(
@@ -144,6 +146,29 @@ def compute_pull(
     if smoothing is not None:
         weights = weights / compute_distances(w, models).clamp_min(smoothing).mT
     return (weights * (w - models)).sum(0, keepdim=True)
+
+
+def require_number(strength: Strength) -> float:
+    """Return a strength that is a number; raise InputError if it is still to be chosen."""
+    if isinstance(strength, str):
+        raise InputError(
+            f"strength = {strength!r} is chosen from training rows; train the method by fedlap.fit, or set a "
+            "number",
+            field="strength",
+        )
+    return strength
+
+
+def check_strength(name: str, strength: Any) -> None:
+    """Raise InputError unless a strength is a number from 0, "auto" or the default."""
+    if isinstance(strength, str) and strength != AUTO:
+        raise InputError(
+            f"strength = {strength!r}; use a number, or {AUTO!r} to choose it by cross-validation",
+            field="strength",
+            scope=name,
+        )
+    if strength is not None and not isinstance(strength, str):
+        check_number("strength", strength, zero=True, scope=name)
 
 
 def compute_distances(

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fedlap.algorithms.coupling import Coupling, Mixing
+from fedlap.algorithms.coupling import Coupling, Mixing, Strength
 from fedlap.algorithms.fedu import FEDU_CITATION
 from fedlap.algorithms.interface import (
     ReceivedModels,
@@ -39,6 +39,7 @@ class DFedU:
 
     graph: a_kℓ, the weights between clients; clients communicate if a_kℓ > 0.
     strength: η, of the pull; by default min(0.01, 1/(μRρ)), with ρ the largest eigenvalue of the Laplacian.
+        "auto" chooses it by cross-validation on training rows (see `choose_strength`).
     lr: μ, the length of a local step.
     local_steps: R mini-batch steps per round (5 if neither is given), or …
     local_epochs: … R passes over the client's rows.
@@ -48,7 +49,7 @@ class DFedU:
     """
 
     graph: Graph
-    strength: float | None = None
+    strength: Strength | None = None
     lr: float = 0.03
     local_steps: int | None = None
     local_epochs: int | None = None

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms.coupling import Coupling, Mixing
+from fedlap.algorithms.coupling import Coupling, Mixing, Strength
 from fedlap.algorithms.interface import Traits, check_choice, check_local_work
 from fedlap.algorithms.local_updates import sgd
 from fedlap.algorithms.server_state import ClientModels, GatheredRows, Ids, add_server_vertex
@@ -34,6 +34,7 @@ class FedU:
 
     graph: a_kℓ, the weights between clients; a server vertex (F₀ = 0) takes part in every round.
     strength: η, of the pull; by default min(0.01, 1/(μRρ)), with ρ the largest eigenvalue of the Laplacian.
+        "auto" chooses it by cross-validation on training rows (see `choose_strength`).
     lr: μ, the length of a local step.
     local_steps: R mini-batch steps per round (5 if neither is given), or …
     local_epochs: … R passes over the client's rows.
@@ -46,7 +47,7 @@ class FedU:
     """
 
     graph: Graph
-    strength: float | None = None
+    strength: Strength | None = None
     lr: float = 0.03
     local_steps: int | None = None
     local_epochs: int | None = None

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from fedlap.algorithms.coupling import Coupling, Mixing
+from fedlap.algorithms.coupling import Coupling, Mixing, Strength
 from fedlap.algorithms.fedu import FEDU_CITATION
 from fedlap.algorithms.interface import Traits, check_local_work, check_no_server_vertex
 from fedlap.algorithms.local_updates import sgd
@@ -65,7 +65,8 @@ class FedULearned:
     the prior graph, so that a strength has the same effect.
 
     graph: the prior graph, for example the complete one if nothing is known.
-    strength: η, of the pull between neighbours; by default min(0.01, 1/(μRρ)).
+    strength: η, of the pull between neighbours; by default min(0.01, 1/(μRρ)). "auto" chooses it by
+        cross-validation on training rows.
     lr: μ, the length of a local step.
     local_steps: R mini-batch steps per round (5 if neither is given), or …
     local_epochs: … R passes over the client's rows.
@@ -80,7 +81,7 @@ class FedULearned:
     """
 
     graph: Graph
-    strength: float | None = None
+    strength: Strength | None = None
     lr: float = 0.03
     local_steps: int | None = None
     local_epochs: int | None = None

@@ -8,6 +8,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from fedlap.algorithms.conjugates import CONJUGATES, DualProblem
+from fedlap.algorithms.coupling import Strength, check_strength, require_number
 from fedlap.algorithms.interface import (
     Traits,
     check_idle_probability,
@@ -80,7 +81,7 @@ class Mocha:
     unchanged, and W = VA⁻¹ is recomputed.
 
     graph: the weights between clients; the paper's Ω = (I − 11ᵀ/N)² is the complete graph of weight 1/N.
-    strength: η = 2λ₁, of the pull (0.01 as for FedU).
+    strength: η = 2λ₁, of the pull (0.01 as for FedU); "auto" chooses it by cross-validation on training rows.
     shrinkage: λ₂; by default l2/2, or 1e-3 (not from the paper) if the model's l2 is zero: L alone is
         singular.
     loss: "squared", "logistic" or "hinge" (smoothed, with smoothing 1; the paper's is not); "auto" is the
@@ -96,7 +97,7 @@ class Mocha:
     """
 
     graph: Graph
-    strength: float = 0.01
+    strength: Strength = 0.01
     shrinkage: float | None = None
     loss: Literal["auto", "squared", "logistic", "hinge"] = "auto"
     aggregation: float = 1.0
@@ -120,7 +121,7 @@ class Mocha:
         LocalWork.of(self.local_steps, self.local_epochs)
         if self.loss not in ("auto", *CONJUGATES):
             raise unknown_name_error("loss of mocha", self.loss, ("auto", *CONJUGATES), field="loss")
-        check_number("strength", self.strength, zero=True, scope="mocha")
+        check_strength("mocha", self.strength)
         for name in ("shrinkage", "safety"):
             if (value := getattr(self, name)) is not None:
                 check_number(name, value, zero=False, scope="mocha")
@@ -153,7 +154,7 @@ class Mocha:
         """Start with V = 0 and A⁻¹."""
         unit = torch.eye(len(start), dtype=torch.float64, device=start.device)
         laplacian = self.graph.apply_laplacian(unit)
-        inverse = torch.linalg.inv(self.strength * laplacian + 2 * self._shrinkage * unit)
+        inverse = torch.linalg.inv(require_number(self.strength) * laplacian + 2 * self._shrinkage * unit)
         rounds = torch.zeros((), dtype=start.dtype)  # on the host, where Python reads it
         return MochaServer(
             ClientTable(torch.zeros_like(start)), inverse, self._compute_safety(inverse), rounds
@@ -189,7 +190,7 @@ class Mocha:
         if not self.learn_every or int(rounds + 1) % self.learn_every:
             return MochaServer(table.with_rows(ids, sums), inverse, safety, rounds + 1)
         V = table.values.index_copy(0, ids, sums)
-        inverse = learn_inverse(inverse @ V.double(), self.strength, self._shrinkage)
+        inverse = learn_inverse(inverse @ V.double(), require_number(self.strength), self._shrinkage)
         return MochaServer(ClientTable(V), inverse, self._compute_safety(inverse), rounds + 1)
 
     def penalty(self, server: MochaServer, alpha: DualVariables) -> Float[Tensor, ""]:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fedlap.algorithms.coupling import Coupling, compute_distances
+from fedlap.algorithms.coupling import Coupling, Strength, compute_distances
 from fedlap.algorithms.interface import Traits, check_local_work
 from fedlap.algorithms.local_updates import sgd
 from fedlap.algorithms.local_work import LocalWork
@@ -42,6 +42,7 @@ class NetworkLasso:
 
     graph: a_kℓ, the weights between clients; a server vertex (F₀ = 0) takes part in every round.
     strength: η, of the pull; by default min(0.01, ε/(μRρ)), with ρ the largest eigenvalue of the Laplacian.
+        "auto" chooses it by cross-validation on training rows (see `choose_strength`).
     smoothing: ε, the distance up to which neighbours pull as in FedU with strength η/ε (0.1, not from the
         paper; models trained alone on the embedded data are 1 to 4 apart).
     lr: μ, the length of a local step.
@@ -51,7 +52,7 @@ class NetworkLasso:
     """
 
     graph: Graph
-    strength: float | None = None
+    strength: Strength | None = None
     smoothing: float = 0.1
     lr: float = 0.03
     local_steps: int | None = None

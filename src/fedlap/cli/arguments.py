@@ -51,7 +51,16 @@ def split_names(words: list[str]) -> list[str]:
 
 def select_method_settings(options: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of an algorithm that were passed as options."""
-    return {field: options[field] for field in METHOD_SETTINGS if options[field] is not None}
+    settings = {field: options[field] for field in METHOD_SETTINGS if options[field] is not None}
+    return settings | ({"strength": parse_strength(settings["strength"])} if "strength" in settings else {})
+
+
+def parse_strength(text: str) -> Any:
+    """Parse the value of --strength: a number, or else text such as auto, which is checked later."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def parse_assignment(assignment: str) -> tuple[str, Any]:

@@ -149,8 +149,8 @@ def _compute_speeds(facts: GraphDescription, coupling: Coupling) -> list[tuple[s
         share * 2 / coupling.product_per_strength: f"{share:g} × largest" for share in DESCRIBED_SHARES[:-1]
     }
     shown |= {2 / coupling.product_per_strength: "largest stable", default: "default"}
-    if coupling.strength is not None and coupling.strength != default:
-        shown[coupling.strength] = "as given"
+    if coupling.eta != default:
+        shown[coupling.eta] = "as given"
     return [(shown[strength], MixingSpeed.of(facts, strength, length)) for strength in sorted(shown)]
 
 

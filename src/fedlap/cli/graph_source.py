@@ -8,7 +8,7 @@ from fedlap.algorithms import ALGORITHMS
 from fedlap.algorithms.coupling import Coupling
 from fedlap.algorithms.interface import check_local_work
 from fedlap.algorithms.local_work import DEFAULT_LR, LocalWork
-from fedlap.cli.arguments import assign, describe_experiment
+from fedlap.cli.arguments import assign, describe_experiment, parse_strength
 from fedlap.data.federation import Federation
 from fedlap.errors import InputError, check_number
 from fedlap.experiments.experiment import SHUFFLED, Experiment, has_graph
@@ -148,6 +148,7 @@ def build_coupling(graph: Graph, settings: dict[str, Any], options: dict[str, An
     origin = typed if any(typed[key] is not None for key in WORK_OPTIONS) else settings
     lr, (steps, epochs) = DEFAULT_LR if lr is None else lr, (origin.get(key) for key in WORK_OPTIONS)
     check_local_work("graph", lr, steps, epochs)
+    strength = parse_strength(strength) if isinstance(strength, str) else strength
     if strength is not None:
         check_number("strength", strength, zero=True, scope="graph")
     work = LocalWork.of(steps, epochs)

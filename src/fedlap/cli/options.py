@@ -246,10 +246,11 @@ TRAINING_OPTIONS: Options = {
     ),
     "strength": (
         Annotated[
-            float | None,
+            str | None,
             typer.Option(
                 metavar="STRENGTH",
-                help="Coupling strength η between neighbours. Default: 0.01, or less if that is unstable.",
+                help="Coupling strength η between neighbours; 'auto' cross-validates it on training rows. "
+                "Default: 0.01, or less if that is unstable.",
                 rich_help_panel=GRAPH_PANEL,
             ),
         ],

@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from fedlap.algorithms import Algorithm, Coupled
+from fedlap.algorithms.coupling import AUTO
 from fedlap.cli import console
 from fedlap.cli.interrupts import stop_on_signal
 from fedlap.comparisons.result import ComparisonResult
@@ -20,6 +21,7 @@ from fedlap.experiments.session import CheckpointInterval
 from fedlap.experiments.stored_run import load_learned_graph
 from fedlap.report import Comparison
 from fedlap.training.scores import Score
+from fedlap.training.strength_choice import STRENGTH_RULE
 
 
 def print_data_remarks(ready: Sequence[Prepared]) -> None:
@@ -50,14 +52,19 @@ def list_graph_warnings(algorithm: Algorithm, name: str) -> list[str]:
 
 
 def print_default_strengths(unresolved: dict[str, Experiment], resolved: dict[str, Experiment]) -> None:
-    """Print the default strengths, once per algorithm if all its labels have the same one."""
+    """Print the strengths that were not given, once per algorithm if all its labels have the same one."""
     chosen: dict[tuple[str, str], list[str]] = {}
     for label, experiment in resolved.items():
         settings = experiment.algorithm
-        if "strength" in settings and "strength" not in unresolved[label].algorithm:
+        setting = unresolved[label].algorithm.get("strength")
+        if "strength" in settings and setting in (None, AUTO):
             limit = "smoothing" if "smoothing" in settings else "1"
-            rule = f"min(0.01, {limit}/(lr·R·ρ)), where ρ is the largest eigenvalue of the graph's Laplacian"
-            text = f"strength = {settings['strength']:g} by default: {rule}"
+            rule = (
+                f"by default: min(0.01, {limit}/(lr·R·ρ)), where ρ is the largest eigenvalue of the graph's "
+                "Laplacian; --strength auto cross-validates it"
+            )
+            rule = rule if setting is None else f"{STRENGTH_RULE} (seed {experiment.seed})"
+            text = f"strength = {settings['strength']:g} {rule}"
             chosen.setdefault((settings["name"], text), []).append(label)
     for (name, text), labels in chosen.items():
         alone = [other for other, _ in chosen].count(name) == 1

@@ -18,6 +18,7 @@ from fedlap.models import MODELS, Architecture, Model
 from fedlap.personal import ModelMetadata
 from fedlap.training.jobs import Job, bind_algorithm
 from fedlap.training.schedule import check_algorithm_and_model, compute_sample_size
+from fedlap.training.strength_choice import choose_strength
 from fedlap.training.tuning import default_grid
 
 Fold = dict[str, int]  # `number` of folds, and the one that is `held_out`
@@ -107,6 +108,7 @@ class OwnRow:
             name, settings = split_section(base.model)
             architecture = MODELS[name](**settings)
         check_algorithm_and_model(algorithm, architecture)
+        algorithm = choose_strength(algorithm, federation, architecture, base.schedule, seed)
         compute_sample_size(algorithm, base.sample, len(federation.clients))
         bound, model = bind_algorithm(algorithm, federation, architecture)
         described = base.model_copy(update=self._describe(bound, federation, model))

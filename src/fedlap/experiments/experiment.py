@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from fedlap.algorithms import ALGORITHMS, Algorithm, Coupled
+from fedlap.algorithms.coupling import AUTO
 from fedlap.algorithms.local_work import DEFAULT_STEPS
 from fedlap.data import SOURCES, TEST_SHARE, load_with_graph
 from fedlap.data.federation import Federation
@@ -280,8 +281,9 @@ class Experiment(BaseModel):
                 field="content",
             )
         update: dict[str, Any] = {"content": content}
-        if isinstance(algorithm, Coupled):
-            settings = {**self.algorithm, "strength": algorithm.coupling.eta}
+        if isinstance(algorithm, Coupled) or self.algorithm.get("strength") == AUTO:
+            eta = algorithm.coupling.eta if isinstance(algorithm, Coupled) else vars(algorithm)["strength"]
+            settings = {**self.algorithm, "strength": eta}
             order = ["name", *inspect_settings(type(algorithm))]
             update["algorithm"] = {key: settings[key] for key in order if key in settings}
         return self.model_copy(update=update)

@@ -20,6 +20,7 @@ from fedlap.training.recorder import RoundEnd
 from fedlap.training.result import Result
 from fedlap.training.schedule import DtypeName, EngineName, KeepName, Precision, Schedule
 from fedlap.training.scores import Score
+from fedlap.training.strength_choice import STRENGTH_RULE, choose_strength, has_auto_strength
 
 if TYPE_CHECKING:
     from fedlap.experiments.fit_folder import FitFolder
@@ -82,6 +83,8 @@ def fit(
 ) -> Result:
     """Train every client's model.
 
+    algorithm: the method. A strength of "auto" is chosen first, by cross-validation on training rows, and the
+        algorithm of the result has the number.
     rounds: total number of rounds, including those of a resumed run.
     batch: rows per mini-batch, or "all" for full gradients.
     sample: share of clients sampled per round; S = max(1, ⌊sample·N + ½⌋), without replacement.
@@ -115,7 +118,11 @@ def fit(
     if folder is not None and resume is not None:
         raise InputError("folder and resume are both set; pass only one of them", field="folder")
     earlier = None if resume is None else resume.progress
-    job = Job(algorithm, federation, model, seed, start, earlier, allow_changes)
+    job = _choose_strength(
+        Job(algorithm, federation, model, seed, start, earlier, allow_changes),
+        schedule,
+        None if resume is None else resume.algorithm,
+    )
     watching = [*check_callbacks(callbacks), _FunctionCallback(on_score, on_round)]
     with ExitStack() as until_end:
         storage = None
@@ -164,6 +171,16 @@ def _train(
             result.progress.round, schedule.rounds, "resume=result" if storage is None else "the same folder",
         )  # fmt: skip
     return result
+
+
+def _choose_strength(job: Job, schedule: Schedule, earlier: Algorithm | None) -> Job:
+    """Return the job with a number in place of the strength "auto"."""
+    if not has_auto_strength(job.algorithm):
+        return job
+    chosen = choose_strength(job.algorithm, job.federation, job.model, schedule, job.seed, earlier)
+    if earlier is None:
+        _LOG.info("strength = %g %s", vars(chosen)["strength"], STRENGTH_RULE)
+    return replace(job, algorithm=chosen)
 
 
 def _announce_stop() -> None:

@@ -19,6 +19,7 @@ from fedlap.training.recorder import RoundEnd
 from fedlap.training.result import Result
 from fedlap.training.schedule import compute_sample_size
 from fedlap.training.scores import Score
+from fedlap.training.strength_choice import choose_strength
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +57,9 @@ class Loader:
         """Build the job and the model, sized for the data; raise InputError if they cannot be trained."""
         algorithm, federation, architecture = experiment.build(self.load(experiment))
         with locate_errors(algorithm=experiment.algorithm):
+            algorithm = choose_strength(
+                algorithm, federation, architecture, experiment.schedule, experiment.seed
+            )
             compute_sample_size(algorithm, experiment.sample, len(federation.clients))
             _, model = bind_algorithm(algorithm, federation, architecture)
         return Job(algorithm, federation, architecture, experiment.seed), model

@@ -107,11 +107,29 @@ def tune(
     schedule = Schedule(rounds, batch, sample, dtype, device, engine, precision, keep, evaluate_every=0)
     check_grid(vary)
     combinations, refused = _build_methods(algorithm, default_grid(algorithm) if vary is None else vary)
+    return cross_validate(combinations, refused, federation, model, folds, schedule, seed)
+
+
+def cross_validate(
+    combinations: Sequence[tuple[dict[str, Any], Algorithm]],
+    refused: Sequence[tuple[dict[str, Any], InputError]],
+    federation: Federation,
+    model: Architecture,
+    folds: int,
+    schedule: Schedule,
+    seed: int,
+) -> TuningResult:
+    """Train methods without each fold of the training rows, and score them on that fold.
+
+    combinations: values and the method with these values; those that cannot be trained are added to
+        `refused`, the combinations that the method rejected. An error is raised if none is left.
+    """
     candidates: list[Candidate] = []
+    refused = list(refused)
     models = []
     for values, method in combinations:
         try:
-            compute_sample_size(method, sample, len(federation.clients))
+            compute_sample_size(method, schedule.sample, len(federation.clients))
             models.append(bind_algorithm(method, federation, model)[1])
             candidates.append(Candidate(values, method, []))
         except InputError as error:
