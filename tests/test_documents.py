@@ -31,6 +31,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 RUN_BELOW = {
     "README.md": 1,
+    "comparisons.md": 1,
     "data.md": 1,
     "extending.md": 3,
     "personal-models.md": 1,
@@ -206,6 +207,22 @@ def test_the_readme_s_python_runs(tmp_path, capsys):
     names = runpy.run_path(str(script))
     assert names["result"].models.shape == (20, 650)
     assert names["result"].scores[-1].accuracy > 0.95
+
+
+def test_a_users_method_and_network_are_compared_in_few_lines(tmp_path, monkeypatch, capsys):
+    block = python_block("comparisons.md")
+    assert len([line for line in block.splitlines() if line.strip()]) <= 25
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "compared.py"
+    script.write_text(block.replace("rounds=20", "rounds=2"))
+    result = runpy.run_path(str(script))["result"]
+    assert list(result.table.index) == ["fedu", "local", "tuned fedavg"]
+    printed = capsys.readouterr().out
+    assert result.verdict in printed
+    assert "\\toprule" in printed
+    text = (tmp_path / "page" / "page.html").read_text("utf-8")
+    for title in ("Gain per client over local", "Graph of fedu"):
+        assert f">{title}<" in text
 
 
 @pytest.fixture

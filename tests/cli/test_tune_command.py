@@ -52,7 +52,8 @@ def test_what_it_writes_and_the_commands_that_use_it(call, tmp_path):
     assert (tuned.seed, tuned.evaluate_every) == (3, 1)
     assert f" {tuned.algorithm['strength']:g} " in row
     commands = [line.split(": ", 1)[1] for line in out.splitlines() if ": fedlap " in line]
-    assert [command.split()[1] for command in commands] == ["run", "run", "tune", "tune"]
+    assert [command.split()[1] for command in commands] == ["run", "run", "compare", "tune", "tune"]
+    assert "--tune" in commands[2]
     assert "--strength 9" not in commands[1]
     by_file = json.loads(call(*shlex.split(commands[0])[1:], "--json")[1])
     assert by_file["experiment"]["model"]["l2"] == tuned.model["l2"]
@@ -65,9 +66,14 @@ def test_what_it_writes_and_the_commands_that_use_it(call, tmp_path):
 def test_a_comparison_is_proposed_with_values_of_each_method_s_own(call):
     words = (*SMALL, "--graph", "known", "--lr", "0.1", "--vary", "strength=0,0.3", "--folds", "2")
     answer = json.loads(call("tune", *words, "--rounds", "2", "--json")[1])
-    assert not any(" compare " in command for command in answer["commands"])
+    compared = [command for command in answer["commands"] if " compare " in command]
+    assert compared == answer["commands"][2:3]
+    assert compared[0].startswith("fedlap compare --tune --algorithms fedu,local,global ")
+    code, out, err = call(*shlex.split(compared[0])[1:], "--seeds", "0", "--json")
+    assert code == 0, err
+    assert set(json.loads(out)["tuning"]["values"]) == {"fedu", "local", "global"}
     rates = {}
-    for command in answer["commands"][2:]:
+    for command in answer["commands"][3:]:
         assert "--lr" not in command  # another method's rate
         assert "strength" not in command
         code, out, err = call(*shlex.split(command)[1:], "--json")

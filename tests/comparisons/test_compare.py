@@ -202,7 +202,10 @@ def test_a_folder_stores_runs_and_loads_them(tmp_path, caplog):
 
 
 def test_a_diverged_run_has_no_result():
-    result = fl.compare({"wild": fl.FedAvg(lr=1e30), "local": fl.Local()}, small, seeds=[0, 1], rounds=30)
+    data = {**SMALL, "task": "regression"}
+    result = fl.compare(
+        {"wild": {"name": "fedavg", "lr": 50.0}, "local": "local"}, data, seeds=[0, 1], rounds=30
+    )
     assert result.results["wild"] == {}
     assert list(result.results["local"]) == [0, 1]
     assert set(result.scores["method"]) == {"local"}

@@ -35,8 +35,8 @@ def propose_commands(
 ) -> list[tuple[str, str]]:
     """Return purposes and commands to type.
 
-    A fair comparison gives every method its tuned values. Hence the commands tune the baselines that are not
-    tuned on these data yet, and compare the methods that are.
+    A fair comparison gives every method its tuned values. Hence one command tunes and compares all, others
+    tune the baselines that are not tuned on these data yet, and the last compares the methods that are.
     """
     values = {field.path: value for field, value in zip(best.fields, best.values, strict=True)}
     name, seed = chosen.algorithm["name"], ["--seed", str(chosen.seed)] if chosen.seed else []
@@ -51,6 +51,8 @@ def propose_commands(
         ("       or", shlex.join(["fedlap", "run", "--algorithm", name, *words, *seed])),
     ]
     tuned = {name: chosen} | _find_tuned_methods(file, chosen)
+    if not set(BASELINES) <= set(tuned):
+        proposals.append(("to tune and compare all", _format_compare_command(context, name, assigned)))
     for other in BASELINES:
         if other not in tuned:
             command = ["fedlap", "tune", "--algorithm", other, *_list_tune_options(context, name, other)]
@@ -59,6 +61,14 @@ def propose_commands(
         purpose = f"to compare {', '.join(tuned)}, each with its tuned values"
         proposals.append((purpose, _format_sweep_command(context, tuned, values, assigned)))
     return proposals
+
+
+def _format_compare_command(context: typer.Context, name: str, assigned: list[str]) -> str:
+    """Return a comparison with the baselines that tunes every method, on the same data."""
+    names = dict.fromkeys([name, *BASELINES])
+    without = ("algorithm",) if "algorithm" in assigned else ()
+    words = _list_typed_options(context, lambda option: option not in {*TUNE_ONLY, *TUNED_SETTINGS}, without)
+    return shlex.join(["fedlap", "compare", "--tune", "--algorithms", ",".join(names), *words])
 
 
 def _format_sweep_command(
