@@ -48,9 +48,9 @@ def test_the_numbers_are_those_of_the_command_line(data, graph, words, call):
 
 
 def test_users_parts_give_the_numbers_of_their_names():
-    """Objects, classes and functions train the same runs as the names of these parts."""
+    """Objects, classes and functions train the same runs as names."""
     named = fl.compare(["fedu", "local"], SMALL, graph="known", seeds=[0, 3], rounds=4)
-    own = fl.compare(
+    objects = fl.compare(
         {"fedu": lambda federation, graph: fl.FedU(graph), "local": fl.Local()},
         small,
         fl.models.linear(),
@@ -60,10 +60,10 @@ def test_users_parts_give_the_numbers_of_their_names():
     )
     ring = lambda federation: fl.Graph.ring(federation.clients)  # noqa: E731
     classes = fl.compare([fl.FedU, fl.Local], small, graph=ring, seeds=[0, 3], rounds=4)
-    for other in (own, classes):
+    for other in (objects, classes):
         assert numbers(other.comparison.as_dict()) == numbers(named.comparison.as_dict())
     alone = fl.fit(fl.FedU(small(3)[1]), small(3)[0], fl.models.linear(), rounds=4, seed=3)
-    torch.testing.assert_close(own.results["fedu"][3].models, alone.models)
+    torch.testing.assert_close(objects.results["fedu"][3].models, alone.models)
 
 
 def test_runs_of_a_method_train_as_one_stack(monkeypatch):
@@ -77,8 +77,8 @@ def test_runs_of_a_method_train_as_one_stack(monkeypatch):
     assert sorted(sizes) == [3, 6]
 
 
-@pytest.fixture(scope="module")
-def compared():
+@pytest.fixture(scope="module", name="compared")
+def compare_on_digits():
     return fl.compare(METHODS, "digits", seeds=range(3), rounds=3)
 
 
@@ -155,25 +155,26 @@ def test_results_are_shown_without_rows(compared):
 def test_a_sweep_varies_settings(tmp_path):
     grid = {"strength": [0.0, 0.05], "lr": [0.01, 0.1]}
     named = fl.sweep("fedu", SMALL, graph="known", vary=grid, seeds=range(2), rounds=3)
-    own = fl.sweep(
+    objects = fl.sweep(
         lambda federation, graph: fl.FedU(graph), small, graph="known", vary=grid, seeds=range(2), rounds=3
     )
-    assert list(own.scores.columns) == ["strength", "lr", "seed", "metric", "value"]
+    assert list(objects.scores.columns) == ["strength", "lr", "seed", "metric", "value"]
     pandas.testing.assert_frame_equal(
-        own.scores[own.scores["metric"] != "seconds"], named.scores[named.scores["metric"] != "seconds"]
+        objects.scores[objects.scores["metric"] != "seconds"],
+        named.scores[named.scores["metric"] != "seconds"],
     )
-    axis = own.plot().axes[0]
+    axis = objects.plot().axes[0]
     drawn = {
         (float(line.get_label()), x): y
         for container in axis.containers
         for line in [container]
         for x, y in zip(container.lines[0].get_xdata(), container.lines[0].get_ydata(), strict=True)
     }
-    table = own.table["pooled_accuracy_percent_mean"]
+    table = objects.table["pooled_accuracy_percent_mean"]
     for strength, lr in table.index:
         (value,) = {drawn.get((lr, strength)), drawn.get((strength, lr))} - {None}
         assert value == pytest.approx(table.loc[strength, lr])
-    assert own.report(tmp_path / "sweep.html").exists()
+    assert objects.report(tmp_path / "sweep.html").exists()
 
 
 def test_named_sweeps_vary_any_field():

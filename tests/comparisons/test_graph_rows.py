@@ -36,7 +36,7 @@ def test_python_has_the_rows_of_the_command_line(call):
     _, out, _ = call("compare", *DATA, "--graph", "known,shuffled", "--algorithms", "fedu,local", "--json")
     data = {"name": "synthetic", "clients": 8}
     result = fl.compare(["fedu", "local"], data, graph=["known", "shuffled"], seeds=range(3), rounds=3)
-    own = fl.compare(
+    objects = fl.compare(
         {"fedu": lambda federation, graph: fl.FedU(graph), "local": fl.Local()},
         lambda seed: fl.data.synthetic(clients=8, seed=seed),
         graph=("known", "shuffled"),
@@ -45,7 +45,7 @@ def test_python_has_the_rows_of_the_command_line(call):
     )
     wanted = json.loads(out)["comparisons"]
     assert json.loads(json.dumps(result.comparison.as_dict()))["comparisons"] == wanted
-    assert json.loads(json.dumps(own.comparison.as_dict()))["comparisons"] == wanted
+    assert json.loads(json.dumps(objects.comparison.as_dict()))["comparisons"] == wanted
     pair = ["fedu (known)", "fedu (shuffled)"]
     assert sorted(pair) in result.tests[["leader", "other"]].apply(sorted, axis=1).tolist()
 

@@ -16,8 +16,8 @@ def load(seed):
     return clients.federation, clients.graph
 
 
-@pytest.fixture(scope="module")
-def tuned():
+@pytest.fixture(scope="module", name="tuned")
+def tune_on_synthetic():
     return fl.compare(["fedu", "local"], DATA, graph="known", seeds=[0, 5], rounds=3, tune=True, folds=3)
 
 
