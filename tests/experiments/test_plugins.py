@@ -57,7 +57,7 @@ def test_all_commands_use_a_plugin(use, call, forget, tmp_path, no_figures):
     use("sweep", *ALONE, "--vary", "algorithm.shrinkage=0,0.5", "--seeds", "0")
     tuned = json.loads(use("tune", *ALONE, "--vary", "algorithm.shrinkage=0,0.5", "--folds", "2", "--json"))
     assert all(" --plugin " in command for command in tuned["commands"][1:])
-    assert use("runs").count("coins-shrunk-") >= 3
+    assert use("runs", "--algorithm", "shrunk").count("coins") >= 3
     assert json.loads(use("show", folder, "--json"))["experiment"]["model"]["width"] == 3
     for results in (folder, compared["folder"]):
         use("report", results, out=False)

@@ -148,6 +148,8 @@ def clients_command(
 
     The gain compares the client's model with the one that it trains alone; these models are trained and
     stored if they do not exist yet.
+
+    Example: fedlap clients runs/radon-fedu-0123456789abcdef --to clients.csv
     """
     from fedlap.cli.clients import list_clients
 
