@@ -21,7 +21,7 @@ LAYERS = [
     "data.roster",
     "data.places", "data.client_rows", "data.standardize", "data.target_scale", "data.partition",
     "data.validate", "data.columns", "data.encoding", "data.labels", "data.splits", "data.table",
-    "data.frames", "data.remarks", "data.federation",
+    "data.frame_places", "data.frames", "data.remarks", "data.federation",
     "algorithms.local_work",
     "graph",
     "algorithms.server_state", "algorithms.task", "algorithms.conjugates", "algorithms.local_updates",

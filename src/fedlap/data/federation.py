@@ -152,6 +152,7 @@ class Federation:
         time: Any = None,
         group: Any = None,
         skip_empty: bool = False,
+        places: Sequence[str] = (),
         partition: Any = None,
         test_share: float = 0.25,
         seed: int = 0,
@@ -163,14 +164,14 @@ class Federation:
         " / "; `label` is the column to predict, and `features` are all others by default, without `drop`.
         Labels that are text, booleans or integers are classes and keep their names; real numbers are targets
         (`task` overrides). `test` is a frame of test rows, instead of `test_share`. Without a column of
-        clients, `partition` assigns the rows. Features are standardised by training rows, as in
-        `from_arrays`: `scale` is "pooled", "client" or "none".
+        clients, `partition` assigns the rows. `scale` standardises by training rows, as in `from_arrays`.
 
         Features that are text or categories become one-hot, those in `levels` too; dates become days.
         `missing` refuses missing cells, drops their rows ("drop"), or fills them ("mean"): numbers with the
         mean, texts with the level "missing". All constants come from training rows. `split="time"` tests the
         last rows of each client by the column `time`; rows with equal cells in the column `group` are all
-        training or all test rows. `skip_empty` leaves out clients without training rows.
+        training or all test rows. `skip_empty` leaves out clients without training rows. `places` are columns
+        of longitude and latitude in degrees, and perhaps height in metres, equal in all rows of a client.
         """
         settings = FrameSettings.of(
             client,
@@ -184,6 +185,7 @@ class Federation:
             time=None if time is None else str(time),
             group=None if group is None else str(group),
             skip_empty=skip_empty,
+            places=places,
         )
         table = table_from_frame(frame, settings, test=test)
         federation = cls.from_table(table, partition, test_share, seed).standardize(scale)

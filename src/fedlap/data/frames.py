@@ -23,7 +23,9 @@ from fedlap.data.columns import (
     read_dates,
 )
 from fedlap.data.encoding import build_gap_error, check_complete
+from fedlap.data.frame_places import collect_places
 from fedlap.data.labels import EXACT_INTEGERS_BELOW, LearningTask, encode_labels
+from fedlap.data.places import Places
 from fedlap.data.splits import RANDOM_SPLIT, GroupSplit, Split, SplitName, TimeSplit
 from fedlap.data.table import Table, check_test_clients
 from fedlap.errors import InputError, unknown_name_error
@@ -44,6 +46,7 @@ class FrameSettings:
     missing: refuse missing cells, drop their rows, or fill them with constants from training rows.
     split: random, or by the column `time`; rows with equal cells in column `group` stay on one side.
     skip_empty: leave out clients without training rows.
+    places: the columns of longitude, latitude and, optionally, height, equal in all rows of a client.
     """
 
     client: tuple[str, ...]
@@ -57,13 +60,14 @@ class FrameSettings:
     time: str | None = None
     group: str | None = None
     skip_empty: bool = False
+    places: tuple[str, ...] = ()
 
     @staticmethod
     def of(client: Any, label: Any, **settings: Any) -> "FrameSettings":
         """Build settings from names, or lists of names, of any type; None means the default."""
         columns = () if client is None else client if isinstance(client, list | tuple) else (client,)
         present = {key: value for key, value in settings.items() if value is not None}
-        for option in {"features", "drop", "levels"} & set(present):
+        for option in {"features", "drop", "levels", "places"} & set(present):
             names = present[option]
             if isinstance(names, str):
                 raise InputError(
@@ -100,7 +104,7 @@ class FrameSettings:
         return list(dict.fromkeys([*self.client, self.label, *others]))
 
     def choose_features(self, frame: DataFrame, location: FrameLocation) -> list[str]:
-        """Choose the columns of features; times and groups are features only if they are listed."""
+        """Choose the columns of features; times, groups and places are features only if listed."""
         known = frame.columns
         if self.label in (*self.client, self.time, self.group):
             raise InputError(
@@ -114,7 +118,7 @@ class FrameSettings:
         for column in [*self.special_columns, *(self.features or ()), *self.drop, *self.levels]:
             if column not in known:
                 raise unknown_name_error(f"column of {location.name}", column, list(known))
-        dropped, special = set(self.drop), set(self.special_columns)
+        dropped, special = set(self.drop), {*self.special_columns, *self.places}
         left = [c for c in known if c not in special and c not in dropped]
         chosen = left if self.features is None else [c for c in self.features if c not in dropped]
         for column in (c for c in chosen if c in (*self.client, self.label)):
@@ -149,6 +153,8 @@ def table_from_frame(
             if column not in data.columns:
                 raise unknown_name_error(f"column of {source.name}", column, list(data.columns))
     names_before = [name_clients(data, source, settings.client, skip=True) for data, source in frames]
+    data_frames = [data for data, _ in frames]
+    place_of = collect_places(settings.places, data_frames, settings.client, names_before, location.name)
     raws: list[RawColumns] | None = None
     notes: list[str] = []
     if settings.missing == "mean" or settings.levels or not _has_only_numbers(frames[0][0][columns]):
@@ -192,7 +198,8 @@ def table_from_frame(
         table,
         features=tuple(columns),
         target=settings.label,
-        clients=(*table.clients, *empty),
+        clients=(clients := (*table.clients, *empty)),
+        places=Places.of(settings.places, [place_of[name] for name in clients]) if place_of else None,
         split=_build_split(frames, settings),
         skip_empty=settings.skip_empty,
         notes=tuple(notes),

@@ -59,6 +59,7 @@ def load_file(
     skip_empty: bool | None = None,
     separator: str | None = None,
     decimal: str | None = None,
+    places: list[str] | None = None,
 ) -> Table:
     """Load a .csv or .parquet file with one column per feature, or an .npz file with one array of features.
 
@@ -77,6 +78,8 @@ def load_file(
     group: a column; rows with equal cells are all training rows or all test rows.
     skip_empty: leave out clients without training rows.
     separator, decimal: the signs of a .csv file; detected by default.
+    places: the columns of longitude and latitude in degrees and, optionally, height in metres, equal in all
+        rows of a client; they are features only if listed there.
     """
     if label is None and Path(path).suffix.lower() != ".npz":
         raise InputError(
@@ -91,7 +94,7 @@ def load_file(
         )
     if kind == ".npz":
         options = {"drop": drop, "levels": levels, "missing": missing, "split": split, "time": time}
-        options |= {"group": group, "separator": separator, "decimal": decimal}
+        options |= {"group": group, "separator": separator, "decimal": decimal, "places": places}
         for option in (name for name, value in options.items() if value):
             raise InputError(
                 f"{path!r} has arrays, not columns; remove {option}, or choose an array with features",
@@ -114,6 +117,7 @@ def load_file(
         time=time,
         group=group,
         skip_empty=skip_empty,
+        places=places,
     )
     dialect = check_dialect(separator, decimal)
     digests = [check_user_file("data", path, sha256)]

@@ -50,6 +50,11 @@ def set_field(description: dict[str, Any], path: str, value: Any, option: str) -
             )
         description["scarce"] = {} if value else None
         return
+    if path in ("data.places", "graph.places"):
+        value = [name.strip() for name in value.split(",")] if isinstance(value, str) else value
+    if path == "graph.places":  # Places are columns of the data, and the graph compares them.
+        set_field(description, "data.places", value, option)
+        field, value = "by", "places"
     if section in ("partition", "scarce", "fold"):
         description[section] = description.get(section) or {}
     if not dot:
