@@ -132,7 +132,7 @@ def test_the_ways_to_data_work():
         "dataset": TensorDataset(torch.from_numpy(x), torch.from_numpy(y)),
     }  # fmt: skip
     federations = [eval(line, variables) for line in python_block("data.md").splitlines()]
-    assert [len(federation.clients) for federation in federations] == [2, 2, 2, 2, 20]
+    assert [len(federation.clients) for federation in federations] == [2, 2, 2, 2, 2, 20]
 
 
 def strip_class(text):

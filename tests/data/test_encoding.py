@@ -135,6 +135,15 @@ def test_clients_without_rows_are_left_out_on_request():
     assert (federation.clients, len(federation.test.row)) == (("north",), 0)
 
 
+def test_arrays_without_rows_are_left_out_on_request():
+    arrays = {"a": (np.ones((4, 2)), [0, 1, 0, 1]), "b": (np.ones((0, 2)), np.ones(0, int))}
+    with pytest.raises(fl.InputError, match=r"client 'b' has no training rows.*skip_empty"):
+        fl.Federation.from_arrays(arrays)
+    federation = fl.Federation.from_arrays(arrays, skip_empty=True)
+    assert federation.clients == ("a",)
+    assert federation.notes == ("1 of 2 clients have no training rows and are left out: b",)
+
+
 def test_several_columns_name_a_client():
     frame = TRAIN[["hospital", "ward", "age", "outcome"]].fillna({"age": 1.0})
     federation = fl.Federation.from_dataframe(

@@ -76,12 +76,13 @@ class Federation:
         test: Mapping[Any, ArrayPair] | None = None,
         labels: Iterable[str] | SupportsIndex | None = None,
         scale: Scaling = "pooled",
+        skip_empty: bool = False,
     ) -> "Federation":
         """Build a federation from arrays per client: {name: (x, y)}.
 
         A `test_share` of each client's rows, drawn by `seed` and the client's name, become test rows, unless
         `test` contains them. Integer labels 0, 1, … mean classification (`labels` names or counts them); real
-        ones mean regression.
+        ones mean regression. `skip_empty` leaves out clients without training rows.
 
         Features are standardised as by the command line: `scale="pooled"` takes the mean and deviation of
         each feature (of each channel of byte images) from all clients' training rows, `"client"` from the
@@ -89,9 +90,8 @@ class Federation:
         features. With "pooled" and "client", real targets are standardised too, always by constants of all
         clients' training rows; scores and predictions are in the unit of the data.
         """
-        return cls.from_table(
-            table_from_arrays(arrays, test, _parse_labels(labels)), None, test_share, seed
-        ).standardize(scale)
+        table = replace(table_from_arrays(arrays, test, _parse_labels(labels)), skip_empty=skip_empty)
+        return cls.from_table(table, None, test_share, seed).standardize(scale)
 
     @classmethod
     def from_table(
