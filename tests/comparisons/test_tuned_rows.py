@@ -6,7 +6,10 @@ from dataclasses import replace
 import pytest
 
 import fedlap as fl
+from fedlap.experiments.group_folder import list_member_names
 from fedlap.experiments.run_folder import list_run_folders
+from fedlap.report.page.reported_runs import ReportedResults
+from fedlap.report.page.result_sections import build_settings_sections
 
 DATA = {"name": "synthetic", "clients": 4, "features": 3, "rows": 15, "test_rows": 6}
 
@@ -73,6 +76,7 @@ def test_the_command_tunes_prints_and_stores(call, tmp_path, tuned):
     assert "local: lr = " in err
     runs = {run.name for run in list_run_folders(tmp_path / "runs")}
     assert {name for names in facts["tuning"]["runs"].values() for name in names} < runs
+    assert set(list_member_names(facts)) == runs  # so that `fedlap runs` folds all of them
     trained = len(runs)
     code, out, err = call(*words)
     assert code == 0
@@ -82,3 +86,14 @@ def test_the_command_tunes_prints_and_stores(call, tmp_path, tuned):
         in (tmp_path / "runs" / facts["folder"].split("/")[-1] / "table.md").read_text()
     )
     assert call("report", facts["folder"], out=False)[0] == 0
+
+
+def test_a_page_says_which_settings_differ_between_seeds():
+    methods = {
+        "steady": fl.Local(lr=0.02),
+        "tuned": lambda federation: fl.Local(lr=float(federation.train.count[0]) / 1000),
+    }
+    result = fl.compare(methods, load, seeds=[0, 5], rounds=1)
+    section = next(build_settings_sections(ReportedResults(result.comparison, result.runs, "")))
+    assert "lr = 0.02" in dict(section.facts)["steady"]
+    assert "lr = varies by seed" in dict(section.facts)["tuned"]

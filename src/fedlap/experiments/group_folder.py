@@ -42,7 +42,7 @@ class GroupFolder:
         """Return the results as plain values; raise InputError if their file is damaged."""
         try:
             facts = parse_json(read_file(self.file))
-            list_run_names(facts)
+            list_member_names(facts)
         except (OSError, ValueError) as error:
             raise InputError(
                 f"{str(self.file)!r} is damaged ({describe_error(error)}); run `fedlap {self.command}` again"
@@ -69,3 +69,10 @@ def list_run_names(facts: Any) -> dict[str, list[str]]:
         if not isinstance(name, str) or name in ("", ".", "..") or Path(name).name != name:
             raise ValueError("a run is not in the parent folder")
     return rows
+
+
+def list_member_names(facts: Any) -> list[str]:
+    """Return the names of all runs behind the results, also those of the tuning before a comparison."""
+    rows, tuning = list_run_names(facts), facts.get("tuning", {})
+    folds = list_run_names({"kept": tuning.get("runs", {})} if isinstance(tuning, Mapping) else None)
+    return list(dict.fromkeys(name for names in (*rows.values(), *folds.values()) for name in names))

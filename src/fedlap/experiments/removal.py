@@ -11,7 +11,7 @@ from pathlib import Path
 from fedlap.errors import InputError
 from fedlap.experiments.checkpoints import MANIFEST_FILE, STATE_FILE
 from fedlap.experiments.find_folder import find_folder
-from fedlap.experiments.group_folder import RESULT_FILES, GroupFolder, list_run_names
+from fedlap.experiments.group_folder import RESULT_FILES, GroupFolder, list_member_names
 from fedlap.experiments.run_folder import (
     CHECKPOINT_FOLDER,
     ENVIRONMENT_FILE,
@@ -118,10 +118,9 @@ def _list_runs(folder: Path) -> list[str]:
     """Return the names of a group's runs; none if its file is damaged, so that it can be removed."""
     group = GroupFolder.find(folder)
     try:
-        rows = {} if group is None else list_run_names(group.read_facts())
+        return [] if group is None else list_member_names(group.read_facts())
     except InputError:
         return []
-    return list(dict.fromkeys(name for names in rows.values() for name in names))
 
 
 def _read_other_groups(out: Path, removed: Sequence[Path]) -> dict[str, list[str]]:
@@ -130,7 +129,7 @@ def _read_other_groups(out: Path, removed: Sequence[Path]) -> dict[str, list[str
     for folder in sorted(path for path in out.iterdir() if path.is_dir() and path not in removed):
         group = None if (folder / EXPERIMENT_FILE).is_file() else GroupFolder.find(folder)
         if group is not None:
-            others[group.name] = [n for names in list_run_names(group.read_facts()).values() for n in names]
+            others[group.name] = list_member_names(group.read_facts())
     return others
 
 

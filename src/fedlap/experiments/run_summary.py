@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedlap.errors import InputError
-from fedlap.experiments.group_folder import RESULT_FILES, GroupFolder, list_run_names
+from fedlap.experiments.group_folder import RESULT_FILES, GroupFolder, list_member_names, list_run_names
 from fedlap.experiments.plugins import REGISTRIES, list_unknown_names
 from fedlap.experiments.run_folder import CHECKPOINT_FOLDER, EXPERIMENT_FILE, FAILURE_FILE
 from fedlap.experiments.score_log import SCORE_LOG_FILE
@@ -137,7 +137,7 @@ def read_group_summary(group: GroupFolder) -> GroupSummary:
     except (InputError, ValueError, TypeError, LookupError, AttributeError) as error:
         return GroupSummary(group, date, group.name, (), (), (), None, None, describe_error(error))
     known = {label: score for label, score in rows.items() if score is not None}
-    runs = tuple(dict.fromkeys(name for names in names_per_row.values() for name in names))
+    runs = tuple(list_member_names(facts))
     best = max(known, key=lambda label: known[label].metric.sign * known[label].value, default=None)
     score = None if best is None else known[best]
     return GroupSummary(

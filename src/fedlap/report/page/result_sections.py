@@ -237,7 +237,12 @@ def build_response_figure(sweep: Comparison) -> FigureSection | None:
 def build_settings_sections(results: ReportedResults) -> Iterator[PageSection]:
     """Build the settings, common and per row, and the environment of the runs."""
     every = [
-        {**runs[0].experiment.describe(), "rounds": results.rounds(row)} for row, runs in results.runs.items()
+        {
+            **runs[0].experiment.describe(),
+            "rounds": results.rounds(row),
+            "algorithm": _merge_settings([run.experiment.algorithm for run in runs]),
+        }
+        for row, runs in results.runs.items()
     ]
     facts = []
     for field in SHARED_SETTINGS:
@@ -255,6 +260,14 @@ def build_settings_sections(results: ReportedResults) -> Iterator[PageSection]:
     yield FactsSection(
         "Environment", [(key, "–" if value is None else str(value)) for key, value in environment]
     )
+
+
+def _merge_settings(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the settings that the runs of a row share; tuned ones, and defaults of a graph, may differ."""
+    return {
+        key: value if all(other.get(key) == value for other in runs) else "varies by seed"
+        for key, value in runs[0].items()
+    }
 
 
 def _format_setting(value: Any) -> str:
