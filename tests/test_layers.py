@@ -13,7 +13,7 @@ FILES = sorted(SRC.rglob("*.py"))
 # From the bottom to the top: a module imports from its own entry and from those before it. An entry is a
 # module, or a package without the modules that have an entry of their own.
 LAYERS = [
-    "errors", "randomness", "storage",
+    "errors", "randomness", "summaries", "storage",
     "kernels.nvrtc", "kernels.cpp_compiler",
     "models.losses", "models.model", "models.parameters", "models.autograd", "models.dense",
     "models.torch_module", "models.convolution", "models.cnn_layers", "kernels.cnn",
@@ -21,7 +21,7 @@ LAYERS = [
     "data.roster",
     "data.places", "data.client_rows", "data.standardize", "data.target_scale", "data.partition",
     "data.validate", "data.columns", "data.encoding", "data.labels", "data.splits", "data.table",
-    "data.frame_places", "data.frames", "data.remarks", "data.federation",
+    "data.frame_places", "data.frames", "data.remarks", "data.federation_summary", "data.federation",
     "algorithms.local_work",
     "graph",
     "algorithms.server_state", "algorithms.task", "algorithms.conjugates", "algorithms.local_updates",
@@ -38,6 +38,7 @@ LAYERS = [
     "theory",
     "tracking",
     "experiments",
+    "estimators",
     "report",
     "comparisons",
     "reproduce",

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from fedlap.data import partition
     from fedlap.data.federation import Federation
     from fedlap.errors import DataWarning, DivergedError, InputError
+    from fedlap.estimators import FedUClassifier as FedUClassifier
+    from fedlap.estimators import FedURegressor as FedURegressor
     from fedlap.experiments.fit import fit
     from fedlap.graph import Graph
     from fedlap.training.callbacks import Callback, EarlyStopping
@@ -99,6 +101,8 @@ _HOMES = {
     "DataWarning": "fedlap.errors",
     "DivergedError": "fedlap.errors",
     "EarlyStopping": "fedlap.training.callbacks",
+    "FedUClassifier": "fedlap.estimators",  # not in __all__, since it needs scikit-learn, …
+    "FedURegressor": "fedlap.estimators",  # … and so does this one
     "Federation": "fedlap.data.federation",
     "Graph": "fedlap.graph",
     "InputError": "fedlap.errors",
@@ -115,7 +119,7 @@ def __getattr__(name: str) -> Any:
     """Load a public name on first use."""
     if name in _MODULES:
         found: Any = import_module(_MODULES[name])
-    elif name in __all__:
+    elif name in __all__ or name in _HOMES:
         found = getattr(import_module(_HOMES.get(name, _METHODS)), name)
     else:
         raise AttributeError(f"module 'fedlap' has no attribute {name!r}")
@@ -125,4 +129,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Return public names, loaded or not."""
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_HOMES})

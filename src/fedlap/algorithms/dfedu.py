@@ -25,6 +25,7 @@ from fedlap.graph import Graph
 from fedlap.graph.implicit import compute_chebyshev_steps, run_chebyshev, take_chebyshev_step
 from fedlap.models import Model
 from fedlap.models.model import Stack
+from fedlap.summaries import summarise_fields
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class DFedU:
 
     traits: ClassVar[Traits] = Traits("multi-task", static="round", reads_old_rows=False)
     citation: ClassVar[str] = FEDU_CITATION
+
+    __repr__ = summarise_fields
 
     def __post_init__(self) -> None:
         check_no_server_vertex(self.graph, "but dFedU has no server; use fedu", "dfedu")

@@ -17,6 +17,7 @@ from fedlap.data.roster import Roster
 from fedlap.graph import Graph
 from fedlap.models import Model
 from fedlap.models.model import Stack
+from fedlap.summaries import summarise_fields
 
 FEDU_CITATION = (
     "C. T. Dinh, T. T. Vu, N. H. Tran, M. N. Dao and H. Zhang. A New Look and Convergence Rate of Federated "
@@ -57,6 +58,8 @@ class FedU:
 
     traits: ClassVar[Traits] = Traits("multi-task", static="round", reads_old_rows=False)
     citation: ClassVar[str] = FEDU_CITATION
+
+    __repr__ = summarise_fields
 
     def __post_init__(self) -> None:
         check_choice("neighbours", self.neighbours, ("all", "sampled"), "fedu")

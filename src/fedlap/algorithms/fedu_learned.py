@@ -24,6 +24,7 @@ from fedlap.graph.learning import PairMatrix, check_client_count, learn_weights,
 from fedlap.graph.weights import DenseWeights
 from fedlap.models import Model
 from fedlap.models.model import Stack
+from fedlap.summaries import summarise_fields
 
 
 class FedULearnedServer(NamedTuple):
@@ -94,6 +95,8 @@ class FedULearned:
 
     traits: ClassVar[Traits] = Traits("multi-task", static="local")
     citation: ClassVar[str] = FEDU_CITATION
+
+    __repr__ = summarise_fields
 
     def __post_init__(self) -> None:
         check_no_server_vertex(self.graph, "whose edges cannot be learned; use fedu", "fedu-learned")

@@ -25,6 +25,7 @@ from fedlap.graph import Graph
 from fedlap.models import Model
 from fedlap.models.model import Stack
 from fedlap.randomness import draws
+from fedlap.summaries import summarise_fields
 
 SHRINKAGE = 1e-3  # λ₂ if the model's l2 is zero
 EPSILON = 1e-6  # ε of a learned Ω
@@ -116,6 +117,8 @@ class Mocha:
     citation: ClassVar[str] = (
         "V. Smith, C.-K. Chiang, M. Sanjabi and A. Talwalkar. Federated Multi-Task Learning. NIPS, 2017."
     )
+
+    __repr__ = summarise_fields
 
     def __post_init__(self) -> None:
         LocalWork.of(self.local_steps, self.local_epochs)

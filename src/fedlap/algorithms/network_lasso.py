@@ -20,6 +20,7 @@ from fedlap.errors import check_number
 from fedlap.graph import Graph
 from fedlap.models import Model
 from fedlap.models.model import Stack
+from fedlap.summaries import summarise_fields
 
 VERTICES_PER_BLOCK = 64  # vertices whose neighbours are gathered together
 
@@ -64,6 +65,8 @@ class NetworkLasso:
         "D. Hallac, J. Leskovec and S. Boyd. Network Lasso: Clustering and Optimization in Large Graphs. "
         "KDD, 2015."
     )
+
+    __repr__ = summarise_fields
 
     def __post_init__(self) -> None:
         check_local_work("lasso", self.lr, self.local_steps, self.local_epochs)

@@ -12,6 +12,7 @@ from scipy.sparse import csc_array
 from torch import Tensor
 
 from fedlap.errors import InputError
+from fedlap.summaries import summarise_fields
 
 VALUES_PER_COMPARISON = 4_000_000  # features are compared in blocks of about this many values (32 MB)
 
@@ -72,6 +73,8 @@ class ClientRows:
     row: Int64[Tensor, "row"]  # each row's index in the store
     y: Num[Tensor, "row *output"]
     count: Int64[Tensor, "client"]
+
+    __repr__ = summarise_fields
 
     @staticmethod
     def of(

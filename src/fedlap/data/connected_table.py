@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from fedlap.data.table import Table
 from fedlap.graph.graph import Graph
+from fedlap.summaries import summarise_fields
 
 
 @dataclass(frozen=True, eq=False)
@@ -12,3 +13,5 @@ class ConnectedTable:
 
     table: Table
     graph: Graph
+
+    __repr__ = summarise_fields

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedlap.data.client_rows import ClientRows
 from fedlap.data.columns import MissingRule, RawColumns
 from fedlap.data.encoding import Encoding
+from fedlap.data.federation_summary import summarise_federation
 from fedlap.data.frames import FrameSettings, table_from_frame
 from fedlap.data.places import Places
 from fedlap.data.remarks import leave_out_clients, list_remarks
@@ -26,6 +27,7 @@ from fedlap.data.validate import ArrayPair, check_unique_names
 from fedlap.errors import DataWarning, InputError, check_integer, check_number
 from fedlap.models import CrossEntropy, Loss, SquaredError
 from fedlap.randomness import digest_names, draws
+from fedlap.summaries import build_html_table, build_summary
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +47,12 @@ class Federation:
     raw: RawColumns | None = None  # the columns before encoding, by position in the store
     split: Split = RANDOM_SPLIT  # chose the test rows, and chooses folds
     notes: tuple[str, ...] = ()  # remarks about rows and clients that were left out
+
+    def __repr__(self) -> str:
+        return build_summary("Federation", *summarise_federation(self).values())
+
+    def _repr_html_(self) -> str:
+        return build_html_table("Federation", summarise_federation(self))
 
     def __post_init__(self) -> None:
         check_unique_names(self.clients)
@@ -174,19 +182,10 @@ class Federation:
         of longitude and latitude in degrees, and perhaps height in metres, equal in all rows of a client.
         """
         settings = FrameSettings.of(
-            client,
-            label,
-            features=features,
-            drop=drop,
-            levels=levels,
-            task=task,
-            missing=missing,
-            split=split,
-            time=None if time is None else str(time),
-            group=None if group is None else str(group),
-            skip_empty=skip_empty,
-            places=places,
-        )
+            client, label, features=features, drop=drop, levels=levels, task=task, missing=missing,
+            split=split, time=None if time is None else str(time),
+            group=None if group is None else str(group), skip_empty=skip_empty, places=places,
+        )  # fmt: skip
         table = table_from_frame(frame, settings, test=test)
         federation = cls.from_table(table, partition, test_share, seed).standardize(scale)
         for warning in federation.list_warnings():

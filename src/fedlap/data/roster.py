@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from jaxtyping import Int64
 from torch import Tensor
 
+from fedlap.summaries import summarise_fields
+
 
 @dataclass(frozen=True, eq=False)
 class Roster:
@@ -14,3 +16,5 @@ class Roster:
     digests: Int64[Tensor, "client"]
     counts: Int64[Tensor, "client"]
     labels: tuple[str, ...] | None  # None where targets are real numbers
+
+    __repr__ = summarise_fields

@@ -12,6 +12,7 @@ from torch import Tensor
 from fedlap.data.client_rows import ClientRows, describe_tensor
 from fedlap.errors import InputError
 from fedlap.models import BufferFactory
+from fedlap.summaries import summarise_fields
 
 Scaling = Literal["none", "pooled", "client"]
 
@@ -26,6 +27,8 @@ class Standardizer:
     kind: Scaling
     shift: Float[Tensor, "constants ..."]
     factor: Float[Tensor, "constants ..."]
+
+    __repr__ = summarise_fields
 
     @staticmethod
     def of(kind: Scaling, train: ClientRows) -> "Standardizer":

@@ -18,6 +18,7 @@ from fedlap.errors import InputError, check_integer, check_number, unknown_name_
 from fedlap.graph.graph import Graph
 from fedlap.graph.weights import DENSE_UP_TO
 from fedlap.randomness import Draws, digest_names, draws
+from fedlap.summaries import summarise_fields
 
 VALUES_PER_DRAW = 100_000  # Features are drawn in blocks of about this many values, which fit into a cache.
 
@@ -29,6 +30,8 @@ class Synthetic:
     table: Table
     graph: Graph
     models: Float64[Tensor, "client param"]  # in the order of a linear model's flat row
+
+    __repr__ = summarise_fields
 
     @cached_property
     def federation(self) -> Federation:

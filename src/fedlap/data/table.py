@@ -29,6 +29,7 @@ from fedlap.data.validate import (
     validate_pair,
 )
 from fedlap.errors import InputError
+from fedlap.summaries import summarise_fields
 
 RowsByClient = dict[str, Int64[Tensor, "_"]]  # each client's rows, by its name
 
@@ -50,6 +51,8 @@ class Table:
     split: Split = RANDOM_SPLIT  # chooses the test rows, unless `test` does
     skip_empty: bool = False  # leave out clients without training rows
     notes: tuple[str, ...] = ()  # remarks about rows that were dropped, or cells to fill
+
+    __repr__ = summarise_fields
 
     @staticmethod
     def of(

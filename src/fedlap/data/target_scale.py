@@ -12,6 +12,7 @@ from torch import Tensor
 from fedlap.data.client_rows import ClientRows, describe_tensor
 from fedlap.data.standardize import compute_feature_moments
 from fedlap.errors import InputError
+from fedlap.summaries import summarise_fields
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,6 +21,8 @@ class TargetScale:
 
     mean: Float64[Tensor, "output"]
     deviation: Float64[Tensor, "output"]  # positive
+
+    __repr__ = summarise_fields
 
     @staticmethod
     def of(train: ClientRows) -> "TargetScale":

@@ -26,6 +26,7 @@ from fedlap.graph.validate import (
 )
 from fedlap.graph.weights import CompleteWeights, Weights, build_weights
 from fedlap.randomness import digest_names, draws
+from fedlap.summaries import build_html_table, build_summary, count_nouns, summarise_names
 
 SMOOTHNESS_BLOCK = 16_000_000  # values per block in double precision (128 MB)
 SERVER = "server"  # the name of the vertex that is not a client
@@ -42,6 +43,18 @@ class Graph:
     clients: tuple[str, ...] | None
     weights: Weights
     server: bool = False
+
+    def __repr__(self) -> str:
+        clients, server = count_nouns(self.size - self.server, "client"), "a server" if self.server else ""
+        return build_summary("Graph", clients, server, count_nouns(self.edges, "edge"))
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "clients": "unnamed" if self.clients is None else summarise_names(self.clients),
+            "edges": f"{self.edges:,}",
+            "components": f"{self.components:,}",
+        }
+        return build_html_table("Graph", facts | ({"server": "one more vertex"} if self.server else {}))
 
     @classmethod
     def complete(cls, clients: Sequence[str], weight: float = 1.0) -> "Graph":

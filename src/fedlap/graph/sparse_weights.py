@@ -11,6 +11,8 @@ from scipy.sparse import csr_array
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from fedlap.summaries import summarise_fields
+
 AllModels = Float[Tensor, "vertex param"]
 VertexIds = Int64[Tensor, "chosen"]
 ChosenModels = Float[Tensor, "chosen param"]
@@ -39,6 +41,8 @@ class SparseWeights:
 
     csr: csr_array
     _copies: dict[tuple[torch.device, torch.dtype], NeighbourLists] = field(default_factory=dict, repr=False)
+
+    __repr__ = summarise_fields
 
     @property
     def size(self) -> int:

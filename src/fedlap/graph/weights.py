@@ -18,6 +18,7 @@ from fedlap.graph.sparse_weights import (
     SparseWeights,
     VertexIds,
 )
+from fedlap.summaries import summarise_fields
 
 DENSE_UP_TO = 2_000  # vertices; larger graphs are stored sparse
 
@@ -113,6 +114,8 @@ class DenseWeights:
     _eigen_copies: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = field(
         default_factory=dict, repr=False
     )
+
+    __repr__ = summarise_fields
 
     @property
     def size(self) -> int:

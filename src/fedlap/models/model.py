@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Num
 from torch import Tensor, nn
 
 from fedlap.models.losses import Loss
+from fedlap.summaries import summarise_fields
 
 Stack = Float[Tensor, "client param"]
 Scores = Float[Tensor, "client batch output"]
@@ -35,6 +36,8 @@ class Batch:
     y: Num[Tensor, "client batch *output"]
     weight: Float[Tensor, "client batch"]
     targets: WeightedTargets | None = None
+
+    __repr__ = summarise_fields
 
 
 FEATURE_ALIGNMENT = 16  # values: rows that begin at a cache line are read faster
@@ -157,6 +160,8 @@ class Model:
     loss_function: Loss
     l2: float = 0.0
     architecture: Architecture | None = None  # the description that the network was built from
+
+    __repr__ = summarise_fields
 
     @property
     def size(self) -> int:

@@ -16,6 +16,7 @@ from fedlap.models import autograd
 from fedlap.models.model import BufferFactory, InPlaceWeights, ScoreGradient, Scores, Stack
 from fedlap.models.parameters import Shapes, check_l2, copy_row_into, count_parameters, view_parameters
 from fedlap.randomness import draws
+from fedlap.summaries import summarise_fields
 
 # The probe for batch dependence scores the module twice, the second time with perturbed parameters.
 PROBE_PERTURBATION = 0.1  # largest change of a parameter
@@ -39,6 +40,8 @@ class ModuleNetwork:
     _shared_copies: dict[tuple[torch.device, torch.dtype], dict[str, Tensor]] = field(
         default_factory=dict, repr=False
     )
+
+    __repr__ = summarise_fields
 
     @cached_property
     def trained_parameters(self) -> dict[str, nn.Parameter]:
@@ -174,6 +177,8 @@ class WrappedModule:
 
     net: nn.Module
     l2: float = 0.0
+
+    __repr__ = summarise_fields
 
     def __post_init__(self) -> None:
         check_l2(self.l2)

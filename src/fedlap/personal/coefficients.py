@@ -13,6 +13,7 @@ from fedlap.graph import Graph
 from fedlap.graph.description import label_components
 from fedlap.models import DenseNetwork, Model
 from fedlap.personal.uncertainty import Blocks, QuadraticProblem, estimate_errors
+from fedlap.summaries import summarise_fields
 
 INTERCEPT = "intercept"
 FAR_FROM_MINIMUM = 0.5  # standard errors; models that are farther away are not the minimiser of J
@@ -37,6 +38,8 @@ class Coefficients:
     noise: float | None = None
     distance: float = math.nan
     remark: str = ""
+
+    __repr__ = summarise_fields
 
     @property
     def errors(self) -> Float64[Tensor, "client coefficient"]:

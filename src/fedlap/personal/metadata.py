@@ -19,6 +19,7 @@ from fedlap.models.convolutional import ConvolutionalNetwork
 from fedlap.models.dense import DenseNetwork
 from fedlap.personal.model_files import invalid_field_error
 from fedlap.storage.files import describe_error
+from fedlap.summaries import summarise_fields
 
 TARGET_TENSORS = "target_mean", "target_deviation"  # in files of models that predict standardised targets
 ArchitectureSettings = dict[str, Any]  # a name in `fedlap.models.MODELS` and its settings
@@ -48,6 +49,8 @@ class ModelMetadata:
     scale: Scaling
     scales_target: bool = False
     encoding: Encoding | None = None
+
+    __repr__ = summarise_fields
 
     @staticmethod
     def of(federation: Federation, objective: Model) -> "ModelMetadata":

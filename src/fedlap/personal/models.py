@@ -28,6 +28,7 @@ from fedlap.personal.join_settings import JoinSettings
 from fedlap.personal.metadata import TARGET_TENSORS, ModelMetadata
 from fedlap.personal.model_files import invalid_field_error, read_model_files, write_model_files
 from fedlap.personal.predictions import Predictions
+from fedlap.summaries import build_summary, count_nouns, shorten_text, summarise_names
 
 MODEL_FILE_SUFFIX = ".safetensors"
 PREDICTION_BLOCK_VALUES = 4_000_000  # values of models or features used together (16 MB in float32)
@@ -44,6 +45,10 @@ class Personal:
     parameters: Float[Tensor, "param"]
     scale: Standardizer  # with the constants of this client alone
     target_scale: TargetScale | None = None  # None if the network predicts unscaled targets
+
+    def __repr__(self) -> str:
+        name = repr(shorten_text(self.client))
+        return build_summary("Personal", name, _summarise_models(self.metadata, self.parameters))
 
     @property
     def labels(self) -> tuple[str, ...] | None:
@@ -154,6 +159,10 @@ class Personals:
     scale: Standardizer
     target_scale: TargetScale | None = None  # None if the network predicts unscaled targets
     join_settings: JoinSettings | None = None  # None if models of an earlier version were loaded
+
+    def __repr__(self) -> str:
+        names = summarise_names(self.clients)
+        return build_summary("Personals", names, _summarise_models(self.metadata, self.models))
 
     @staticmethod
     def of(
@@ -327,3 +336,9 @@ def _pair_paths(path: str | Path) -> tuple[Path, Path]:
     if path.suffix != MODEL_FILE_SUFFIX:
         raise InputError(f"unsupported extension in {str(path)!r}; use {MODEL_FILE_SUFFIX}")
     return path, path.with_suffix(".json")
+
+
+def _summarise_models(metadata: ModelMetadata, models: Float[Tensor, "*client param"]) -> str:
+    """Return the name and the size of one client's model."""
+    name = "module" if metadata.architecture is None else metadata.architecture["name"]
+    return f"{name}, {count_nouns(models.shape[-1], 'parameter')}"

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedlap.data.columns import DataFrame
 from fedlap.personal.metadata import ModelMetadata
+from fedlap.summaries import summarise_fields
 
 CLIENT_COLUMN, PROBABILITY_COLUMN, UNNAMED_TARGET = "client", "probability", "prediction"
 VALUE_DIGITS = 7  # significant digits of a value as text: the precision of float32
@@ -25,6 +26,8 @@ class Predictions:
     metadata: ModelMetadata
     clients: tuple[str, ...]
     scores: Float[Tensor, "row output"]
+
+    __repr__ = summarise_fields
 
     @property
     def labels(self) -> list[str] | None:

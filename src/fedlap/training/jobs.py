@@ -10,6 +10,7 @@ from fedlap.data.federation import Federation
 from fedlap.errors import DivergedError, InputError, check_integer
 from fedlap.models import Architecture, Model
 from fedlap.models.torch_module import ModuleNetwork
+from fedlap.summaries import summarise_fields
 from fedlap.training.result import Progress
 from fedlap.training.schedule import check_algorithm_and_model
 from fedlap.training.scores import Tally
@@ -28,6 +29,8 @@ class Job:
     start: Any = None
     progress: Progress | None = None  # the state to resume from
     allow_changes: bool = False  # resume although data or settings have changed
+
+    __repr__ = summarise_fields
 
     @property
     def rounds_done(self) -> int:

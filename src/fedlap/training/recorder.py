@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from fedlap.algorithms import State
 from fedlap.errors import DivergedError
+from fedlap.summaries import summarise_fields
 from fedlap.training.engines import Engine, Tallies
 from fedlap.training.jobs import Job, detect_divergence
 from fedlap.training.result import Progress, RunOrigin
@@ -24,6 +25,8 @@ class RoundEnd:
     snapshot: Callable[[], list[Progress | None]]
     was_read: bool = False
     stop_requested: bool = False
+
+    __repr__ = summarise_fields
 
     def collect_progress(self) -> list[Progress | None]:
         """Return the progress of each run, or None for a run that has diverged."""

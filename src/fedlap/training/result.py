@@ -14,6 +14,7 @@ from fedlap.data.federation import Federation
 from fedlap.errors import DivergedError, InputError
 from fedlap.models import Model
 from fedlap.personal import Personal, Personals
+from fedlap.summaries import build_html_table, build_summary, count_nouns, summarise_fields
 from fedlap.training.client_answers import (
     ClientAnswers,
     SizedArchitecture,
@@ -36,6 +37,8 @@ class RunOrigin:
     start: Any
     settings: dict[str, Any]  # schedule and seed
 
+    __repr__ = summarise_fields
+
 
 @dataclass(frozen=True, eq=False)
 class Progress:
@@ -48,6 +51,8 @@ class Progress:
     seconds: float  # training time so far
     scores: list[Score]
     origin: RunOrigin | None = None  # None if read from a checkpoint
+
+    __repr__ = summarise_fields
 
     @property
     def clients(self) -> tuple[str, ...] | None:
@@ -69,6 +74,23 @@ class Result:
     models: Float[Tensor, "client param"]
     progress: Progress
     rounds: int | None = None  # the number of rounds that `fit` was asked for
+
+    def __repr__(self) -> str:
+        return build_summary("Result", *self._summarise().values())
+
+    def _repr_html_(self) -> str:
+        return build_html_table("Result", self._summarise())
+
+    def _summarise(self) -> dict[str, str]:
+        """Return facts about the run, without values of rows or targets."""
+        done, wanted = self.progress.round, self.rounds
+        return {
+            "method": type(self.algorithm).__name__,
+            "clients": count_nouns(len(self.federation.clients), "client"),
+            "model": count_nouns(self.models.shape[1], "parameter"),
+            "progress": f"round {done}" + (f" of {wanted}" if wanted and wanted != done else ""),
+            "scores": ", ".join(self.scores[-1].list_values()) if self.scores else "no scores",
+        }
 
     @property
     def is_complete(self) -> bool:

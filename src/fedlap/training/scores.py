@@ -12,6 +12,7 @@ from torch import Tensor
 from fedlap.data.client_rows import ClientRows
 from fedlap.data.target_scale import TargetScale
 from fedlap.errors import InputError
+from fedlap.summaries import build_summary, summarise_fields
 
 # Pooled over rows; mean, mean of the worst tenth, and deviation over clients.
 Statistics = tuple[float | None, float | None, float | None, float | None]
@@ -28,6 +29,8 @@ class Tally:
     # For real targets and each output: the sum of squared errors, the sum of absolute errors, the mean
     # target, and the sum of squared deviations from this mean. None for classification.
     errors: Float64[Tensor, "client 4 output"] | None = None
+
+    __repr__ = summarise_fields
 
     @staticmethod
     def of_errors(errors: Float64[Tensor, "client 2 output"], rows: ClientRows, clients: Tensor) -> "Tally":
@@ -130,6 +133,15 @@ class Score:
     r2_mean: float | None = None
     r2_worst: float | None = None
     r2_std: float | None = None
+
+    def __repr__(self) -> str:
+        return build_summary("Score", f"round {self.round}", *self.list_values())
+
+    def list_values(self) -> list[str]:
+        """Return the main values as texts: those of the test rows, the training loss and the objective."""
+        names = ("accuracy", "accuracy_worst", "loss", "rmse", "mae", "r2", "train_loss", "objective")
+        values = {name: getattr(self, name) for name in names}
+        return [f"{name} {value:.4g}" for name, value in values.items() if value is not None]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as a dictionary, without optional metrics that do not apply to the task."""

@@ -14,6 +14,7 @@ from fedlap.algorithms.local_work import BatchSize, LocalWork
 from fedlap.data.federation import Federation
 from fedlap.errors import DivergedError, InputError, unknown_name_error
 from fedlap.models import Architecture
+from fedlap.summaries import summarise_fields
 from fedlap.training.fit import fit_all
 from fedlap.training.jobs import Job, bind_algorithm
 from fedlap.training.packing import SizedJob, pack_jobs
@@ -41,6 +42,8 @@ class Candidate:
     algorithm: Algorithm
     scores: list[Score | DivergedError]
 
+    __repr__ = summarise_fields
+
     @property
     def validation(self) -> np.ndarray:
         """Accuracy on each held-out fold, or loss for regression; NaN if training diverged."""
@@ -60,6 +63,8 @@ class TuningResult:
 
     tried: list[Candidate]
     refused: list[tuple[dict[str, Any], InputError]]
+
+    __repr__ = summarise_fields
 
     @property
     def best(self) -> Candidate:
