@@ -47,7 +47,7 @@ def test_run_prints_a_table_and_keeps_the_run(call, tmp_path):
     code, out, err = call("run", "--data", "digits", "--algorithm", "fedu", "--rounds", "10", "--seed", "0")
     assert code == 0
     assert "accuracy" in out
-    assert "strength = 0.01" in err  # the default is printed
+    assert "strength = 0.03 by default: min(40/(n·ρ), 1/(lr·R·ρ))" in err  # the default is printed
     assert "round 10/10" in err
     (folder,) = (tmp_path / "runs").iterdir()
     assert str(folder) in out
@@ -143,7 +143,7 @@ def test_a_run_says_everything_that_was_chosen(call, tmp_path):
     call("run", "--rounds", "1", "--model", "mlp")
     (folder,) = (tmp_path / "runs").iterdir()
     described = tomllib.loads((folder / "experiment.toml").read_text())
-    assert described["algorithm"]["strength"] == 0.01
+    assert described["algorithm"]["strength"] == 0.03  # 40 / (67.25 rows · 20)
     assert described["algorithm"]["local_steps"] == 5
     assert json.loads((folder / "environment.json").read_text())["torch"]
     with safe_open(folder / "models" / "models.safetensors", "np") as file:

@@ -92,10 +92,10 @@ def test_describe_gives_strengths_without_training(graph):
     ]
     assert (answer["lr"], answer["repeats"]) == (0.1, 4)
     assert answer["largest_stable_strength"] == pytest.approx(2 / (0.1 * 4 * 4))
-    assert answer["default_strength"] == 0.01
+    assert answer["default_strength"] == 0.15  # 40 / (67.25 rows · 4)
     largest = answer["largest_stable_strength"]
     strengths = [entry["strength"] for entry in answer["strengths"]]
-    wanted = sorted([0.7, 0.01, *(share * largest for share in (0.01, 0.03, 0.1, 0.3, 1))])
+    wanted = sorted([0.7, 0.15, *(share * largest for share in (0.01, 0.03, 0.1, 0.3, 1))])
     assert strengths == pytest.approx(wanted)
     assert answer["strengths"][-1]["explicit_rounds_to_halve"] is None
     rounds = [entry["implicit_rounds_to_halve"] for entry in answer["strengths"]]

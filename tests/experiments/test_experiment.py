@@ -22,7 +22,7 @@ def test_a_description_makes_the_same_experiment_again():
 
 
 def test_a_default_that_is_written_out_changes_nothing():
-    asked = [{}, {"algorithm": {"name": "fedu", "strength": 0.01, "local_steps": 5}}]
+    asked = [{}, {"algorithm": {"name": "fedu", "strength": 0.03, "local_steps": 5}}]
     plain, spelt = (ready.experiment for ready in prepare([Experiment.of(fields) for fields in asked]))
     assert plain.digest == spelt.digest
 

@@ -101,8 +101,30 @@ def test_every_method_with_a_strength_and_a_graph_gets_a_number(make):
 
 def test_methods_with_a_number_or_without_a_graph_stay_unchanged():
     federation, graph = ring()
-    for method in (fl.FedU(graph, strength=0.2), fl.FedU(graph), fl.Local(), fl.L2GD()):
+    for method in (fl.FedU(graph, strength=0.2), fl.NetworkLasso(graph), fl.Local(), fl.L2GD()):
         assert choose_strength(method, federation, LINEAR, SHORT) is method
+
+
+def test_the_default_follows_from_rows_and_stability():
+    federation, graph = ring()
+    rows, rho = float(federation.train.count.double().mean()), graph.rho
+    small, large = (fl.FedU(graph, lr=lr) for lr in (1e-4, 0.1))
+    by_rows = choose_strength(small, federation, LINEAR, SHORT)
+    assert by_rows.strength == pytest.approx(40 / (rows * rho), rel=0.05)  # two digits
+    by_stability = choose_strength(large, federation, LINEAR, SHORT)
+    assert by_stability.strength == pytest.approx(1 / (0.1 * 5 * rho), rel=0.05)
+    assert fl.fit(small, federation, LINEAR, rounds=1).algorithm.strength == by_rows.strength
+    assert choose_strength(small, federation, LINEAR, SHORT, earlier=large_strength(graph)).strength == 0.7
+
+
+def large_strength(graph):
+    return fl.FedU(graph, strength=0.7, allow_unstable=True)
+
+
+def test_without_edges_the_default_stays_open():
+    federation, _ = ring()
+    method = fl.FedU(fl.Graph.empty(federation.clients))
+    assert choose_strength(method, federation, LINEAR, SHORT) is method
 
 
 def test_candidates_that_are_unstable_are_left_out(monkeypatch):

@@ -56,7 +56,10 @@ class Coupling:
 
     @property
     def eta(self) -> float:
-        """η: the strength if it is given, else min(0.01, ε/(μRρ)) with the smoothing ε."""
+        """η: the strength if it is given, else min(0.01, ε/(μRρ)) with the smoothing ε.
+
+        Before training, `choose_strength` gives methods without smoothing a strength that suits the data.
+        """
         if self.strength is not None:
             return require_number(self.strength)
         return min(0.01, 1 / self.product_per_strength) if self.product_per_strength > 0 else 0.01

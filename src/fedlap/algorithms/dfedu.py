@@ -39,8 +39,8 @@ class DFedU:
     near 1/(1 + μRηλ) and never above 1: disagreement never grows, for any strength.
 
     graph: a_kℓ, the weights between clients; clients communicate if a_kℓ > 0.
-    strength: η, of the pull; by default min(0.01, 1/(μRρ)), with ρ the largest eigenvalue of the Laplacian.
-        "auto" chooses it by cross-validation on training rows (see `choose_strength`).
+    strength: η, of the pull; by default min(40/(nρ), 1/(μRρ)), with n the mean number of training rows per
+        client and ρ the largest eigenvalue of the Laplacian. "auto" chooses it by cross-validation.
     lr: μ, the length of a local step.
     local_steps: R mini-batch steps per round (5 if neither is given), or …
     local_epochs: … R passes over the client's rows.

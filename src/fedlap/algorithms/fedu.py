@@ -34,8 +34,8 @@ class FedU:
     w_k ← w_k − μRη Σ_ℓ a_kℓ (w_k − w_ℓ)                         at the server, all from the same old values
 
     graph: a_kℓ, the weights between clients; a server vertex (F₀ = 0) takes part in every round.
-    strength: η, of the pull; by default min(0.01, 1/(μRρ)), with ρ the largest eigenvalue of the Laplacian.
-        "auto" chooses it by cross-validation on training rows (see `choose_strength`).
+    strength: η, of the pull; by default min(40/(nρ), 1/(μRρ)), with n the mean number of training rows per
+        client and ρ the largest eigenvalue of the Laplacian. "auto" chooses it by cross-validation.
     lr: μ, the length of a local step.
     local_steps: R mini-batch steps per round (5 if neither is given), or …
     local_epochs: … R passes over the client's rows.

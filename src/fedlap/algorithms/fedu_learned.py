@@ -66,8 +66,8 @@ class FedULearned:
     the prior graph, so that a strength has the same effect.
 
     graph: the prior graph, for example the complete one if nothing is known.
-    strength: η, of the pull between neighbours; by default min(0.01, 1/(μRρ)). "auto" chooses it by
-        cross-validation on training rows.
+    strength: η, of the pull between neighbours; by default as in FedU. "auto" chooses it by cross-validation
+        on training rows.
     lr: μ, the length of a local step.
     local_steps: R mini-batch steps per round (5 if neither is given), or …
     local_epochs: … R passes over the client's rows.

@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from fedlap.graph.learning import learn_graph
 from fedlap.graph.model_fit import GraphFit, compute_average_precision
 from fedlap.report.graph_figure import draw_graph
 from fedlap.storage.files import write_file
+from fedlap.training.strength_choice import compute_default_strength
 
 DESCRIBED_SHARES = (0.01, 0.03, 0.1, 0.3, 1.0)  # of the largest stable strength, one table row each
 
@@ -108,8 +108,8 @@ def _print_description(
     """Print the facts about a graph, its stable strengths, and further lines."""
     facts = GraphDescription.of(source.graph)
     coupling, work = build_coupling(source.graph, source.settings, options)
-    speeds = _compute_speeds(facts, coupling)
-    default = replace(coupling, strength=None).eta
+    default = _get_default_strength(source, coupling)
+    speeds = _compute_speeds(facts, coupling, default)
     if options["json"]:
         mixing = {
             "lr": coupling.lr,
@@ -127,8 +127,9 @@ def _print_description(
         console.print_result(line)
     if coupling.product_per_strength:
         console.print_result(
-            f"strength   stable up to {2 / coupling.product_per_strength:.4g} = 2/(lr·R·ρ); "
-            f"default {default:.4g} ({work})"
+            f"strength   stable up to {2 / coupling.product_per_strength:.4g} = 2/(lr·R·ρ)"
+            + ("" if default is None else f"; default {default:.4g}")
+            + f" ({work})"
         )
     if table and coupling.product_per_strength:
         console.print_result(
@@ -139,17 +140,27 @@ def _print_description(
         console.print_result(line)
 
 
-def _compute_speeds(facts: GraphDescription, coupling: Coupling) -> list[tuple[str, MixingSpeed]]:
+def _get_default_strength(source: GraphSource, coupling: Coupling) -> float | None:
+    """Return the default strength on the source's data; None if the data or edges are not known."""
+    federation = source.load_data()
+    if federation is None or not coupling.product_per_strength:
+        return None
+    return compute_default_strength(coupling, float(federation.train.count.double().mean()))
+
+
+def _compute_speeds(
+    facts: GraphDescription, coupling: Coupling, default: float | None
+) -> list[tuple[str, MixingSpeed]]:
     """Return mixing speeds at shares of the largest strength, at the default and at the given strength."""
     length = coupling.lr * coupling.repeats
     if not coupling.product_per_strength:
         return []
-    default = replace(coupling, strength=None).eta
     shown = {
         share * 2 / coupling.product_per_strength: f"{share:g} × largest" for share in DESCRIBED_SHARES[:-1]
     }
-    shown |= {2 / coupling.product_per_strength: "largest stable", default: "default"}
-    if coupling.eta != default:
+    shown |= {2 / coupling.product_per_strength: "largest stable"}
+    shown |= {} if default is None else {default: "default"}
+    if coupling.strength is not None and coupling.eta != default:
         shown[coupling.eta] = "as given"
     return [(shown[strength], MixingSpeed.of(facts, strength, length)) for strength in sorted(shown)]
 

@@ -22,7 +22,16 @@ ALGORITHM_NAMES = (
     "l2gd",
     "lasso",
 )
-DATA_NAMES = ("har", "vehicle", "mnist", "cifar10", "digits", "radon", "synthetic")  # all but "file"
+DATA_NAMES = (
+    "har",
+    "vehicle",
+    "mnist",
+    "cifar10",
+    "digits",
+    "radon",
+    "colorado",
+    "synthetic",
+)  # all but "file"
 MISSING_RULE_NAMES = ("refuse", "drop", "mean")
 SPLIT_NAMES = ("random", "time")
 PARTITION_NAMES = ("natural", "labels", "dirichlet", "quantity", "iid")

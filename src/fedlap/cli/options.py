@@ -250,7 +250,7 @@ TRAINING_OPTIONS: Options = {
             typer.Option(
                 metavar="STRENGTH",
                 help="Coupling strength η between neighbours; 'auto' cross-validates it on training rows. "
-                "Default: 0.01, or less if that is unstable.",
+                "Default: 40/(n·ρ) for n rows per client, or less if that is unstable.",
                 rich_help_panel=GRAPH_PANEL,
             ),
         ],

@@ -21,7 +21,7 @@ from fedlap.experiments.session import CheckpointInterval
 from fedlap.experiments.stored_run import load_learned_graph
 from fedlap.report import Comparison
 from fedlap.training.scores import Score
-from fedlap.training.strength_choice import STRENGTH_RULE
+from fedlap.training.strength_choice import DEFAULT_RULE, STRENGTH_RULE
 
 
 def print_data_remarks(ready: Sequence[Prepared]) -> None:
@@ -58,11 +58,9 @@ def print_default_strengths(unresolved: dict[str, Experiment], resolved: dict[st
         settings = experiment.algorithm
         setting = unresolved[label].algorithm.get("strength")
         if "strength" in settings and setting in (None, AUTO):
-            limit = "smoothing" if "smoothing" in settings else "1"
-            rule = (
-                f"by default: min(0.01, {limit}/(lr·R·ρ)), where ρ is the largest eigenvalue of the graph's "
-                "Laplacian; --strength auto cross-validates it"
-            )
+            rule = f"{DEFAULT_RULE}; --strength auto cross-validates it"
+            if "smoothing" in settings:
+                rule = "by default: min(0.01, smoothing/(lr·R·ρ)); --strength auto cross-validates it"
             rule = rule if setting is None else f"{STRENGTH_RULE} (seed {experiment.seed})"
             text = f"strength = {settings['strength']:g} {rule}"
             chosen.setdefault((settings["name"], text), []).append(label)

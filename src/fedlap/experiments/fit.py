@@ -20,7 +20,13 @@ from fedlap.training.recorder import RoundEnd
 from fedlap.training.result import Result
 from fedlap.training.schedule import DtypeName, EngineName, KeepName, Precision, Schedule
 from fedlap.training.scores import Score
-from fedlap.training.strength_choice import STRENGTH_RULE, choose_strength, has_auto_strength
+from fedlap.training.strength_choice import (
+    DEFAULT_RULE,
+    STRENGTH_RULE,
+    choose_strength,
+    has_auto_strength,
+    has_open_strength,
+)
 
 if TYPE_CHECKING:
     from fedlap.experiments.fit_folder import FitFolder
@@ -174,12 +180,13 @@ def _train(
 
 
 def _choose_strength(job: Job, schedule: Schedule, earlier: Algorithm | None) -> Job:
-    """Return the job with a number in place of the strength "auto"."""
-    if not has_auto_strength(job.algorithm):
+    """Return the job with a number in place of the default strength or "auto"."""
+    if not has_open_strength(job.algorithm):
         return job
     chosen = choose_strength(job.algorithm, job.federation, job.model, schedule, job.seed, earlier)
     if earlier is None:
-        _LOG.info("strength = %g %s", vars(chosen)["strength"], STRENGTH_RULE)
+        rule = STRENGTH_RULE if has_auto_strength(job.algorithm) else DEFAULT_RULE
+        _LOG.info("strength = %g %s", vars(chosen)["strength"], rule)
     return replace(job, algorithm=chosen)
 
 

@@ -1,12 +1,12 @@
-"""Choice of a strength: "auto" becomes a number before training, by cross-validation on training rows."""
+"""Choice of a strength before training: by a rule, or by cross-validation on training rows ("auto")."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from fedlap.algorithms import Algorithm, list_settings
-from fedlap.algorithms.coupling import AUTO
+from fedlap.algorithms import Algorithm, Coupled, list_settings
+from fedlap.algorithms.coupling import AUTO, Coupling
 from fedlap.data.federation import Federation
 from fedlap.errors import InputError
 from fedlap.graph import Graph
@@ -20,6 +20,14 @@ STRENGTH_ROUNDS: Final = 50  # at most; fewer prefer too strong a pull (benchmar
 # from no pull to one much stronger than the data.
 PULLS: Final = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 STRENGTH_RULE: Final = f"by {STRENGTH_FOLDS}-fold cross-validation on training rows"
+# The best ηρ goes as one over the rows of a client, since the noise of a model does. Their product was 80 on
+# radon, 36 on Colorado, 80 on synthetic clients, 20 on digits and 150 on Human Activity
+# (benchmarks/strengths.py).
+PULL_TIMES_ROWS: Final = 40.0
+DEFAULT_RULE: Final = (
+    f"by default: min({PULL_TIMES_ROWS:g}/(n·ρ), 1/(lr·R·ρ)), where n is the mean number of training rows "
+    "per client and ρ the largest eigenvalue of the graph's Laplacian"
+)
 
 
 def choose_strength(
@@ -30,21 +38,27 @@ def choose_strength(
     seed: int = 0,
     earlier: Algorithm | None = None,
 ) -> Algorithm:
-    """Return the method with a number in place of the strength "auto"; any other method stays unchanged.
+    """Return the method with a number in place of the default strength or "auto".
 
-    Strengths η with ηρ = 0, 0.1, 0.3, 1, 3, 10 and 30 are compared by five-fold cross-validation on training
-    rows, for at most 50 rounds, as one stack if the method allows it; ρ is the largest eigenvalue of the
-    graph's Laplacian. Strengths that the method refuses, such as those with unstable mixing, are left out.
-    The best one, by accuracy or by loss for real targets, is refined by a parabola through its neighbours,
-    and multiplied by 4/5: the balance between data and penalty goes as one over the number of rows, and a
-    fold leaves four fifths of them. Test rows are never used.
+    The default is min(40/(nρ), 1/(μRρ)), where n is the mean number of training rows per client and ρ the
+    largest eigenvalue of the graph's Laplacian. It costs nothing.
+
+    "auto" takes several times as long as training. Strengths η with ηρ = 0, 0.1, 0.3, 1, 3, 10 and 30 are
+    compared by five-fold cross-validation on training rows, for at most 50 rounds, as one stack if the method
+    allows it. Strengths that the method refuses, such as those with unstable mixing, are left out. The best
+    one, by accuracy or by loss for real targets, is refined by a parabola through its neighbours, and
+    multiplied by 4/5: the balance between data and penalty goes as one over the number of rows, and a fold
+    leaves four fifths of them. Test rows are never used.
 
     earlier: the method of a run to resume, whose strength is used without cross-validation.
     """
-    if not has_auto_strength(algorithm):
+    if not has_open_strength(algorithm):
         return algorithm
     if earlier is not None and "strength" in (known := list_settings(earlier)):
         return _set_strength(algorithm, known["strength"])
+    if isinstance(algorithm, Coupled) and not has_auto_strength(algorithm):
+        rows = float(federation.train.count.double().mean())
+        return _set_strength(algorithm, compute_default_strength(algorithm.coupling, rows))
     graph = list_settings(algorithm)["graph"]
     if graph.rho <= 0:  # without edges every strength is the same
         return _set_strength(algorithm, 0.0)
@@ -63,6 +77,25 @@ def has_auto_strength(algorithm: Algorithm) -> bool:
     """Return whether the strength of a method on a graph is still to be chosen."""
     settings = list_settings(algorithm)
     return bool(settings.get("strength") == AUTO) and isinstance(settings.get("graph"), Graph)
+
+
+def has_open_strength(algorithm: Algorithm) -> bool:
+    """Return whether the strength of a method is "auto", or follows from the data by default.
+
+    The network lasso, whose pull does not grow with distance, has a default of its own.
+    """
+    if has_auto_strength(algorithm):
+        return True
+    by_rule = isinstance(algorithm, Coupled) and algorithm.coupling.smoothing is None
+    return (
+        by_rule and list_settings(algorithm).get("strength", 0.0) is None and vars(algorithm)["graph"].rho > 0
+    )
+
+
+def compute_default_strength(coupling: Coupling, rows: float) -> float:
+    """Return the default strength for this mean number of training rows per client, with two digits."""
+    pull = min(PULL_TIMES_ROWS / rows, 1 / (coupling.lr * coupling.repeats))
+    return float(f"{pull / coupling.graph.rho:.2g}")
 
 
 def list_candidates(graph: Graph) -> list[float]:

@@ -116,7 +116,9 @@ class StoredRun(RunFolder):
         return load_trained_models(self.folder)
 
     def compute_coefficients(self, federation: Federation, known: Graph | None) -> Coefficients | None:
-        """Compute the coefficients of the stored models."""
+        """Compute the coefficients of the stored models; None if the method is not registered here."""
+        if not self.experiment.has_registered_method:
+            return None
         personals = load_trained_models(self.folder)
         method, _, architecture = self.experiment.build((federation, known))
         algorithm, model = bind_algorithm(method, federation, architecture)
