@@ -192,7 +192,7 @@ def test_regression_is_ranked_by_loss(call):
         "--algorithms", "fedu,local", "--seeds", "0-1", *SHORT,
     )  # fmt: skip
     assert code == 0
-    assert "has the lowest pooled test loss" in out
+    assert "has the lowest pooled test RMSE" in out
     assert "accuracy" not in out
 
 

@@ -225,12 +225,14 @@ def test_labels_that_are_numbers_keep_their_names(call, tmp_path):
         assert set(list_predictions(answer)) <= {"3", "5", "9"}
 
 
-def test_a_regression_gives_values_and_its_loss(call, tmp_path):
+def test_a_regression_gives_values_and_its_errors(call, tmp_path):
     result, run = train_run(tmp_path, real=True)
     code, out, _ = call("predict", run, "--by", "site", str(tmp_path / "held.csv"), "--json", out=False)
     answer = json.loads(out)
     assert code == 0
-    assert answer["loss"] == pytest.approx(result.scores[-1].loss, rel=1e-6)
+    last = result.scores[-1]
+    expected = (last.loss, last.rmse, last.mae, last.r2)
+    assert [answer[name] for name in ("loss", "rmse", "mae", "r2")] == pytest.approx(expected, rel=1e-5)
     assert "accuracy" not in answer
     code, out, err = call("predict", run, "--client", "7", str(tmp_path / "held.csv"), out=False)
     frame = pd.read_csv(tmp_path / "held.csv")
@@ -238,7 +240,7 @@ def test_a_regression_gives_values_and_its_loss(call, tmp_path):
     assert column(out) == ["outcome", *(str(float(f"{value:.7g}")) for value in exact)]
     assert out.startswith("row,client,outcome\n1,7,")
     assert err.startswith("note: no standard errors; ")
-    assert err.splitlines()[1].startswith("loss ")
+    assert err.splitlines()[1].startswith("RMSE ")
 
 
 def test_an_export_is_two_files_that_say_what_they_are(call, tmp_path):

@@ -26,6 +26,7 @@ def folder(tmp_path_factory):
         "track": None,
         "save_rounds": None,
         "save_seconds": 30.0,
+        "metric": None,
         "json": True,
         "out": folder,
     }

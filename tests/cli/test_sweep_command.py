@@ -169,7 +169,7 @@ def test_a_diverging_value_does_not_stop_the_others(call, tmp_path):
     words = ("sweep", *REGRESSION, "--vary", "lr=0.01,0.02,9", "--seeds", "0-1", "--rounds", "10")
     code, out, err = call(*words)
     assert code == 1
-    assert "lr = 0.02 has the lowest pooled test loss" in out
+    assert "lr = 0.02 has the lowest pooled test RMSE" in out
     assert "lr = 9 diverged in 2 of 2 seeds and is not ranked" in out
     assert "the best" not in out  # the largest was tried
     lines = [line for line in err.splitlines() if line.startswith("error: ")]
@@ -197,7 +197,7 @@ def test_a_diverging_algorithm_does_not_stop_the_others(call, tmp_path):
     assert "lower strength" in err
     (row,) = [line for line in out.splitlines() if line.strip().startswith("fedu  ")]
     assert "diverged" in row
-    assert "has the lowest pooled test loss" in out
+    assert "has the lowest pooled test RMSE" in out
     assert "fedu diverged in 2 of 2 seeds and is not ranked" in out
     assert len(list((tmp_path / "runs").glob("synthetic-*"))) == 7
     (folder,) = (tmp_path / "runs").glob("*compare*")

@@ -161,7 +161,7 @@ def test_a_candidate_that_diverges_is_shown_and_not_chosen(call):
     )
     code, out, err = call("tune", *words, "--vary", "lr=9,0.01", "--rounds", "30")
     assert code == 0, err
-    assert "best: lr = 0.01 (lowest mean loss on held-out training rows; ties go to the first)" in out
+    assert "best: lr = 0.01 (lowest mean RMSE on held-out training rows; ties go to the first)" in out
     assert "lr = 9 diverged and is not selected" in out
     assert err.count("training diverged") == 1
     code, out, err = call("tune", *words, "--vary", "lr=9,10", "--rounds", "30")

@@ -9,12 +9,15 @@ import fedlap as fl
 from fedlap.report.page.client_figures import ClientGains, build_graph_sections
 from fedlap.report.page.client_gains import PersonalScores, build_gain_sections, compute_gains, describe_seeds
 from fedlap.report.page.sections import EVEN, UNKNOWN
+from fedlap.training.metrics import METRICS
 
 
 def make_scores(same):
     alone = [np.array([50.0, 60.0, np.nan]), np.array([40.0, 80.0, np.nan])]
     mine = [np.array([60.0, 60.0, np.nan]), np.array([40.0, 70.0, np.nan])]
-    return PersonalScores([("a", "b", "c")] * 2, {"fedu": mine, "local": alone}, [3, 5], same, True)
+    return PersonalScores(
+        [("a", "b", "c")] * 2, {"fedu": mine, "local": alone}, [3, 5], same, METRICS["accuracy"]
+    )
 
 
 def test_gains_are_means_over_seeds_of_the_same_clients():

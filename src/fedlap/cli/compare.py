@@ -61,6 +61,7 @@ def compare_algorithms(algorithms: str, seeds: str, tune: bool, options: dict[st
         numbers,
         session,
         build_table,
+        metric=options["metric"],
         folds=FOLDS if tune else None,
         on_ready=print_remarks,
         on_tuned=_print_tuning,

@@ -11,6 +11,7 @@ from fedlap.graph.description import label_components
 from fedlap.personal import Personals
 from fedlap.report.graph_figure import ClientColours
 from fedlap.report.page.client_gains import score_clients
+from fedlap.training.metrics import METRICS, check_metric
 
 
 def check_colour(name: str | None) -> None:
@@ -22,30 +23,30 @@ def check_colour(name: str | None) -> None:
 def choose_colours(
     colour: str | None, graph: Graph, federation: Federation | None, trained: Personals | None
 ) -> ClientColours:
-    """Return the requested colours; by default accuracy, rows or components, the first that is known."""
+    """Return the requested colours; by default the score, rows or components, the first that is known."""
     labelled = federation is not None and federation.labels is not None
-    available = {
-        "accuracy": trained is not None and labelled,
-        "rows": federation is not None,
-        "label": labelled,
-    }
-    chosen = colour or next((name for name in ("accuracy", "rows") if available[name]), "component")
+    default = "component" if federation is None else "rows"
+    if trained is not None and federation is not None:
+        default = "accuracy" if labelled else "rmse"
+    chosen = colour or default
     if chosen == "component":
         return _colour_components(graph)
     if federation is None:
-        source = "a run or --models RUN" if chosen == "accuracy" else "a run or --data"
+        source = "a run or --models RUN" if chosen in METRICS else "a run or --data"
         raise InputError(f"--colour {chosen}: a graph file has no {chosen}; pass {source}")
     if chosen == "rows":
         return ClientColours("training rows", federation.train.count.double().numpy())
-    if not labelled:
+    if chosen in ("label", "accuracy") and not labelled:
         raise InputError(f"--colour {chosen}: a regression has no labels; use --colour rows")
     if chosen == "label":
         return _colour_labels(federation)
+    check_metric(chosen, labelled)
     if trained is None:
-        raise InputError("--colour accuracy: there are no models; pass a finished run or --models RUN")
-    return ClientColours(
-        "test accuracy %", score_clients(federation, trained), unknown="clients without test rows"
-    )
+        raise InputError(f"--colour {chosen}: there are no models; pass a finished run or --models RUN")
+    metric = METRICS[chosen]
+    values = metric.sign * score_clients(federation, trained, metric)
+    unknown = "clients without test rows" if chosen != "r2" else "clients whose test rows have no R²"
+    return ClientColours(f"test {metric.label}{metric.unit}{metric.direction}", values, unknown=unknown)
 
 
 def _colour_components(graph: Graph) -> ClientColours:

@@ -56,7 +56,8 @@ GRAPH_NAMES = (  # all but "file", and the graph that is part of the data
 MODEL_NAMES = ("linear", "mlp", "cnn")
 TRACKER_NAMES = ("tensorboard", "wandb", "mlflow")
 LEARNER_NAMES = ("kernel", "smooth", "cosine")
-COLOUR_NAMES = ("accuracy", "rows", "label", "component")
+METRIC_NAMES = ("accuracy", "loss", "rmse", "mae", "r2")
+COLOUR_NAMES = (*METRIC_NAMES, "rows", "label", "component")
 RECIPE_NAMES = (
     "figure-dirichlet",
     "figure-graphs",

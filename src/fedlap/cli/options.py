@@ -12,6 +12,7 @@ from fedlap.cli.names import (
     ALGORITHM_NAMES,
     DATA_NAMES,
     GRAPH_NAMES,
+    METRIC_NAMES,
     MODEL_NAMES,
     PARTITION_NAMES,
     TRACKER_NAMES,
@@ -280,6 +281,15 @@ SEED_OPTIONS: Options = {
         0,
     ),
 }
+MetricOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help=f"Metric to show and rank by: {', '.join(METRIC_NAMES)}. "
+        "Default: accuracy for classes, rmse for real targets.",
+        rich_help_panel=OUTPUT_PANEL,
+    ),
+]
 RESULT_OPTIONS: Options = {
     "set": (
         Annotated[
@@ -299,6 +309,7 @@ RESULT_OPTIONS: Options = {
         ],
         Path("runs"),
     ),
+    "metric": (MetricOption, None),
     "json": (JsonOption, False),
 }
 CHECKPOINT_OPTIONS: Options = {

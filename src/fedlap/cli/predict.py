@@ -24,6 +24,7 @@ from fedlap.experiments.stored_run import load_result, load_trained_models
 from fedlap.personal import ModelMetadata, Personal, Personals, Predictions, compute_coefficients
 from fedlap.personal.predictions import round_value
 from fedlap.storage.files import write_file
+from fedlap.training.metrics import METRICS
 
 ROW_COLUMN = "row"  # numbers rows from 1, as messages do
 ERROR_COLUMN = "standard_error"  # of a new target around its prediction
@@ -147,7 +148,7 @@ def select_models(models: Personal | Personals, client: str | None, by: str | No
 def score_predictions(
     scores: Float[Tensor, "row output"], rows: PredictionRows, metadata: ModelMetadata
 ) -> dict[str, Any]:
-    """Return accuracy and mean loss over the rows whose true label or value is known."""
+    """Return mean loss and accuracy, or errors, over the rows whose true label or value is known."""
     known, y = rows.parse_truth(metadata.labels, metadata.outputs)
     if not len(y):
         return {"known": 0}
@@ -156,7 +157,11 @@ def score_predictions(
     scored: dict[str, Any] = {"known": len(y), "loss": float(loss)}
     if metadata.labels is not None:
         right = int((scores[known].argmax(-1) == y).sum())
-        scored |= {"right": right, "accuracy": right / len(y)}
+        return scored | {"right": right, "accuracy": right / len(y)}
+    error, spread = (scores[known] - y).double().square().sum(0), (y - y.mean(0)).double().square().sum(0)
+    scored["rmse"] = float((error / len(y)).sqrt().mean())
+    scored["mae"] = float((scores[known] - y).double().abs().mean())
+    scored["r2"] = float((1 - error / spread).mean()) if bool((spread > 0).all()) else None
     return scored
 
 
@@ -165,7 +170,9 @@ def format_prediction_scores(measured: dict[str, Any]) -> list[str]:
     if not measured.get("known"):
         return []
     if "accuracy" not in measured:
-        return [f"loss {measured['loss']:.6g}, half the mean squared error of {measured['known']} rows"]
+        names = [name for name in ("rmse", "mae", "r2") if measured[name] is not None]
+        values = [f"{METRICS[name].label} {METRICS[name].format(measured[name])}" for name in names]
+        return [f"{', '.join(values)} of {measured['known']} rows"]
     return [f"accuracy {measured['accuracy']:.4%}, {measured['right']} of {measured['known']} rows"]
 
 

@@ -14,12 +14,13 @@ from fedlap.report.page.result_page import build_page
 DEFAULT_RUNS_FOLDER = Path("runs")  # where names are looked up, since --out is the folder of the page
 
 
-def write_report(runs: list[Path], out: Path | None, open_: bool) -> None:
+def write_report(runs: list[Path], out: Path | None, metric: str | None, open_: bool) -> None:
     """Write a self-contained HTML page of results."""
     use_threads(None)
-    command = shlex.join(["fedlap", "report", *map(str, runs)])
+    chosen = [] if metric is None else ["--metric", metric]
+    command = shlex.join(["fedlap", "report", *map(str, runs), *chosen])
     runs = [find_folder(run, DEFAULT_RUNS_FOLDER) for run in runs]
-    found = load_results(runs)
+    found = load_results(runs, metric)
     folder = runs[0] / "report" if out is None else out
     page = build_page(found, command, lambda text: console.print_remark(f"note: {text}"))
     address = write_page(page, folder).resolve().as_uri()

@@ -26,6 +26,7 @@ from fedlap.errors import DivergedError, InputError
 from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.prepare import prepare
 from fedlap.experiments.run_folder import RunFolder, create_out_folder, read_experiment
+from fedlap.training.metrics import check_metric
 
 # Options that may be combined with an experiment file, which sets everything else.
 OPTIONS_WITH_FILE = {"file", "plugin", "rounds", "threads", "set", *RESULT_OPTIONS, *CHECKPOINT_OPTIONS}
@@ -63,9 +64,11 @@ def run_experiment(described: Experiment, options: dict[str, Any]) -> None:
     """Train or resume one experiment and print its scores."""
     (ready,) = prepare([described])
     experiment, name = ready.experiment, ready.experiment.algorithm["name"]
+    check_metric(options["metric"], ready.federation.labels is not None)
     print_data_remarks([ready])
     print_default_strengths({name: described}, {name: experiment})
     (scores,) = train_outcomes(start_session(options), [ready], [name])
     if isinstance(scores, DivergedError):
         raise scores
-    print_run(RunFolder.of(options["out"], experiment), experiment, scores, options["json"])
+    folder = RunFolder.of(options["out"], experiment)
+    print_run(folder, experiment, scores, options["metric"], options["json"])

@@ -23,7 +23,7 @@ def _warn_unknown_names(run: RunFolder, experiment: Experiment) -> None:
         console.print_remark(f"note: {run.name}: {text}")
 
 
-def show_run(run: Path, out: Path, to: Path | None, json_: bool) -> None:
+def show_run(run: Path, out: Path, to: Path | None, metric: str | None, json_: bool) -> None:
     """Show the scores of a run, finished or not."""
     stored = find_run(run, out)
     scores, state, experiment = stored.read_scores(), stored.get_status(), stored.experiment
@@ -42,7 +42,7 @@ def show_run(run: Path, out: Path, to: Path | None, json_: bool) -> None:
         )
     if not scores:
         raise InputError(f"{stored.name} has no scores yet; train it with `fedlap resume {stored.folder}`")
-    print_run(stored, experiment, scores, json_)
+    print_run(stored, experiment, scores, metric, json_)
 
 
 def resume_run(run: Path, rounds: int | None, threads: int | None, options: dict[str, Any]) -> None:

@@ -39,6 +39,7 @@ def sweep_values(vary: list[str] | None, algorithm: str, seeds: str, options: di
         numbers,
         start_session(options),
         build_sweep_table(combinations, numbers, algorithms),
+        metric=options["metric"],
         fields=" × ".join(field.name for field in combinations[0].fields),
         on_ready=print_remarks,
     )

@@ -94,16 +94,17 @@ def print_comparison(comparison: Comparison) -> None:
         console.print_result(line)
 
 
-def print_run(run: RunFolder, experiment: Experiment, scores: Sequence[Score], as_json: bool) -> None:
+def print_run(
+    run: RunFolder, experiment: Experiment, scores: Sequence[Score], metric: str | None, as_json: bool
+) -> None:
     """Print the scores of one run, up to the last round of the experiment."""
     last, saved = scores[-1], next(iter(run.saved_rounds), 0)
     if as_json:
         facts = {"experiment": experiment.describe(), "last": last.as_dict()}
         print(json.dumps({**facts, "folder": str(run.folder), "folder_round": saved}))
         return
-    print_comparison(
-        Comparison(experiment.title, [experiment.seed], {experiment.algorithm["name"]: [list(scores)]})
-    )
+    runs = {experiment.algorithm["name"]: [list(scores)]}
+    print_comparison(Comparison(experiment.title, [experiment.seed], runs, metric_name=metric))
     gap = "" if last.gap is None else f", duality gap {last.gap:.3g}"
     console.print_result(f"J(W) = {last.objective:.4f}, training loss {last.train_loss:.4f}{gap}")
     learned = load_learned_graph(run)

@@ -26,6 +26,7 @@ from fedlap.experiments.run_folder import choose_group_folder, create_out_folder
 from fedlap.experiments.session import RunOutcome
 from fedlap.report.tuning_table import Tuning
 from fedlap.storage.files import write_file
+from fedlap.training.metrics import check_metric
 from fedlap.training.tuning import default_grid
 
 
@@ -57,6 +58,7 @@ def tune_settings(
     )
     ready = [run for runs in zip(*accepted.values(), strict=True) for run in runs]
     check_same_task("tune", ready)
+    check_metric(options["metric"], ready[0].federation.labels is not None)
     print_data_remarks(ready)
     print_default_strengths(unresolved, {label: runs[0].experiment for label, runs in accepted.items()})
     tuning = Tuning(
@@ -75,6 +77,7 @@ def tune_settings(
             for candidate in candidates
             if candidate.label in rejected
         ),
+        metric_name=options["metric"],
     )
     folder = choose_group_folder(options["out"], [run.experiment for run in ready], "tune")
     write_file(folder / "table.md", tuning.render_markdown().encode())

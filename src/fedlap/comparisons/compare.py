@@ -47,6 +47,7 @@ def compare(
     precision: Precision = "float32",
     keep: KeepName = "auto",
     evaluate_every: int = 1,
+    metric: str | None = None,
     tune: bool = False,
     folds: int = FOLDS,
     folder: str | Path | None = None,
@@ -67,6 +68,7 @@ def compare(
         list or by label, give such methods one row per graph; "shuffled" is the graph before it with its
         clients permuted by the seed.
     seeds: seeds of data, starts, sampling and batches; one run per method and seed.
+    metric: the metric to show and rank by; default: accuracy for classes, rmse for real targets.
     tune: choose lr and strength of every method and seed by cross-validation on training rows before.
     folds: number of folds for `tune`.
     folder: store runs, table and figure here; finished runs are loaded, and interrupted runs resume.
@@ -89,7 +91,7 @@ def compare(
     def build_table(title: str, outcomes: OutcomesByRow, source: str) -> Comparison:
         return Comparison(title, numbers, outcomes, source, controls=controls)
 
-    result = run_rows(rows, numbers, session, build_table, folds=folds if tune else None)
+    result = run_rows(rows, numbers, session, build_table, metric=metric, folds=folds if tune else None)
     return replace(result, advice=advise(result.comparison, result.runs, tune, _format_argument))
 
 

@@ -58,6 +58,6 @@ def check_same_task(command: str, ready: Sequence[Prepared]) -> None:
     """Raise if classification and regression runs would be ranked together."""
     if len({run.federation.labels is None for run in ready}) > 1:
         raise InputError(
-            f"{command}: some runs are scored by accuracy and others by loss, so they cannot be ranked; "
+            f"{command}: some runs have classes and others real targets, so they cannot be ranked; "
             f"{command} every task separately"
         )

@@ -69,15 +69,14 @@ class ComparisonResult:
         """Test score of each client's model in long form: method, seed, client, metric, value."""
         import pandas
 
-        metric = self.comparison.headline
-        factor = 0.01 if self.comparison.is_classification else -1.0
+        metric = self.comparison.metric
         lines = []
         for name in self.comparison.ranked_rows:
             for seed, run in zip(self.comparison.seeds, self.runs[name], strict=True):
                 federation = run.load_data()[0]
-                values = factor * run.score_clients(federation)
+                values = metric.sign * run.score_clients(federation, metric) / metric.factor
                 lines += [
-                    [*self._row_values(name), seed, client, metric, value]
+                    [*self._row_values(name), seed, client, metric.name, value]
                     for client, value in zip(federation.clients, values.tolist(), strict=True)
                 ]
         return pandas.DataFrame(lines, columns=[*self._row_columns, "seed", "client", "metric", "value"])
@@ -90,7 +89,7 @@ class ComparisonResult:
         columns = ["leader", "other", "difference", "low", "high", "p_value", "p_adjusted", "verdict"]
         lines = [
             [pair.one, pair.other, pair.pair.mean, *(pair.pair.interval or (None, None)), pair.pair.p_value,
-             pair.p_adjusted, pair.describe_outcome(self.comparison.is_classification)]
+             pair.p_adjusted, pair.describe_outcome(self.comparison.metric.higher_is_better)]
             for pair in self.comparison.list_tests()
         ]  # fmt: skip
         frame = pandas.DataFrame(lines, columns=columns)

@@ -20,6 +20,7 @@ from fedlap.report.curves import draw_curves
 from fedlap.report.sweep_figure import draw_sweep
 from fedlap.report.sweep_table import Sweep
 from fedlap.storage.files import write_file
+from fedlap.training.metrics import check_metric
 
 # Builds the table from the title, the outcomes and the name of the data set.
 BuildTable = Callable[[str, OutcomesByRow, str], Comparison]
@@ -31,6 +32,7 @@ def run_rows(
     session: TrainingSession,
     build_table: BuildTable,
     *,
+    metric: str | None = None,
     folds: int | None = None,
     fields: str = "algorithm",
     on_ready: Callable[[PreparedRows], None] = lambda prepared: None,
@@ -39,6 +41,7 @@ def run_rows(
 ) -> ComparisonResult:
     """Train all rows with all seeds and return their ranking.
 
+    metric: the metric to rank by; None is the default of the task.
     folds: tune every row before, with this number of folds; None uses the settings of the rows.
     fields: what rows differ in, for the progress.
     on_ready: called after every run was checked, before the first is trained.
@@ -49,10 +52,11 @@ def run_rows(
         create_out_folder(session.folder)
     prepared = prepare_rows(rows, seeds, on_skip=on_skip)
     check_same_task("compare", prepared.ready)
+    check_metric(metric, prepared.ready[0].federation.labels is not None)
     on_ready(prepared)
     tuning = None
     if folds is not None:
-        tuning = tune_rows(prepared.rows, seeds, session, folds)
+        tuning = tune_rows(prepared.rows, seeds, session, folds, metric)
         on_tuned(tuning)
         prepared = prepare_rows(prepared.rows, seeds, tuning.values)
     trained = train_runs(session, prepared.ready, prepared.labels, fields)
@@ -62,7 +66,7 @@ def run_rows(
         runs[label].append(run)
         outcomes[label].append(outcome)
     first = prepared.ready[0].experiment
-    comparison = build_table(first.title, outcomes, first.data["name"])
+    comparison = replace(build_table(first.title, outcomes, first.data["name"]), metric_name=metric)
     if tuning is not None:
         comparison = replace(comparison, selection=tuning.describe_rule())
     result = ComparisonResult(

@@ -40,6 +40,7 @@ def sweep(
     precision: Precision = "float32",
     keep: KeepName = "auto",
     evaluate_every: int = 1,
+    metric: str | None = None,
     folder: str | Path | None = None,
     again: bool = False,
     progress: bool = False,
@@ -87,7 +88,7 @@ def sweep(
         algorithms = (label,)
     session = build_session(rows, folder, again, progress, "sweep")
     build_table = build_sweep_table(combinations, numbers, algorithms)
-    return run_rows(rows, numbers, session, build_table, fields=" × ".join(vary))
+    return run_rows(rows, numbers, session, build_table, metric=metric, fields=" × ".join(vary))
 
 
 def build_sweep_table(

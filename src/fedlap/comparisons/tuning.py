@@ -64,7 +64,11 @@ def format_values(values: Values) -> str:
 
 
 def tune_rows(
-    rows: Sequence[Row], seeds: Sequence[int], session: TrainingSession, folds: int = FOLDS
+    rows: Sequence[Row],
+    seeds: Sequence[int],
+    session: TrainingSession,
+    folds: int = FOLDS,
+    metric: str | None = None,
 ) -> RowTuning:
     """Choose settings of every row for every seed; candidates that a method rejects are skipped.
 
@@ -89,7 +93,8 @@ def tune_rows(
     outcomes = train_outcomes(session, ready, labels, "settings") if ready else []
     chosen = {
         row.label: [
-            _choose_values(row.label, seed, trials[row.label, seed], outcomes, session) for seed in seeds
+            _choose_values(row.label, seed, trials[row.label, seed], outcomes, session, metric)
+            for seed in seeds
         ]
         for row in rows
     }
@@ -110,13 +115,15 @@ def _choose_values(
     trials: Sequence[tuple[Values, range]],
     outcomes: Sequence[RunOutcome],
     session: TrainingSession,
+    metric: str | None,
 ) -> Values:
     """Return the values with the best mean score over folds; the first of a tie."""
     if not trials:
         return {}
     values = {format_values(candidate): candidate for candidate, _ in trials}
     runs = {format_values(candidate): [outcomes[place] for place in places] for candidate, places in trials}
-    best = Tuning(label, [seed] * len(trials[0][1]), runs, folds=len(trials[0][1])).best
+    folds = len(trials[0][1])
+    best = Tuning(label, [seed] * folds, runs, folds=folds, metric_name=metric).best
     if best is None:
         session.on_remark(f"note: {label}, seed {seed}: every candidate diverged; its defaults are used")
         return {}

@@ -15,6 +15,7 @@ from fedlap.errors import DivergedError
 from fedlap.experiments.session import RunOutcome
 from fedlap.report.paired_tests import CONFIDENCE, LEVEL, RowTest, compare_leader, compare_rows
 from fedlap.report.verdict import describe_control, describe_lead
+from fedlap.training.metrics import Metric, choose_metric
 from fedlap.training.scores import Score
 
 OutcomesByRow = Mapping[str, Sequence[RunOutcome]]  # outcomes per seed, by label of the row
@@ -36,6 +37,7 @@ class Comparison:
     # Pairs of rows whose difference is always reported: a graph, and its shuffled form.
     controls: tuple[tuple[str, str], ...] = field(default=(), kw_only=True)
     selection: str = field(default="", kw_only=True)  # how settings were chosen, as a sentence
+    metric_name: str | None = field(default=None, kw_only=True)  # None: the default of the task
 
     @property
     def scored_rows(self) -> str:
@@ -85,15 +87,15 @@ class Comparison:
         return [name for name in self.runs if not self.count_diverged(name)]
 
     @property
-    def is_classification(self) -> bool:
-        """True if rows are ranked by accuracy, False if by test loss."""
-        scores = [scores[-1] for name in self.runs for scores in self.finished_runs(name)]
-        return not scores or scores[0].accuracy is not None
+    def metric(self) -> Metric:
+        """The metric that rows are shown and ranked by; raise InputError unless all runs have it."""
+        last = (scores[-1] for name in self.runs for scores in self.finished_runs(name))
+        return choose_metric(last, self.metric_name)
 
     @property
     def headline(self) -> str:
         """Name of the score that rows are ranked by."""
-        return "accuracy" if self.is_classification else "loss"
+        return self.metric.name
 
     def final_scores(self, name: str, field: str) -> np.ndarray:
         """Return a score at the last round, one value per seed."""
@@ -101,18 +103,12 @@ class Comparison:
 
     def score_columns(self) -> list[tuple[str, str, float]]:
         """Return header, field of the score, and factor of each score column."""
-        if self.is_classification:
-            return [
-                ("pooled accuracy %", "accuracy", 100.0),
-                ("client mean %", "accuracy_mean", 100.0),
-                ("worst tenth %", "accuracy_worst", 100.0),
-                ("client std %", "accuracy_std", 100.0),
-            ]
+        metric = self.metric
         return [
-            ("pooled loss", "loss", 1.0),
-            ("client mean", "loss_mean", 1.0),
-            ("worst tenth", "loss_worst", 1.0),
-            ("client std", "loss_std", 1.0),
+            (f"pooled {metric.label}{metric.unit}", metric.name, metric.factor),
+            (f"client mean{metric.unit}", f"{metric.name}_mean", metric.factor),
+            (f"worst tenth{metric.unit}", f"{metric.name}_worst", metric.factor),
+            (f"client std{metric.unit}", f"{metric.name}_std", metric.factor),
         ]
 
     def table_rows(self) -> list[list[str]]:
@@ -128,7 +124,7 @@ class Comparison:
             text = "diverged" if failed == total else f"{failed} of {total} diverged"
             return [text, *["–"] * (len(self.score_columns()) - 1)]
         return [
-            _format_mean_std(self.final_scores(name, field) * factor, self.is_classification)
+            _format_mean_std(self.final_scores(name, field) * factor, self.metric.is_percent)
             for _, field, factor in self.score_columns()
         ]
 
@@ -162,7 +158,8 @@ class Comparison:
         """Return the title of the table."""
         rounds = {scores[-1].round for name in self.runs for scores in self.finished_runs(name)}
         when = f"round {rounds.pop()}" if len(rounds) == 1 else "the last round"
-        return f"{self.describe_subject()}: {self.scored_rows} after {when}, {self.describe_repeats()}"
+        title = f"{self.describe_subject()}: {self.scored_rows} after {when}, {self.describe_repeats()}"
+        return title + self.metric.direction
 
     def build_table(self, width: int = 80) -> Table:
         """Build the table for a terminal; a narrow terminal gets fewer columns."""
@@ -220,8 +217,8 @@ class Comparison:
         return max(means, key=lambda name: means[name])
 
     def ranking_score(self, name: str) -> float:
-        """Return the mean over seeds of the headline score, negated for a loss: higher is better."""
-        return (1 if self.is_classification else -1) * float(self.final_scores(name, self.headline).mean())
+        """Return the mean over seeds of the metric, negated if lower is better: higher is better."""
+        return self.metric.sign * float(self.final_scores(name, self.headline).mean())
 
     def compare_leader(self) -> list[RowTest]:
         """Compare the leader with every other ranked row, over seeds."""
@@ -246,11 +243,9 @@ class Comparison:
         best, lines = self.best, []
         if best is not None:
             against = partial(self.describe_difference, best)
-            lines = describe_lead(
-                best, self.compare_leader(), len(self.seeds), self.is_classification, against
-            )
+            lines = describe_lead(best, self.compare_leader(), len(self.seeds), self.metric, against)
         lines += [
-            describe_control(test, self.is_classification, self.describe_difference(test.one, test.other))
+            describe_control(test, self.metric, self.describe_difference(test.one, test.other))
             for test in self.compare_controls()
         ]
         for name in self.runs:
@@ -283,12 +278,17 @@ class Comparison:
         ]
         return {"controls": tests} if tests else {}
 
+    def metric_as_dict(self) -> dict[str, Any]:
+        """Return the name of a chosen metric, for files; nothing for the default of the task."""
+        return {} if self.metric_name is None else {"metric": self.metric_name}
+
     def as_dict(self) -> dict[str, Any]:
         """Return last-round scores of every seed (None if diverged), failures and verdict as plain values."""
         return {
             "data": self.data,
             "source": self.source or self.data,
             "seeds": self.seeds,
+            **self.metric_as_dict(),
             "algorithms": {name: self.final_score_dicts(name) for name in self.runs},
             "diverged": [
                 {"algorithm": name, "seed": seed, "reason": reason}
@@ -323,6 +323,8 @@ def _format_mean_std(values: np.ndarray, percent: bool) -> str:
         return "–"
     mean = float(values.mean())
     digits = 2 if percent or abs(mean) >= 10 else 3
+    if not percent and 0 < abs(mean) < 0.1:  # three significant digits, in whatever unit the targets are
+        digits = 2 - math.floor(math.log10(abs(mean)))
     if len(values) == 1:
         return f"{mean:.{digits}f}"
     return f"{mean:.{digits}f} ± {values.std(ddof=1):.{digits}f}"

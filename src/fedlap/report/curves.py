@@ -1,4 +1,4 @@
-"""Figure of accuracy or loss over rounds."""
+"""Figure of a test score and the training loss over rounds."""
 
 from typing import TYPE_CHECKING
 
@@ -12,20 +12,18 @@ if TYPE_CHECKING:
 
 
 def draw_curves(comparison: Comparison) -> bytes:
-    """Draw test accuracy and training loss over rounds as PNG."""
+    """Draw test score and training loss over rounds as PNG."""
     return render_png(plot_curves(comparison), powers=True)
 
 
 def plot_curves(comparison: Comparison) -> "Figure":
-    """Draw test accuracy and training loss over rounds; bands are one standard deviation over seeds.
+    """Draw test score and training loss over rounds; bands are one standard deviation over seeds.
 
     Diverged rows have a legend entry but no curve.
     """
-    panels = [(comparison.headline, 100.0 if comparison.is_classification else 1.0), ("train_loss", 1.0)]
-    titles = [
-        "pooled test accuracy %" if comparison.is_classification else "pooled test loss",
-        "pooled training loss",
-    ]
+    metric = comparison.metric
+    panels = [(metric.name, metric.factor), ("train_loss", 1.0)]
+    titles = [f"pooled test {metric.label}{metric.unit}{metric.direction}", "pooled training loss"]
     figure, axes = create_figure(1, 2, figsize=(10, 4), layout="constrained")
     for axis, (field, factor), title in zip(axes, panels, titles, strict=True):
         for place, name in enumerate(comparison.runs):

@@ -71,7 +71,7 @@ def _choose_styles(sweep: Sweep, groups: RowGroups) -> list[tuple[str, str | Non
 
 def _compute_mean_std(sweep: Sweep, rows: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and standard deviation of each row; the mean is NaN where a run diverged."""
-    factor = 100.0 if sweep.is_classification else 1.0
+    factor = sweep.metric.factor
     scores = [
         factor * sweep.final_scores(row, sweep.headline) if row in sweep.ranked_rows else None for row in rows
     ]
@@ -83,7 +83,7 @@ def _compute_mean_std(sweep: Sweep, rows: Sequence[str]) -> tuple[np.ndarray, np
 
 
 def _format_score_label(sweep: Sweep) -> str:
-    return "pooled test accuracy %" if sweep.is_classification else "pooled test loss (lower is better)"
+    return f"pooled test {sweep.metric.label}{sweep.metric.unit}{sweep.metric.direction}"
 
 
 def _draw_numbers(axis: Any, sweep: Sweep, along: int, groups: RowGroups) -> None:

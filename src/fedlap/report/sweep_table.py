@@ -82,6 +82,7 @@ class Sweep(Comparison):
             "algorithms": list(self.algorithms),
             "fields": list(self.field_names),
             "seeds": self.seeds,
+            **self.metric_as_dict(),
             "runs": [
                 {"values": name_values(row), "scores": self.final_score_dicts(row)} for row in self.runs
             ],

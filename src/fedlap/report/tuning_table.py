@@ -7,7 +7,7 @@ from typing import Any
 from fedlap.report.paired_tests import LEVEL, PairedComparison, compare_paired
 from fedlap.report.sweep_table import UPPER_LIMITS, Sweep
 
-SELECTION_RULE = "highest mean {score} on held-out training rows; ties go to the first"
+SELECTION_RULE = "{most} mean {score} on held-out training rows; ties go to the first"
 INTERVAL_CAVEAT = "Folds share training rows, so intervals are approximate."
 
 
@@ -75,19 +75,21 @@ class Tuning(Sweep):
         diverged = [f"{name} diverged and is not selected" for name in self.runs if self.count_diverged(name)]
         if self.best is None:
             return ["every candidate diverged, so none is selected; try smaller learning rates"]
-        rule = SELECTION_RULE if self.is_classification else SELECTION_RULE.replace("highest", "lowest")
-        selected = f"best: {self.best} ({rule.format(score=self.headline)})"
+        rule = SELECTION_RULE.format(
+            most="highest" if self.metric.higher_is_better else "lowest", score=self.metric.label
+        )
+        selected = f"best: {self.best} ({rule})"
         return [selected, *self._describe_noise(), *self._describe_edges(), *diverged]
 
     def _describe_noise(self) -> list[str]:
         """Return the lead over the runner-up, and how many candidates are not significantly worse."""
         if self.runner_up is None:
             return []
-        pair, unit = self.compare_best(self.runner_up), " points" if self.is_classification else ""
-        factor, digits = (100.0, 2) if self.is_classification else (1.0, 4)
-        ends = [f"{factor * end:+z.{digits}f}" for end in pair.interval or ()]
-        inside = f" [{', '.join(ends)}]" if ends else ""
-        difference = "identical" if pair.identical else f"{factor * pair.mean:+z.{digits}f}{inside}{unit}"
+        pair, metric = self.compare_best(self.runner_up), self.metric
+        ends = ", ".join(map(metric.format_difference, pair.interval or ()))
+        unit = " points" if metric.is_percent else ""
+        inside = f" [{ends}]" if ends else ""
+        difference = "identical" if pair.identical else f"{metric.format_difference(pair.mean)}{inside}{unit}"
         close = [name for name in self.ranked_rows if name != self.best and self.is_within_noise(name)]
         outcome = " — not significant" if self.runner_up in close and not pair.identical else ""
         return [
@@ -141,7 +143,6 @@ class Tuning(Sweep):
 
     def as_dict(self) -> dict[str, Any]:
         """Return scores of every fold (None if diverged), failures and the selection as plain values."""
-        sign = 1 if self.is_classification else -1
         return {
             "data": self.data,
             "source": self.source or self.data,
@@ -149,11 +150,12 @@ class Tuning(Sweep):
             "fields": list(self.field_names),
             "seeds": list(dict.fromkeys(self.seeds)),
             "folds": self.folds,
+            **self.metric_as_dict(),
             "score": self.headline,
             "candidates": [
                 {
                     "values": self._name_values(self.values[row]),
-                    "mean": sign * self.ranking_score(row) if row in self.ranked_rows else None,
+                    "mean": self.metric.sign * self.ranking_score(row) if row in self.ranked_rows else None,
                     "scores": self.final_score_dicts(row),
                 }
                 for row in self.runs

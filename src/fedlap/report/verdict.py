@@ -3,22 +3,23 @@
 from collections.abc import Callable, Sequence
 
 from fedlap.report.paired_tests import RowTest, critical_t
+from fedlap.training.metrics import Metric
 
 
 def describe_lead(
     leader: str,
     comparisons: Sequence[RowTest],
     seeds: int,
-    classifies: bool,
+    metric: Metric,
     against: Callable[[str], str],
 ) -> list[str]:
     """Return a claim, the test behind it, and one line per other row, whatever its outcome."""
-    score = "pooled test accuracy" if classifies else "pooled test loss"
-    claim = f"{leader} has the {'highest' if classifies else 'lowest'} {score}"
+    score = f"pooled test {metric.label}"
+    claim = f"{leader} has the {'highest' if metric.higher_is_better else 'lowest'} {score}"
     if all(lead.pair.identical for lead in comparisons):
         return [f"all have the same {score} at {'every' if seeds > 1 else 'this'} seed"]
     lines = [
-        f"  {against(lead.other)}{_format_difference(lead, classifies)}{_format_outcome(lead)}"
+        f"  {against(lead.other)}{_format_difference(lead, metric)}{_format_outcome(lead)}"
         for lead in comparisons
     ]
     if seeds == 1:
@@ -30,7 +31,7 @@ def describe_lead(
     ]
 
 
-def describe_control(test: RowTest, classifies: bool, text: str) -> str:
+def describe_control(test: RowTest, metric: Metric, text: str) -> str:
     """Return the difference of a graph and its shuffled form, and what it says about the graph."""
     outcome = {
         "better": "this graph helps",
@@ -38,9 +39,9 @@ def describe_control(test: RowTest, classifies: bool, text: str) -> str:
         "not significant": "not significant, so this graph is not shown to help",
         "identical": "identical",
         "no test": "no test",
-    }[test.describe_outcome(classifies)]
+    }[test.describe_outcome(metric.higher_is_better)]
     p = "" if test.p_adjusted is None else f", {_format_p_value(test.p_adjusted)}"
-    return f"{text}{_format_difference(test, classifies)}{p} — {outcome}"
+    return f"{text}{_format_difference(test, metric)}{p} — {outcome}"
 
 
 def _count_significant(comparisons: Sequence[RowTest]) -> str:
@@ -64,12 +65,12 @@ def _describe_test(others: int, seeds: int) -> list[str]:
     return lines
 
 
-def _format_difference(lead: RowTest, classifies: bool) -> str:
-    """Format a difference in points of accuracy, or as a loss."""
-    unit, factor, digits = (" points", 100.0, 2) if classifies else ("", 1.0, 4)
+def _format_difference(lead: RowTest, metric: Metric) -> str:
+    """Format a difference with its interval, in points or in the unit of the metric."""
     pair = lead.pair
-    ends = "" if pair.interval is None else ", ".join(f"{factor * end:+z.{digits}f}" for end in pair.interval)
-    return f"{factor * pair.mean:+z.{digits}f}{f' [{ends}]' if ends else ''}{unit}"
+    ends = "" if pair.interval is None else ", ".join(map(metric.format_difference, pair.interval))
+    unit = " points" if metric.is_percent else ""
+    return f"{metric.format_difference(pair.mean)}{f' [{ends}]' if ends else ''}{unit}"
 
 
 def _format_outcome(lead: RowTest) -> str:

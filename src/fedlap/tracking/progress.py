@@ -9,6 +9,7 @@ from statistics import median
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedlap.training.metrics import choose_metric
 from fedlap.training.scores import Score
 
 RunCallbacks = tuple[Callable[[int, Score], None], Callable[[Sequence[int], int], None]]
@@ -43,12 +44,10 @@ class StackProgress:
         """Return the median of the latest scores; diverged runs have none for this round."""
         last = [self.scores[place] for place in self.places if place in self.scores]
         last = [score for score in last if score.round == max(other.round for other in last)]
-        accuracy = [score.accuracy for score in last if score.accuracy is not None]
-        loss = [score.loss for score in last if score.loss is not None]
-        if accuracy:
-            return f"{self.scored} accuracy {100 * median(accuracy):.2f} %  "
-        if loss:
-            return f"{self.scored} loss {median(loss):.4g}  "
+        metric = choose_metric(last)
+        values = [value for score in last if (value := getattr(score, metric.name)) is not None]
+        if values:
+            return f"{self.scored} {metric.label} {metric.format(median(values))}  "
         return f"J {median(score.objective for score in last):.4g}  " if last else ""
 
 

@@ -36,6 +36,14 @@ class Metric:
         """Decimals that are shown."""
         return 2 if self.is_percent else 4
 
+    def format(self, value: float) -> str:
+        """Format a value with its unit."""
+        return f"{self.factor * value:.2f} %" if self.is_percent else f"{value:.4g}"
+
+    def format_difference(self, value: float) -> str:
+        """Format a difference of two values with its sign, without a unit."""
+        return f"{self.factor * value:+z.{self.digits}f}"
+
     @property
     def direction(self) -> str:
         """A suffix of a title: lower is better, where this holds."""
@@ -54,6 +62,19 @@ METRICS = {
 }
 
 
+def check_metric(name: str | None, is_classification: bool) -> None:
+    """Raise InputError unless the metric is known and applies to the task, before anything is trained."""
+    if name is None:
+        return
+    if name not in METRICS:
+        raise unknown_name_error("metric", name, METRICS, field="metric")
+    valid = ("accuracy", "loss") if is_classification else ("loss", "rmse", "mae", "r2")
+    if name not in valid:
+        task = "classes" if is_classification else "real targets"
+        expected = ", ".join(valid)
+        raise InputError(f"metric = {name} does not apply to {task}; use {expected}", field="metric")
+
+
 def choose_metric(scores: Iterable[Score], name: str | None = None) -> Metric:
     """Return the metric of this name, by default accuracy for classes and RMSE for real targets.
 
@@ -62,7 +83,7 @@ def choose_metric(scores: Iterable[Score], name: str | None = None) -> Metric:
     """
     known = [score for score in scores if score.loss is not None]
     if name is not None and name not in METRICS:
-        raise unknown_name_error("metric", name, METRICS)
+        raise unknown_name_error("metric", name, METRICS, field="metric")
     valid = [metric for metric in METRICS.values() if all(getattr(s, metric.name) is not None for s in known)]
     if name is None:
         ranked = [METRICS[default] for default in ("accuracy", "rmse", "loss")]

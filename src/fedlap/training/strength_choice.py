@@ -46,7 +46,7 @@ def choose_strength(
     "auto" takes several times as long as training. Strengths η with ηρ = 0, 0.1, 0.3, 1, 3, 10 and 30 are
     compared by five-fold cross-validation on training rows, for at most 50 rounds, as one stack if the method
     allows it. Strengths that the method refuses, such as those with unstable mixing, are left out. The best
-    one, by accuracy or by loss for real targets, is refined by a parabola through its neighbours, and
+    one, by accuracy or by RMSE for real targets, is refined by a parabola through its neighbours, and
     multiplied by 4/5: the balance between data and penalty goes as one over the number of rows, and a fold
     leaves four fifths of them. Test rows are never used.
 

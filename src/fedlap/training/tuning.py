@@ -17,6 +17,7 @@ from fedlap.models import Architecture
 from fedlap.summaries import summarise_fields
 from fedlap.training.fit import fit_all
 from fedlap.training.jobs import Job, bind_algorithm
+from fedlap.training.metrics import Metric, check_metric, choose_metric
 from fedlap.training.packing import SizedJob, pack_jobs
 from fedlap.training.schedule import (
     DtypeName,
@@ -41,15 +42,25 @@ class Candidate:
     values: dict[str, Any]
     algorithm: Algorithm
     scores: list[Score | DivergedError]
+    metric_name: str | None = None
 
     __repr__ = summarise_fields
 
     @property
     def validation(self) -> np.ndarray:
-        """Accuracy on each held-out fold, or loss for regression; NaN if training diverged."""
+        """The metric on each held-out fold; NaN if training diverged."""
         return np.array(
-            [math.nan if isinstance(s, DivergedError) else _get_selection_score(s) for s in self.scores]
+            [
+                math.nan if isinstance(score, DivergedError) else getattr(score, self.metric.name)
+                for score in self.scores
+            ]
         )
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that ranks candidates: accuracy for classes and RMSE for real targets by default."""
+        scores = [score for score in self.scores if isinstance(score, Score)]
+        return choose_metric(scores, self.metric_name)
 
     @property
     def diverged(self) -> DivergedError | None:
@@ -68,10 +79,9 @@ class TuningResult:
 
     @property
     def best(self) -> Candidate:
-        """The candidate with the highest mean accuracy (or lowest loss) over folds; the first of a tie."""
+        """The candidate with the best mean of the metric over folds; the first of a tie."""
         ranked = [candidate for candidate in self.tried if candidate.diverged is None]
-        accuracy = isinstance(ranked[0].scores[0], Score) and ranked[0].scores[0].accuracy is not None
-        sign = 1 if accuracy else -1
+        sign = ranked[0].metric.sign
         return max(ranked, key=lambda candidate: float(candidate.validation.mean()) * sign)
 
     @property
@@ -96,6 +106,7 @@ def tune(
     engine: EngineName = "stacked",
     precision: Precision = "float32",
     keep: KeepName = "auto",
+    metric: str | None = None,
 ) -> TuningResult:
     """Select values of a method's settings by cross-validation on training rows; test rows are never used.
 
@@ -106,13 +117,15 @@ def tune(
     vary: values to try per setting, in all combinations; default: learning rates and strengths that suit the
         method. Combinations that it rejects (an unstable strength) are skipped and listed in `refused`.
     folds: number of folds of the training rows, drawn with `seed`.
+    metric: the metric that selects the best; default: accuracy for classes, rmse for real targets.
     The other parameters are those of `fedlap.fit`.
     """
     check_algorithm_and_model(algorithm, model)
     schedule = Schedule(rounds, batch, sample, dtype, device, engine, precision, keep, evaluate_every=0)
     check_grid(vary)
+    check_metric(metric, federation.labels is not None)
     combinations, refused = _build_methods(algorithm, default_grid(algorithm) if vary is None else vary)
-    return cross_validate(combinations, refused, federation, model, folds, schedule, seed)
+    return cross_validate(combinations, refused, federation, model, folds, schedule, seed, metric)
 
 
 def cross_validate(
@@ -123,6 +136,7 @@ def cross_validate(
     folds: int,
     schedule: Schedule,
     seed: int,
+    metric: str | None = None,
 ) -> TuningResult:
     """Train methods without each fold of the training rows, and score them on that fold.
 
@@ -156,7 +170,9 @@ def cross_validate(
         for index, result in zip(stack, results, strict=True):
             outcomes[index] = result if isinstance(result, DivergedError) else result.scores[-1]
     tried = [
-        replace(candidate, scores=[outcomes[folds * index + fold] for fold in range(folds)])
+        replace(
+            candidate, scores=[outcomes[folds * index + fold] for fold in range(folds)], metric_name=metric
+        )
         for index, candidate in enumerate(candidates)
     ]
     if all(candidate.diverged is not None for candidate in tried):
@@ -234,10 +250,3 @@ def check_grid(vary: Any) -> None:
 def _list_settings(algorithm: Algorithm) -> list[str]:
     """Return the names of a method's settings."""
     return [field.name for field in fields(algorithm) if field.init]  # type: ignore[arg-type]
-
-
-def _get_selection_score(score: Score) -> float:
-    """Return the number that ranks candidates."""
-    value = score.loss if score.accuracy is None else score.accuracy
-    assert value is not None  # a fold is never empty
-    return value

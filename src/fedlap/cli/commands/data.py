@@ -33,7 +33,7 @@ def data_get_command(
     download_data_sets(names)
 
 
-@add_options(CLIENT_OPTIONS, SEED_OPTIONS, RESULT_OPTIONS)
+@add_options(CLIENT_OPTIONS, SEED_OPTIONS, {name: RESULT_OPTIONS[name] for name in ("set", "out", "json")})
 def data_describe_command(
     data: Annotated[
         str,

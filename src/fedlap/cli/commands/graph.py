@@ -147,8 +147,8 @@ def graph_draw_command(
 ) -> None:
     """Draw a graph with neighbours close together.
 
-    Heavier edges are wider, and clients with more rows are larger. By default, colours show the test accuracy
-    of a run's models, or the number of rows if there are no models.
+    Heavier edges are wider, and clients with more rows are larger. By default, colours show the test score
+    of a run's models, accuracy or RMSE, or the number of rows if there are no models.
 
     Example: fedlap graph draw --data digits --graph ring ring.png
     """

@@ -5,7 +5,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from fedlap.cli.options import DATA_PANEL, OUTPUT_PANEL, JsonOption, RunFolderArgument, RunsFolderOption
+from fedlap.cli.options import (
+    DATA_PANEL,
+    OUTPUT_PANEL,
+    JsonOption,
+    MetricOption,
+    RunFolderArgument,
+    RunsFolderOption,
+)
 from fedlap.cli.table_options import DecimalOption, SeparatorOption
 
 MODEL_PANEL = "Model"
@@ -112,6 +119,7 @@ def show_command(
             rich_help_panel=OUTPUT_PANEL,
         ),
     ] = None,
+    metric: MetricOption = None,
     json_: JsonOption = False,
 ) -> None:
     """Show the scores of a run, finished or not.
@@ -120,20 +128,13 @@ def show_command(
     """
     from fedlap.cli.runs import show_run
 
-    show_run(run, out, to, json_)
+    show_run(run, out, to, metric, json_)
 
 
 def clients_command(
     run: RunFolderArgument,
     out: RunsFolderOption = Path("runs"),
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Metric of the scores. Default: accuracy, or rmse for real targets.",
-            rich_help_panel=OUTPUT_PANEL,
-        ),
-    ] = None,
+    metric: MetricOption = None,
     sort: Annotated[
         str | None,
         typer.Option(metavar="COLUMN", help="Column to sort by, e.g. gain.", rich_help_panel=OUTPUT_PANEL),
@@ -173,6 +174,7 @@ def report_command(
             rich_help_panel=OUTPUT_PANEL,
         ),
     ] = None,
+    metric: MetricOption = None,
     open_: Annotated[
         bool,
         typer.Option("--open", metavar="", help="Open the page in a browser.", rich_help_panel=OUTPUT_PANEL),
@@ -187,7 +189,7 @@ def report_command(
     """
     from fedlap.cli.report import write_report
 
-    write_report(runs, out, open_)
+    write_report(runs, out, metric, open_)
 
 
 def export_command(
@@ -285,7 +287,7 @@ def predict_command(
     """Predict rows with trained models.
 
     The output has the row, the client, the prediction and, for classes, its probability. If the rows have
-    true labels or values, the accuracy or the loss is printed too.
+    true labels or values, the accuracy or the RMSE is printed too.
 
     Example: fedlap predict runs/digits-fedu-0123456789abcdef rows.csv --client 3
     """

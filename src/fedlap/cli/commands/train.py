@@ -165,7 +165,7 @@ def tune_command(
     tune_settings(context, vary, algorithm, folds, seeds, options)
 
 
-@add_options({name: RESULT_OPTIONS[name] for name in ("out", "json")}, RESUME_OPTIONS)
+@add_options({name: RESULT_OPTIONS[name] for name in ("out", "metric", "json")}, RESUME_OPTIONS)
 def resume_command(
     run: RunFolderArgument,
     rounds: Annotated[

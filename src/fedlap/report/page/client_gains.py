@@ -14,6 +14,7 @@ from fedlap.models import Model
 from fedlap.personal import Personals
 from fedlap.report.page.sections import BarsSection, Records, RecordValue, TableCell, TableSection
 from fedlap.training.client_answers import tally_test_rows
+from fedlap.training.metrics import METRICS, Metric
 
 MAX_BARS = 120  # over all seeds together
 MAX_NAMES_LISTED = 8  # of clients without test rows
@@ -24,24 +25,29 @@ ClientValues = Float64[np.ndarray, "client"]
 
 @dataclass(frozen=True, eq=False)
 class PersonalScores:
-    """Test score of each client's personal model, per row and seed. Higher is better; NaN without test rows.
+    """Test score of each client's personal model, per row and seed; NaN where it is not defined.
 
-    Scores are accuracies in percent, or minus the loss where targets are real numbers.
+    Scores are accuracies in percent, or values of a metric, negated if lower is better: higher is better.
     """
 
     clients: list[tuple[str, ...]]  # per seed
     scores: Mapping[str, list[ClientValues]]  # per row, per seed
     seeds: list[int]
     shared_clients: bool  # True if all seeds have the same clients
-    is_classification: bool
+    metric: Metric
 
     @property
     def unit(self) -> str:
         """Unit of the gains."""
-        return "points" if self.is_classification else "loss"
+        return "points" if self.metric.is_percent else self.metric.label
+
+    @property
+    def column(self) -> str:
+        """Unit of the gains, in names of columns."""
+        return "points" if self.metric.is_percent else self.metric.name
 
 
-def score_clients(federation: Federation, trained: Personals) -> ClientValues:
+def score_clients(federation: Federation, trained: Personals, metric: Metric | None = None) -> ClientValues:
     """Score each client's personal model on its test rows, all clients at once."""
     about = trained.metadata
     if trained.network is None:
@@ -59,41 +65,49 @@ def score_clients(federation: Federation, trained: Personals) -> ClientValues:
     places = [place_of[name] for name in federation.clients]
     scale, target_scale = trained.scale.reorder(places), trained.target_scale
     scaled = replace(federation, scale=scale, target_scale=target_scale)
-    return score_models(scaled, Model(trained.network, about.loss), trained.models[places])
+    return score_models(scaled, Model(trained.network, about.loss), trained.models[places], metric)
 
 
-def score_models(federation: Federation, objective: Model, W: Float[Tensor, "client param"]) -> ClientValues:
-    """Score a stack of models, one row per client, on the test rows of its client."""
-    tally = tally_test_rows(federation, objective, W)
-    total = -tally.reported_loss if tally.hits is None else 100 * tally.hits
-    return np.asarray((total / tally.count).numpy())  # NaN is 0 / 0
+def score_models(
+    federation: Federation,
+    objective: Model,
+    W: Float[Tensor, "client param"],
+    metric: Metric | None = None,
+) -> ClientValues:
+    """Score a stack of models, one row per client, on the test rows of its client: higher is better.
+
+    metric: by default accuracy for classes and RMSE for real targets.
+    """
+    default = "accuracy" if federation.labels is not None else "rmse"
+    metric = metric or METRICS[default]
+    values = tally_test_rows(federation, objective, W).client_scores()[metric.name]
+    return np.asarray((metric.sign * metric.factor * values).numpy())
 
 
 def build_gain_sections(personal: PersonalScores, base: str | None) -> Iterator[TableSection | BarsSection]:
     """Build a table and bars of gains over the row `base`; without a base, bars of the scores."""
     if base is None:
-        sign = 1 if personal.is_classification else -1
-        unit, what = ("%", "accuracy") if personal.is_classification else ("loss", "loss")
+        metric = personal.metric
         shown = {
-            row: _average_shared(personal, [sign * values for values in by_seed])
+            row: _average_shared(personal, [metric.sign * values for values in by_seed])
             for row, by_seed in personal.scores.items()
         }
-        about = f"Test {what} of each client's personal model"
-        name = "accuracy_percent" if personal.is_classification else "loss"
-        yield _build_bars(personal, shown, "Score per client", about, "clients", unit, name)
+        about = f"Test {metric.label} of each client's personal model{metric.direction}"
+        name, unit = f"{metric.name}_percent" if metric.is_percent else metric.name, metric.unit.strip()
+        yield _build_bars(personal, shown, "Score per client", about, "clients", unit or metric.label, name)
         return
     gains = {row: compute_gains(personal, row, base) for row in personal.scores if row != base}
     if not gains:
         return
     yield _build_count_table(personal, gains, base)
     what = (
-        "Test accuracy of each client's personal model"
-        if personal.is_classification
-        else "Reduction of each client's test loss"
+        f"Test {personal.metric.label} of each client's personal model"
+        if personal.metric.higher_is_better
+        else f"Reduction of each client's test {personal.metric.label}"
     )
     about = f"{what} compared with {base}: above zero a client gains, below zero it loses"
     title = f"Gain per client over {base}"
-    yield _build_bars(personal, gains, title, about, "gains", personal.unit, f"gain_{personal.unit}")
+    yield _build_bars(personal, gains, title, about, "gains", personal.unit, f"gain_{personal.column}")
 
 
 def compute_gains(personal: PersonalScores, row: str, base: str) -> list[ClientValues]:
@@ -141,7 +155,7 @@ def _build_count_table(
     personal: PersonalScores, gains: Mapping[str, list[ClientValues]], base: str
 ) -> TableSection:
     """Build a table of how many clients gain and lose."""
-    digits = 2 if personal.is_classification else 4
+    digits = personal.metric.digits
     rows: list[list[TableCell]] = []
     records: list[list[RecordValue]] = []
     for row, by_seed in gains.items():
@@ -160,7 +174,7 @@ def _build_count_table(
     columns = ["method", "gain", "unchanged", "lose", "no test rows"]
     columns += [f"{what}, {unit}" for what in ("mean", "worst tenth", "largest loss", "largest gain")]
     names = ["method", "clients_gain", "clients_same", "clients_lose", "clients_without_test_rows"]
-    names += [f"{what}_{unit}" for what in ("mean", "worst_tenth", "largest_loss", "largest_gain")]
+    names += [f"{what}_{personal.column}" for what in ("mean", "worst_tenth", "largest_loss", "largest_gain")]
     seeds = describe_seeds(personal, range(len(personal.seeds)))
     about = (
         f"Clients whose personal model scores higher, equal or lower on their test rows than that of {base}"

@@ -21,6 +21,7 @@ from fedlap.report.comparison import Comparison
 from fedlap.report.page.client_gains import ClientValues, score_clients, score_models
 from fedlap.storage.files import parse_json, read_file
 from fedlap.training.jobs import bind_algorithm
+from fedlap.training.metrics import Metric
 from fedlap.training.result import Result
 
 
@@ -53,7 +54,7 @@ class ReportedRun(Protocol):
         """Return the graph of the run, learned or given, in the order of the clients."""
         ...
 
-    def score_clients(self, federation: Federation) -> ClientValues:
+    def score_clients(self, federation: Federation, metric: Metric) -> ClientValues:
         """Return the score of each client's model on its test rows."""
         ...
 
@@ -107,9 +108,9 @@ class StoredRun(RunFolder):
         graph = self.experiment.build_graph(federation, known) if learned is None else learned[1]
         return graph.align(federation.clients)
 
-    def score_clients(self, federation: Federation) -> ClientValues:
+    def score_clients(self, federation: Federation, metric: Metric) -> ClientValues:
         """Score each client's stored model on its test rows."""
-        return score_clients(federation, load_trained_models(self.folder))
+        return score_clients(federation, load_trained_models(self.folder), metric)
 
     def load_personals(self) -> Personals:
         """Load the models of all clients."""
@@ -169,10 +170,10 @@ class TrainedRun:
             graph = vars(result.algorithm)["graph"]
         return graph.align(federation.clients)
 
-    def score_clients(self, federation: Federation) -> ClientValues:
+    def score_clients(self, federation: Federation, metric: Metric) -> ClientValues:
         """Score each client's model on its test rows."""
         result = self.load_result()
-        return score_models(federation, result.objective, result.models)
+        return score_models(federation, result.objective, result.models, metric)
 
     def load_personals(self) -> Personals:
         """Return the models of all clients."""

@@ -20,15 +20,18 @@ SHARED_KEYS = ("data", "partition", "scarce", "fold")  # settings that runs must
 PER_RUN_KEYS = ("seed", "content")  # settings in which the runs of a row differ
 
 
-def load_results(folders: Sequence[Path]) -> ReportedResults:
-    """Load the result folder of one command, or a list of run folders."""
+def load_results(folders: Sequence[Path], metric: str | None = None) -> ReportedResults:
+    """Load the result folder of one command, or a list of run folders.
+
+    metric: the metric to show, by default the one of the command, or that of the task.
+    """
     for folder in folders:
         command = next((name for name, file in RESULT_FILES.items() if (folder / file).is_file()), None)
         if command is not None and len(folders) > 1:
             raise InputError(f"report: {str(folder)!r} contains several runs; pass it alone")
         if command is not None:
-            return _load_command(folder, command)
-    return _load_runs([_open_run(folder) for folder in folders])
+            return _load_command(folder, command, metric)
+    return _load_runs([_open_run(folder) for folder in folders], metric)
 
 
 def _open_run(folder: Path) -> StoredRun:
@@ -40,7 +43,7 @@ def _open_run(folder: Path) -> StoredRun:
     return StoredRun(RunFolder.open(folder).folder)
 
 
-def _load_command(folder: Path, command: str) -> ReportedResults:
+def _load_command(folder: Path, command: str, metric: str | None) -> ReportedResults:
     """Load the result file of `compare`, `sweep` or `tune`."""
     path = folder / RESULT_FILES[command]
     try:
@@ -48,7 +51,7 @@ def _load_command(folder: Path, command: str) -> ReportedResults:
         refuse_links(folder, ("report",))
         _check_facts(facts)
         rows = _list_rows(facts, command)
-        return _build_results(folder, command, facts, rows)
+        return _build_results(folder, command, facts, rows, metric)
     except KeyError as error:
         raise InputError(
             f"{str(path)!r} has no {error}; run `fedlap {command}` again, which loads finished runs"
@@ -65,6 +68,7 @@ def _check_facts(facts: dict[str, Any]) -> None:
         "data": str,
         "source": str,
         "command": str,
+        "metric": str,
         "folds": int,
         "seeds": list,
         "fields": list,
@@ -91,7 +95,7 @@ def _list_rows(facts: dict[str, Any], command: str) -> list[dict[str, Any]]:
 
 
 def _build_results(
-    folder: Path, command: str, facts: dict[str, Any], rows: list[dict[str, Any]]
+    folder: Path, command: str, facts: dict[str, Any], rows: list[dict[str, Any]], metric: str | None
 ) -> ReportedResults:
     runs = {
         label: [StoredRun(folder.parent / name) for name in names] for label, names in facts["kept"].items()
@@ -105,12 +109,15 @@ def _build_results(
         ]
     common = facts["data"], facts["seeds"], outcomes, facts["source"]
     values = {label: tuple(row["values"].values()) for label, row in zip(runs, rows, strict=True)}
+    metric = metric or facts.get("metric")
     comparison: Comparison
     if command == "compare":
         controls = tuple((str(one), str(other)) for one, other in facts.get("control_rows", []))
-        comparison = Comparison(*common, controls=controls, selection=facts.get("selection", ""))
+        selection = facts.get("selection", "")
+        comparison = Comparison(*common, controls=controls, selection=selection, metric_name=metric)
     elif command == "sweep":
-        comparison = Sweep(*common, tuple(facts["fields"]), values, tuple(facts["algorithms"]))
+        swept = tuple(facts["fields"]), values, tuple(facts["algorithms"])
+        comparison = Sweep(*common, *swept, metric_name=metric)
     else:
         places = [seed for seed in facts["seeds"] for _ in range(facts["folds"])]
         refused = tuple(
@@ -118,7 +125,7 @@ def _build_results(
         )
         comparison = Tuning(
             facts["data"], places, outcomes, facts["source"], tuple(facts["fields"]), values,
-            tuple(facts["algorithms"]), facts["folds"], refused,
+            tuple(facts["algorithms"]), facts["folds"], refused, metric_name=metric,
         )  # fmt: skip
     return ReportedResults(comparison, runs, facts["command"])
 
@@ -139,7 +146,7 @@ def _describe_unfinished(run: RunFolder, rounds: int) -> str:
     return f"{str(run.folder)!r} is not finished ({progress}); run `fedlap resume {run.folder}`"
 
 
-def _load_runs(runs: Sequence[StoredRun]) -> ReportedResults:
+def _load_runs(runs: Sequence[StoredRun], metric: str | None) -> ReportedResults:
     """Group a list of runs: runs that differ only in their seeds form a row."""
     first, rows = runs[0].experiment, dict[str, list[StoredRun]]()
     described = {id(run): run.experiment.describe() for run in runs}
@@ -170,7 +177,7 @@ def _load_runs(runs: Sequence[StoredRun]) -> ReportedResults:
                 "with equal seeds"
             )
     outcomes = {label: [_load_outcome(run) for run in row_runs] for label, row_runs in ordered.items()}
-    comparison = Comparison(first.title, seeds[base], outcomes, first.data["name"])
+    comparison = Comparison(first.title, seeds[base], outcomes, first.data["name"], metric_name=metric)
     again = "\n".join(f"fedlap run {run.folder / 'experiment.toml'}" for run in runs)
     return ReportedResults(comparison, ordered, again)
 

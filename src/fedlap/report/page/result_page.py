@@ -146,6 +146,7 @@ def _find_rows_with_graphs(found: ReportedResults) -> list[str]:
 def _score_clients(found: ReportedResults, data: Sequence[Federation], on_omission: Remark) -> PersonalScores:
     """Score personal models per client, for rows of the same data whose models were not trained since."""
     contents = [run.experiment.content for run in found.first_row]
+    metric = found.comparison.metric
     scores: dict[str, list[np.ndarray]] = {}
     for row in found.comparison.ranked_rows if int(data[0].test.count.sum()) else []:
         runs = found.runs[row]
@@ -156,7 +157,7 @@ def _score_clients(found: ReportedResults, data: Sequence[Federation], on_omissi
                 raise InputError(why)
             if len(scores) < MAX_CLIENT_ROWS:
                 pairs = zip(data, runs, strict=True)
-                scores[row] = [run.score_clients(federation) for federation, run in pairs]
+                scores[row] = [run.score_clients(federation, metric) for federation, run in pairs]
         except InputError as error:
             on_omission(f"clients of {row} are omitted; {error}")
     names = [federation.clients for federation in data]
@@ -165,7 +166,7 @@ def _score_clients(found: ReportedResults, data: Sequence[Federation], on_omissi
         scores,
         list(found.comparison.seeds),
         _has_natural_clients(found.first_row[0].experiment) and len(set(names)) == 1,
-        found.comparison.is_classification,
+        metric,
     )
 
 

@@ -142,15 +142,15 @@ def build_curves(comparison: Comparison) -> FigureSection | None:
     rows = [name for name in comparison.ranked_rows if len(comparison.finished_runs(name)[0]) > 1]
     if not rows or len(rows) > MAX_CURVES:
         return None
-    what = "accuracy %" if comparison.is_classification else "loss"
+    metric = comparison.metric
     panels = [
         _build_panel(
             comparison,
             rows,
             f"On {comparison.scored_rows}",
-            f"pooled {what}",
-            comparison.headline,
-            100.0 if comparison.is_classification else 1.0,
+            f"pooled {metric.label}{metric.unit}{metric.direction}",
+            metric.name,
+            metric.factor,
         ),
         _build_panel(comparison, rows, "On training rows", "pooled loss", "train_loss", 1.0, log_y=True),
     ]
@@ -217,15 +217,15 @@ def build_response_figure(sweep: Comparison) -> FigureSection | None:
         groups.setdefault(", ".join(others) or sweep.describe_subject(), []).append(row)
     if len(groups) > MAX_CURVES:
         return None
-    factor = 100.0 if sweep.is_classification else 1.0
+    metric = sweep.metric
     series = []
     for label, rows in groups.items():
         rows = sorted(rows, key=lambda row: sweep.values[row][along])
-        values = np.stack([factor * sweep.final_scores(row, sweep.headline) for row in rows], 1)
+        values = np.stack([metric.factor * sweep.final_scores(row, metric.name) for row in rows], 1)
         series.append(_build_series(label, [float(sweep.values[row][along]) for row in rows], values))
     sizes = [abs(float(value)) for value in sweep.list_values(along) if value]
     log = len(sizes) > 1 and max(sizes) / min(sizes) > LOG_AXIS_RATIO and min(sweep.list_values(along)) >= 0
-    what = "pooled accuracy %" if sweep.is_classification else "pooled loss (lower is better)"
+    what = f"pooled {metric.label}{metric.unit}{metric.direction}"
     title = f"Effect of {sweep.field_names[along]}"
     panel = Panel(
         f"On {sweep.scored_rows} after the last round", sweep.field_names[along], what, series, log_x=log
