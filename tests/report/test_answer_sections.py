@@ -24,9 +24,9 @@ def tables(call, no_figures, tmp_path):
 def test_numbers_of_figures_are_those_of_the_tables(tables):
     found, address = tables
     text = address.read_text("utf-8")
-    bars = found["gains"].set_index("client")["gain_loss"]
+    bars = found["gains"].set_index("client")["gain_rmse"]
     drawn = found["map-gains"].set_index("client")
-    np.testing.assert_array_equal(drawn["gain_loss"], bars[drawn.index])
+    np.testing.assert_array_equal(drawn["gain_rmse"], bars[drawn.index])
     assert {"longitude", "latitude"} <= set(drawn.columns)
     assert 'class="graph map"' in text
     for name in ("map-coefficient-1", "map-coefficient-2", "coefficients", "predictions"):
@@ -36,6 +36,20 @@ def test_numbers_of_figures_are_those_of_the_tables(tables):
             .dtypes.map(pandas.api.types.is_numeric_dtype)
             .all()
         ), name
+
+
+def test_scores_of_all_clients_are_tidy_and_those_of_the_tables(tables):
+    found, address = tables
+    tidy = found["client-scores"]
+    assert list(tidy.columns) == ["method", "seed", "client", "metric", "value"]
+    assert set(tidy["metric"]) == {"rmse"}
+    means = tidy.groupby(["client", "method"])["value"].mean().unstack()
+    bars = found["gains"].set_index("client")["gain_rmse"]
+    np.testing.assert_allclose((means["local"] - means["fedu"])[bars.index], bars, atol=1e-12)
+    scores = found["scores"].set_index("algorithm")["client_mean_rmse_mean"]
+    by_seed = tidy.groupby(["method", "seed"])["value"].mean()
+    np.testing.assert_allclose(by_seed.groupby("method").mean()[scores.index], scores, rtol=1e-6)
+    assert "Every client by fedu" in address.read_text("utf-8")
 
 
 def test_coefficients_and_predictions_are_those_of_the_models(tables):

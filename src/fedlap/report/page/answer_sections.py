@@ -11,6 +11,12 @@ from fedlap.data.places import Places
 from fedlap.graph import Graph
 from fedlap.personal import Coefficients, Personals
 from fedlap.personal.coefficients import FAR_FROM_MINIMUM
+from fedlap.report.page.client_gains import (
+    PersonalScores,
+    average_scores,
+    compute_gains,
+    describe_seeds,
+)
 from fedlap.report.page.sections import (
     IntervalPanel,
     IntervalSection,
@@ -18,8 +24,11 @@ from fedlap.report.page.sections import (
     Records,
     RecordValue,
     ScatterSection,
+    TableCell,
+    TableSection,
 )
 from fedlap.report.paired_tests import CONFIDENCE
+from fedlap.training.client_answers import list_neighbours
 
 NORMAL_QUANTILE = 1.959964  # half the width of a 95 % interval, in standard errors
 MAX_COEFFICIENTS = 4  # with a panel and a map of their own
@@ -84,6 +93,67 @@ def _list_edges(graph: Graph | None, clients: int) -> tuple[list[tuple[int, int,
         for one, other, weight in zip(matrix.row, matrix.col, matrix.data, strict=True)
         if one < other < clients
     ], ""
+
+
+def build_answer_table(
+    row: str,
+    base: str,
+    personal: PersonalScores,
+    federation: Federation,
+    graph: Graph | None,
+    coefficients: Coefficients | None,
+    seed: str,
+) -> TableSection:
+    """Build a table with a line per client: rows, scores, gain, neighbours and coefficients.
+
+    Its records have the score of every client by every method and seed, one per line.
+    """
+    metric, digits = personal.metric, personal.metric.digits
+    scored = {name: average_scores(personal, name)[0] for name in ([base, row] if base else [row])}
+    columns = ["client", "train rows", "test rows"]
+    columns += [f"{metric.label}{metric.unit}, {name}" for name in scored]
+    columns += [f"gain, {personal.unit}"] if base else []
+    has_neighbours = graph is not None and graph.edges > 0
+    columns += ["nearest neighbours"] if has_neighbours else []
+    shown = coefficients if coefficients and len(coefficients.names) <= MAX_COEFFICIENTS else None
+    columns += [] if shown is None else list(shown.names)
+    gains = compute_gains(personal, row, base)[0] if base else None
+    neighbours = list_neighbours(graph, federation.clients)
+    lines = []
+    for k, client in enumerate(federation.clients):
+        cells = [client, str(int(federation.train.count[k])), str(int(federation.test.count[k]))]
+        cells += [_format_value(float(values[k]), digits) for values in scored.values()]
+        cells += [] if gains is None else [_format_value(float(gains[k]), digits, "+")]
+        cells += [", ".join(neighbours[k])] if has_neighbours else []
+        cells += [] if shown is None else _format_estimates(shown, k)
+        lines.append([TableCell(cell) for cell in cells])
+    about = f"Scores on test rows{metric.direction}, {describe_seeds(personal, [0])}."
+    if shown is not None:
+        errors = "" if shown.remark else " ± one standard error"
+        about += f" Coefficients{errors}: {seed}."
+    records: list[list[RecordValue]] = [
+        [method, number, client, metric.name, float(value) * metric.sign / metric.factor]
+        for method, by_seed in personal.scores.items()
+        for number, clients, values in zip(personal.seeds, personal.clients, by_seed, strict=True)
+        for client, value in zip(clients, values.tolist(), strict=True)
+    ]
+    return TableSection(
+        f"Every client by {row}", about, "client-scores", columns, lines,
+        records=Records(["method", "seed", "client", "metric", "value"], records),
+    )  # fmt: skip
+
+
+def _format_value(value: float, digits: int, sign: str = "") -> str:
+    return "–" if math.isnan(value) else f"{value:{sign}z.{digits}f}".replace("-", "−")
+
+
+def _format_estimates(coefficients: Coefficients, client: int) -> list[str]:
+    """Format the coefficients of a client, with their standard errors if these are known."""
+    pairs = zip(coefficients.values[client].tolist(), coefficients.errors[client].tolist(), strict=True)
+    return [
+        (f"{value:.3g}" if math.isnan(error) else f"{value:.3g} ± {error:.2g}").replace("-", "−")
+        for value, error in pairs
+    ]
 
 
 def build_coefficient_sections(

@@ -88,10 +88,7 @@ def build_gain_sections(personal: PersonalScores, base: str | None) -> Iterator[
     """Build a table and bars of gains over the row `base`; without a base, bars of the scores."""
     if base is None:
         metric = personal.metric
-        shown = {
-            row: _average_shared(personal, [metric.sign * values for values in by_seed])
-            for row, by_seed in personal.scores.items()
-        }
+        shown = {row: average_scores(personal, row) for row in personal.scores}
         about = f"Test {metric.label} of each client's personal model{metric.direction}"
         name, unit = f"{metric.name}_percent" if metric.is_percent else metric.name, metric.unit.strip()
         yield _build_bars(personal, shown, "Score per client", about, "clients", unit or metric.label, name)
@@ -118,6 +115,11 @@ def compute_gains(personal: PersonalScores, row: str, base: str) -> list[ClientV
     pairs = zip(personal.scores[row], personal.scores[base], strict=True)
     by_seed = [_drop_rounding(score - base_score) for score, base_score in pairs]
     return _average_shared(personal, by_seed)
+
+
+def average_scores(personal: PersonalScores, row: str) -> list[ClientValues]:
+    """Return each client's score as shown: one array of means if seeds share clients, else one per seed."""
+    return _average_shared(personal, [personal.metric.sign * values for values in personal.scores[row]])
 
 
 def _average_shared(personal: PersonalScores, by_seed: list[ClientValues]) -> list[ClientValues]:

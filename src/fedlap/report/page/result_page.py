@@ -13,7 +13,12 @@ from fedlap.errors import DivergedError, InputError
 from fedlap.experiments.experiment import Experiment
 from fedlap.graph import Graph
 from fedlap.report.page import Page, PageSection
-from fedlap.report.page.answer_sections import build_coefficient_sections, build_map, build_predictions
+from fedlap.report.page.answer_sections import (
+    build_answer_table,
+    build_coefficient_sections,
+    build_map,
+    build_predictions,
+)
 from fedlap.report.page.client_figures import ClientGains, build_graph_sections, build_label_heatmap
 from fedlap.report.page.client_gains import (
     PersonalScores,
@@ -107,23 +112,25 @@ def _build_answer_sections(
     known: Graph | None,
     on_omission: Remark,
 ) -> Iterator[PageSection]:
-    """Yield maps, coefficients and predictions of the first row with a graph, or else of the first row."""
+    """Yield a table, maps, coefficients and predictions of the first row with a graph, or first row."""
     with_graph = [row for row in _find_rows_with_graphs(found) if row in personal.scores]
     row = (with_graph or list(personal.scores))[0]
     run = found.runs[row][0]
     seed = format_seeds([run.experiment.seed])
     graph = run.load_graph(federation, known) if with_graph else None
+    compared = base if row != base else ""
     try:
-        if base and row != base:
+        coefficients = run.compute_coefficients(federation, known)
+        yield build_answer_table(row, compared, personal, federation, graph, coefficients, seed)
+        if compared:
             gains = compute_gains(personal, row, base)[0].tolist()
             about = f"Gain of each client by {row} over {base}, {describe_seeds(personal, [0])}."
             gain_map = build_map(
                 federation, graph, gains, f"Map of gains over {base}", about, "map-gains", personal.unit,
-                f"gain_{personal.unit}", signed=True,
+                f"gain_{personal.column}", signed=True,
             )  # fmt: skip
             if gain_map is not None:
                 yield gain_map
-        coefficients = run.compute_coefficients(federation, known)
         if coefficients is not None:
             yield from build_coefficient_sections(row, coefficients, federation, graph, seed)
         predictions = build_predictions(row, run.load_personals(), federation, seed)
