@@ -6,7 +6,7 @@ READY := .venv/.ready
 .PHONY: help demo test test-all test-oldest torture lint types format results bench bench-small compare-speed golden golden-check clean
 
 help:
-	@echo "make demo      compare FedU, dFedU, Local and Global on embedded data"
+	@echo "make demo      compare FedU, Local and Global on embedded data; a page with a map"
 	@echo "make test      the tests (under five minutes on two cores)"
 	@echo "make test-all  the tests, slow ones included"
 	@echo "make test-oldest  the tests with the oldest versions of all packages (in .venv-oldest)"
@@ -28,9 +28,9 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	$(BIN)/fedlap compare --data digits --algorithms fedu,dfedu,local,global --local-epochs 5 --rounds 50 --seeds 0-4 --threads 1
-	$(BIN)/fedlap compare --data synthetic --graph known --strength 0.3 --algorithms fedu,dfedu,local,global --seeds 0-4 --threads 1
-	@echo "HTML page of the first comparison:"
-	@$(BIN)/fedlap report "$$(ls -td runs/digits-compare-* | head -n 1)"
+	$(BIN)/fedlap compare --data radon --graph known,shuffled --algorithms fedu,local,global --seeds 0-9 --threads 1
+	@echo "HTML page of the second comparison, with a map and an answer per county:"
+	@$(BIN)/fedlap report "$$(ls -td runs/radon-compare-* | head -n 1)"
 
 # One thread per process: two processes with two BLAS threads each crawl.
 test: $(READY)

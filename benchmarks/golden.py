@@ -294,6 +294,7 @@ def digest_state(state: Any) -> str:
 def list_values(score: Any) -> list[Any]:
     """Known values of a score in order, without the time, which is the last field if no name says so."""
     values = score.as_dict() if hasattr(score, "as_dict") else dataclasses.asdict(score)
+    values = {name: value for name, value in values.items() if value is not None or name in TIMES}
     timed = [name for name in values if name in TIMES] or list(values)[-1:]
     return [value for name, value in values.items() if name not in timed and value is not None]
 

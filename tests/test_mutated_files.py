@@ -124,7 +124,7 @@ def read_models(folder):
 def read_data(folder):
     for path in sorted((folder / "data").iterdir()):
         fl.data.load("file", path=str(path), client="hospital", label="outcome")
-        read_prediction_rows(str(path), (2,), None, client="hospital", label="outcome")
+        read_prediction_rows(str(path), (2,), None, client=["hospital"], label="outcome")
 
 
 def read_graphs(folder):

@@ -203,7 +203,7 @@ def test_a_drawn_run_is_coloured_by_the_accuracy_that_it_states(graph, folder, m
     count = federation.test.count.numpy()
     assert (shown.values * count).sum() / count.sum() / 100 == pytest.approx(score.accuracy)
     assert np.array_equal(rows, federation.train.count.numpy())
-    assert other.label == "training rows"  # real targets have no accuracy
+    assert other.label == "test RMSE (lower is better)"
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_a_drawn_run_is_coloured_by_the_accuracy_that_it_states(graph, folder, m
         ("draw", "FIGURE"),
         ("draw true", "draw true: expected a graph file or a run (unless there is --data), then the .png"),
         ("draw true parts.csv a.png", "draw true parts.csv a.png: expected a graph file or a run"),
-        ("draw true a.png --colour size", "unknown colour 'size'; known: accuracy, component, label, rows"),
+        ("draw true a.png --colour size", "unknown colour 'size'; known: accuracy, component, label, loss,"),
         ("draw parts.csv a.png --colour accuracy",
          "--colour accuracy: a graph file has no accuracy; pass a run"),
         ("draw begun a.png --colour accuracy", "--colour accuracy: there are no models; pass a finished run"),

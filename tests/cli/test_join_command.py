@@ -43,7 +43,7 @@ def test_the_newcomer_is_that_of_python(call, folder, tmp_path):
     code, out, err = call(*words, "--rounds", "3", "--seed", "2", "--to", "west.safetensors")
     assert (code, err) == (0, "")
     assert "west joins 4 clients; neighbours and weights: north 1, south 0.5" in out
-    assert "3 rounds of 5 steps on 40 rows, lr 0.1, pull of strength 0.01 (FedU)" in out
+    assert "3 rounds of 5 steps on 40 rows, lr 0.1, pull of strength 0.45 (FedU)" in out
     trained = Personals.load(folder / "models")
     wanted = trained.join(
         frame[["age", "dose"]].to_numpy(), frame.outcome.to_numpy(), {"north": 1, "south": 0.5},

@@ -86,11 +86,11 @@ def test_regression_counts_losses(call, tmp_path):
     found = load_results([folder])
     run, scores = found.runs["local"][0], found.comparison.runs["local"][0]
     client_scores = score_clients(load_experiment_data(run.experiment)[0], load_trained_models(run.folder))
-    assert -client_scores.mean() == pytest.approx(scores[-1].loss_mean, rel=1e-6)
+    assert -client_scores.mean() == pytest.approx(scores[-1].rmse_mean, rel=1e-6)
     code, out, err = call("report", str(folder), out=False)
     assert (code, err) == (0, "")
     text = page(out).read_text("utf-8")
-    assert "Reduction of each client&#x27;s test loss" in text
+    assert "Reduction of each client&#x27;s test RMSE" in text
     assert "Label distribution" not in text
 
 

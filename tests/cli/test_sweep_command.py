@@ -151,7 +151,7 @@ def test_what_a_sweep_writes(call, tmp_path):
 def test_the_chosen_strength_is_said_once_or_for_each(call):
     words = (*SMALL, "--rounds", "1", "--seeds", "0-1")
     lines = call("sweep", *words, "--vary", "lr=0.01,0.02")[2].splitlines()
-    assert [line[:26] for line in lines if "by default" in line] == ["fedu: strength = 0.01 by d"]
+    assert [line[:26] for line in lines if "by default" in line] == ["fedu: strength = 0.4 by de"]
     lines = call("sweep", *words, "--vary", "lr=0.01,10")[2].splitlines()
     notes = [line for line in lines if "by default" in line]
     assert [line.split(": ")[0] for line in notes] == ["lr = 0.01", "lr = 10"]

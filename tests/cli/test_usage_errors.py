@@ -94,7 +94,7 @@ BAD = {
     "data swept": (["sweep", "--vary", "data=har,digits"], ["cannot be ranked", "--data"]),
     "tasks swept": (
         ["sweep", "--data", "synthetic", "--vary", "data.task=regression,classification"],
-        ["by accuracy", "by loss"]),
+        ["classes", "real targets", "every task separately"]),
     "swept twice": (["sweep", "--vary", "lr=1", "--vary", "algorithm.lr=2"], ["lr is varied twice"]),
     "swept to no end": (
         ["sweep", "--algorithm", "local", "--vary", "graph=ring,complete"],

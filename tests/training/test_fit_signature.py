@@ -50,7 +50,6 @@ def test_a_run_is_neither_stored_nor_shown_by_default():
 def test_every_argument_is_explained():
     explained = inspect.getdoc(fl.fit)
     assert [name for name in FIT if f"{name}:" not in explained and f"{name}, " not in explained] == [
-        "algorithm",
         "federation",
         "model",
     ]

@@ -113,8 +113,8 @@ class FedULearned:
     def check_sampling(self, sampled: int, clients: int) -> None:
         """Raise InputError if mixing would undo more than the sampled clients gain, as in FedU."""
         if not self.allow_unstable:
-            degree = (1 - 1 / clients) * self.graph.rho  # no graph with this ρ has a larger degree
-            self.coupling.check_sampling("fedu-learned", degree, sampled, clients)
+            # No graph with this ρ has a larger degree.
+            self.coupling.check_sampling("fedu-learned", (1 - 1 / clients) * self.graph.rho, sampled, clients)
 
     @cached_property
     def coupling(self) -> Coupling:

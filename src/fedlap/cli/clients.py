@@ -22,6 +22,7 @@ from fedlap.experiments.prepare import prepare
 from fedlap.experiments.run_folder import RunFolder
 from fedlap.experiments.stored_run import load_learned_graph, load_result, load_trained_models
 from fedlap.personal.coefficients import FAR_FROM_MINIMUM
+from fedlap.report.page import Records, render_csv
 from fedlap.storage.files import write_file
 from fedlap.training.client_answers import (
     ClientAnswers,
@@ -189,9 +190,8 @@ def _format_estimate(value: float, error: float) -> str:
 
 
 def _format_csv(columns: dict[str, Any]) -> str:
-    import pandas
-
-    return str(pandas.DataFrame(columns).to_csv(index=False))
+    rows = [list(line) for line in zip(*columns.values(), strict=True)]
+    return render_csv(Records(list(columns), rows))
 
 
 def _drop_nan(value: Any) -> Any:

@@ -57,7 +57,7 @@ def tune_settings(
         loader, candidates, unresolved, list(_list_seeds_and_folds(numbers, folds)), overrides
     )
     ready = [run for runs in zip(*accepted.values(), strict=True) for run in runs]
-    check_same_task("tune", ready)
+    check_same_task(ready)
     check_metric(options["metric"], ready[0].federation.labels is not None)
     print_data_remarks(ready)
     print_default_strengths(unresolved, {label: runs[0].experiment for label, runs in accepted.items()})

@@ -54,10 +54,10 @@ def prepare_rows(
     return PreparedRows(rows, seeds, ready)
 
 
-def check_same_task(command: str, ready: Sequence[Prepared]) -> None:
+def check_same_task(ready: Sequence[Prepared]) -> None:
     """Raise if classification and regression runs would be ranked together."""
     if len({run.federation.labels is None for run in ready}) > 1:
         raise InputError(
-            f"{command}: some runs have classes and others real targets, so they cannot be ranked; "
-            f"{command} every task separately"
+            "some runs have classes and others real targets, so they cannot be ranked; compare every task "
+            "separately"
         )

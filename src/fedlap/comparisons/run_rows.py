@@ -51,7 +51,7 @@ def run_rows(
     if session.folder is not None:
         create_out_folder(session.folder)
     prepared = prepare_rows(rows, seeds, on_skip=on_skip)
-    check_same_task("compare", prepared.ready)
+    check_same_task(prepared.ready)
     check_metric(metric, prepared.ready[0].federation.labels is not None)
     on_ready(prepared)
     tuning = None

@@ -99,18 +99,21 @@ class GroupSummary:
 def read_run_summary(folder: Path) -> RunSummary:
     """Read the experiment and the last score of a run; a run that cannot be read is damaged."""
     title, date = folder.name, _read_time(folder, (SCORE_LOG_FILE, EXPERIMENT_FILE))
+    file = folder / EXPERIMENT_FILE
     try:
         names = _list_entries(folder)
-        experiment = tomllib.loads(read_text(folder / EXPERIMENT_FILE))
+        experiment = tomllib.loads(read_text(file))
         data, algorithm = experiment["data"], experiment["algorithm"]["name"]
         title = str(Path(data["path"]).stem if "path" in data else data["name"])
         rounds, seed = int(experiment["rounds"]), int(experiment["seed"])
-        last = _read_last_score(folder / SCORE_LOG_FILE) if SCORE_LOG_FILE in names else {}
+        file = folder / SCORE_LOG_FILE
+        last = _read_last_score(file) if SCORE_LOG_FILE in names else {}
         saved = _find_last_checkpoint(folder) if CHECKPOINT_FOLDER in names else 0
         sections = {section: experiment[section] for section in REGISTRIES}
         unknown = tuple(list_unknown_names(experiment.get("plugins"), sections))
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        problem = f"missing {error}" if isinstance(error, KeyError) else describe_error(error)
+        reason = f"missing {error}" if isinstance(error, KeyError) else describe_error(error)
+        problem = f"{str(file)!r} cannot be read ({reason})"
         return RunSummary(folder, "damaged", date, title, "", None, 0, 0, {}, {}, (), problem)
     state: ListedState = "done" if saved >= rounds else "unfinished"
     if FAILURE_FILE in names:
