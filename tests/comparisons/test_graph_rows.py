@@ -95,8 +95,8 @@ def test_advice_can_be_typed(call):
     )
     assert "--tune`)" in line
     assert "--graph nearest" in line
-    assert "--strength 0.002" in line
-    assert call(*words, "--graph", "nearest", "--strength", "0.002")[0] == 0
+    assert "--strength auto" in line
+    assert call(*words, "--graph", "nearest", "--strength", "auto")[0] == 0
 
 
 def test_a_leading_fedu_needs_no_advice():

@@ -58,6 +58,7 @@ def test_settings_that_were_set_stay(tuned):
     assert result.results["plain"][0].algorithm.lr == 0.07
 
 
+@pytest.mark.slow
 def test_the_command_tunes_prints_and_stores(call, tmp_path, tuned):
     words = (
         "compare", "--data", "synthetic", "--set", "data.clients=4", "--set", "data.features=3", "--set",

@@ -3,14 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fedlap.algorithms import ALGORITHMS, DEFAULT_METHOD
+from fedlap.algorithms import DEFAULT_METHOD
+from fedlap.algorithms.coupling import AUTO
 from fedlap.report.comparison import Comparison
 from fedlap.report.page.reported_runs import ReportedRun
 
 OTHER_GRAPHS = ("nearest", "complete")  # can be built for any data
-# Factors of a strength to try: a leader with one model shares more, another leader shares less. Twice the
-# default strength is always stable.
-MORE, LESS = 2.0, 0.1
 
 
 def advise(
@@ -37,13 +35,8 @@ def advise(
         f"use another graph ({format_option('graph', graph)})"
         for graph in [graph for graph in OTHER_GRAPHS if graph not in tried][:1]
     ]
-    strengths = [experiment.algorithm.get("strength") for experiment in rows.values()]
-    if not is_tuned and isinstance(strengths[0], float) and strengths[0] > 0:
-        leader = ALGORITHMS.get(runs[best][0].experiment.algorithm["name"])
-        factor = MORE if leader is not None and leader.traits.kind == "one model" else LESS
-        strength = float(f"{strengths[0] * factor:.1g}")
-        size = "larger" if factor > 1 else "smaller"
-        ideas.append(f"use a {size} strength ({format_option('strength', strength)})")
+    if not is_tuned and all("strength" in experiment.algorithm for experiment in rows.values()):
+        ideas.append(f"let cross-validation choose its strength ({format_option('strength', AUTO)})")
     return [f"{next(iter(rows))} does not lead; to improve it, {_join(ideas)}"] if ideas else []
 
 
