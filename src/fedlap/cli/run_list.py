@@ -202,7 +202,7 @@ def _list_group_cells(
     rounds = sorted({by_name[run].rounds for run in group.runs if run in by_name})
     return [
         name, format_date(group.date, form), group.data, f"{group.group.command} ({len(group.runs)})",
-        format_seeds(group.seeds).partition(" ")[2] if group.seeds else "", _cut(rows),
+        format_seeds(group.seeds).partition(" ")[2] if group.seeds else "", _abbreviate_text(rows),
         format_score(group.score), "-".join(map(str, rounds[:1] + rounds[1:][-1:])),
         "damaged" if group.problem else state,
     ]  # fmt: skip
@@ -219,7 +219,7 @@ def _describe_differences(runs: Sequence[RunSummary]) -> dict[str, str]:
         for run in family:
             pairs = [f"{_shorten_field(field, fields)}={run.settings[field]}" for field in fields
                      if field in run.settings]  # fmt: skip
-            described[run.name] = _cut(" ".join(pairs))
+            described[run.name] = _abbreviate_text(" ".join(pairs))
     return described
 
 
@@ -231,7 +231,7 @@ def _shorten_field(field: str, fields: Sequence[str]) -> str:
     return field if sum(other.rpartition(".")[2] == last for other in fields) > 1 else last
 
 
-def _cut(text: str) -> str:
+def _abbreviate_text(text: str) -> str:
     return text if len(text) <= SHOWN_SETTINGS else f"{text[: SHOWN_SETTINGS - 1]}…"
 
 
