@@ -42,6 +42,7 @@ LAYERS = [
     "report",
     "comparisons",
     "reproduce",
+    "deploy",
     "cli",
 ]  # fmt: skip
 MOST_LINES = 400  # of a file; more is nearly always two subjects
