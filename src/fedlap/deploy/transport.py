@@ -1,4 +1,4 @@
-"""Transports: clients ask, the server answers. Content is bytes, and a name is what the transport vouches for."""
+"""Transports: clients ask, the server answers. Content is bytes, and the transport vouches for names."""
 
 from collections.abc import Collection
 from enum import IntEnum
