@@ -11,11 +11,12 @@ from fedlap.algorithms import State
 from fedlap.data.federation import Federation
 from fedlap.deploy.client_storage import ClientStorage
 from fedlap.deploy.coordinator import STATE_TYPES
+from fedlap.deploy.data_plan import DataPlan
 from fedlap.deploy.failpoints import pass_point
 from fedlap.deploy.moments import apply_constants, compute_moments
 from fedlap.deploy.plan import Plan
 from fedlap.deploy.setup import Setup
-from fedlap.deploy.site_data import DataPlan, describe_shapes
+from fedlap.deploy.site_data import describe_shapes
 from fedlap.deploy.site_model import write_site_model
 from fedlap.deploy.transport import ClientTransport, ExitCode, PermanentError, UnreachableError
 from fedlap.deploy.wire import ANSWERS, Message, WireError, decode_message, encode_message

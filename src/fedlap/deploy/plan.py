@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from fedlap.algorithms import ALGORITHMS, Algorithm
 from fedlap.algorithms.coupling import AUTO
 from fedlap.algorithms.local_work import BatchSize
-from fedlap.deploy.site_data import DataPlan
+from fedlap.deploy.data_plan import DataPlan
 from fedlap.errors import InputError, check_integer, check_number, unknown_name_error
 from fedlap.experiments.experiment import has_graph
 from fedlap.experiments.settings import Section, check_section_name, complete_section, split_section
@@ -187,6 +187,10 @@ class Plan:
         """Build the architecture of the clients' models."""
         name, settings = split_section(self.model)
         return MODELS[name](**settings)
+
+    def count_parameters(self) -> int:
+        """Count the parameters of a client's model."""
+        return self.build_architecture().build((self.data.inputs,), self.data.outputs).size
 
     def build_graph(self, clients: Sequence[str]) -> Graph:
         """Build the graph between clients of these names."""

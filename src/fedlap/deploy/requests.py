@@ -1,5 +1,6 @@
 """Answers to the requests of clients, one function per kind of request."""
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -144,6 +145,11 @@ def note_heartbeat(run: "Coordinator", site: "Site", message: Message) -> Messag
     return ACK
 
 
+def echo_probe(run: "Coordinator", site: "Site", message: Message) -> Message:
+    """Return a message of the same size, and the server's clock."""
+    return Message("probe", {"utc": time.time()}, message.state)
+
+
 def note_leave(run: "Coordinator", site: "Site", message: Message) -> Message:
     """Note that a client leaves, for now or for good."""
     for_good = message.facts["for_good"]
@@ -173,5 +179,6 @@ HANDLERS: Final[dict[str, Callable[..., Any]]] = {
     "finished": note_finished,
     "decline": note_decline,
     "heartbeat": note_heartbeat,
+    "probe": echo_probe,
     "leave": note_leave,
 }

@@ -28,6 +28,7 @@ REQUESTS: Final[dict[str, dict[str, type]]] = {
     "finished": {},
     "decline": {"round": int, "reason": str},
     "heartbeat": {},
+    "probe": {},
     "leave": {"for_good": bool},
 }
 ANSWERS: Final[dict[str, dict[str, type]]] = {
@@ -39,6 +40,7 @@ ANSWERS: Final[dict[str, dict[str, type]]] = {
     "finish": {"round": int, "setup": int, "merged": int, "is_model": bool},
     "stop": {"reason": str},
     "ack": {},
+    "probe": {"utc": float},
     "refused": {"reason": str, "code": int},
 }
 
