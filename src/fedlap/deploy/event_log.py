@@ -170,7 +170,7 @@ class EventLog:
         self.allow(names)
 
     def allow(self, names: Collection[str]) -> None:
-        """Let events name these clients as well; a client that has left can still be named."""
+        """Add clients that events may name; a client that has left can still be named."""
         self._names |= {_check_name("name", name) for name in names}
 
     def write(
