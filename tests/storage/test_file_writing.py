@@ -39,6 +39,7 @@ ALLOWED = {
     "report/score_export.py": {"to_csv", "to_parquet"},
     "data/download.py": {"replace of a path"},
     "kernels/cpp_compiler.py": {"replace of a path"},
+    "deploy/event_log.py": {"replace of a path"},  # rotation: names alone change
     "cli/streams.py": {"open"},  # of the null device, where standard output is lost
 }
 

@@ -13,6 +13,7 @@ from fedlap import __version__
 from fedlap.cli import console
 from fedlap.cli.commands.catalogue import algorithms_command, cite_command
 from fedlap.cli.commands.data import data_describe_command, data_get_command, data_list_command
+from fedlap.cli.commands.deploy import status_command
 from fedlap.cli.commands.graph import (
     graph_describe_command,
     graph_draw_command,
@@ -59,6 +60,9 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {  # by heading of `fedlap
         "predict": predict_command,
         "join": join_command,
         "rm": rm_command,
+    },
+    "Between machines": {
+        "status": status_command,
     },
     "Paper": {
         "reproduce": reproduce_command,

@@ -25,6 +25,7 @@ from typing import Any
 from fedlap.errors import InputError
 
 BLANK_CHECKSUM = "0" * 64
+PRIVATE_MODE = 0o600  # of files that only their owner may read
 
 # Content is refused by its header if it exceeds both this number of bytes and this multiple of its file's
 # size: numbers compress by a small factor, a hostile archive by a factor of a thousand.
@@ -153,24 +154,28 @@ def measure_free_memory() -> int:
         return 1 << 62
 
 
-def write_file(path: Path, content: bytes) -> None:
+def write_file(path: Path, content: bytes, private: bool = False) -> None:
     """Write a file atomically: to a temporary name first, then renamed."""
     try:
-        with replace_file(path) as file:
+        with replace_file(path, private=private) as file:
             file.write(content)
     except OSError as error:
         raise unwritable_error(path, error) from error
 
 
 @contextmanager
-def replace_file(path: Path, durable: bool = False) -> Iterator[BufferedWriter]:
-    """Open a new file that replaces `path` at the end of the block; `durable` waits for the disk."""
+def replace_file(path: Path, durable: bool = False, private: bool = False) -> Iterator[BufferedWriter]:
+    """Open a new file that replaces `path` at the end of the block; `durable` waits for the disk.
+
+    private: only the owner can read and write the file, whatever the umask.
+    """
     with suppress(FileNotFoundError):
         _check_regular(path, path.stat().st_mode)  # a device must not be replaced by a file
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_stale_files(path.parent)
     temporary = choose_temporary_path(path)
-    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINKS, 0o666)
+    mode = PRIVATE_MODE if private else 0o666
+    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINKS, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
@@ -203,13 +208,18 @@ def replace_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def open_append(path: Path, truncate: bool = False) -> FileIO:
-    """Open a regular file for appending and reading, or create it; refuse a link."""
+def open_append(path: Path, truncate: bool = False, private: bool = False) -> FileIO:
+    """Open a regular file for appending and reading, or create it; refuse a link.
+
+    private: only the owner can read and write the file, also if it exists with other permissions.
+    """
     refuse_link(path)
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | _NO_LINKS | _NO_WAITING | (os.O_TRUNC if truncate else 0)
-    file = os.fdopen(os.open(path, flags, 0o666), "r+b", buffering=0)
+    file = os.fdopen(os.open(path, flags, PRIVATE_MODE if private else 0o666), "r+b", buffering=0)
     try:
         _check_regular(path, os.fstat(file.fileno()).st_mode)
+        if private:
+            path.chmod(PRIVATE_MODE)
     except OSError:
         file.close()
         raise
