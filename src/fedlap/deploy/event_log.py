@@ -39,17 +39,23 @@ EVENTS = {
     "round-merged": "The replies are merged",
     "round-abandoned": "The round is abandoned",
     "scored": "The models are scored",
+    "not-scored": "The models are not scored",
     "graph-changed": "The graph changes",
     "register-changed": "The register of certificates has changed",
     "run-finished": "The run is finished",
     "run-stopped": "The run stops",
     # A client, as the server sees it
     "connected": "{name} is connected",
+    "registered": "{name} has registered its rows",
     "answered": "{name} has answered",
     "declined": "{name} declines the round",
     "left-out": "{name} is left out of the round",
     "refused": "A message of {name} is refused",
     "repeated": "{name} repeats a message and gets the same answer",
+    "stranger": "A message of an unknown client is refused",
+    "late": "{name} is silent",
+    "awaited": "The run waits for {name}",
+    "away": "{name} leaves for now",
     "returned": "{name} is back",
     "joined": "{name} joins",
     "left": "{name} leaves",
@@ -101,6 +107,8 @@ class EventReason(StrEnum):
     MALFORMED = "message truncated or malformed"
     REPLAYED = "reply to an earlier round"
     UNASKED = "reply that nobody asked for"
+    ROSTER = "computed for another roster"
+    DECLINED = "declined by the client"
     # Errors that waiting does not cure, one per exit code
     OTHER_AUTHORITY = "certificate of another authority"
     EXPIRED = "certificate expired or not valid yet"
