@@ -16,8 +16,8 @@ from fedlap.deploy.moments import (
     CONSTANT_TYPES,
     MOST_SUM,
     ColumnSums,
-    Constants,
     Moments,
+    ScalingConstants,
     apply_constants,
     combine_moments,
     compute_moments,
@@ -152,7 +152,7 @@ def test_a_site_trains_on_the_rows_of_the_simulation(scale, classes):
             for mine, row in zip(rows.client(0), simulated.train.client(k), strict=True)
         )
     if scale != "pooled" and (classes or scale == "none"):  # nothing to agree on
-        assert constants == Constants(None, None)
+        assert constants == ScalingConstants(None, None)
         assert apply_constants(federation, scale, None).scale.kind == scale
         exact = federation.standardize(scale).scale
         assert torch.equal(exact.shift, standardize_by_moments(federation, scale).scale.shift)

@@ -45,7 +45,7 @@ class Moments(NamedTuple):
     targets: ColumnSums | None  # None for classes, or if scale = none
 
 
-class Constants(NamedTuple):
+class ScalingConstants(NamedTuple):
     """Constants of the whole federation, which the server sends to all clients. It is a state as well."""
 
     features: tuple[Float64[Tensor, "1 feature"], Float64[Tensor, "1 feature"]] | None  # shift, factor
@@ -53,7 +53,7 @@ class Constants(NamedTuple):
 
 
 MOMENT_TYPES: Final = (Moments, ColumnSums)  # for decode_state
-CONSTANT_TYPES: Final = (Constants,)
+CONSTANT_TYPES: Final = (ScalingConstants,)
 
 
 def compute_moments(site: Federation, scale: Scaling) -> Moments:
@@ -77,7 +77,7 @@ def compute_moments(site: Federation, scale: Scaling) -> Moments:
     )
 
 
-def combine_moments(moments: Mapping[str, Moments], clients: Sequence[str]) -> Constants:
+def combine_moments(moments: Mapping[str, Moments], clients: Sequence[str]) -> ScalingConstants:
     """Compute the constants of all clients, which must have sent the same kinds of sums.
 
     The result does not depend on the order in which clients answer: sums are exact, and rounded once.
@@ -95,10 +95,10 @@ def combine_moments(moments: Mapping[str, Moments], clients: Sequence[str]) -> C
     if targets:
         mean, deviation = _combine_columns(counts, targets)
         target_scale = mean, torch.where(deviation > 0, deviation, 1.0)
-    return Constants(scale, target_scale)
+    return ScalingConstants(scale, target_scale)
 
 
-def apply_constants(site: Federation, scale: Scaling, constants: Constants | None) -> Federation:
+def apply_constants(site: Federation, scale: Scaling, constants: ScalingConstants | None) -> Federation:
     """Return the site (or a simulated federation) standardised by constants of the whole federation.
 
     Constants per client come from its own rows, and nothing is sent for them.
@@ -152,10 +152,10 @@ def decode_moments(content: bytes, plan: DataPlan, train_rows: int) -> Moments:
     return moments
 
 
-def decode_constants(content: bytes, plan: DataPlan) -> Constants:
+def decode_constants(content: bytes, plan: DataPlan) -> ScalingConstants:
     """Return the constants in a message; raise InputError unless they are valid and those of the plan."""
     constants: Any = decode_state(content, CONSTANT_TYPES)
-    if not isinstance(constants, Constants):
+    if not isinstance(constants, ScalingConstants):
         raise InputError("the message has no constants of the server; use one version of fedlap")
     shapes: dict[str, tuple[int, ...] | None] = {
         "features": (1, plan.inputs) if plan.scale == "pooled" else None,
