@@ -18,7 +18,7 @@ from fedlap.deploy import status_display
 from fedlap.deploy.status import (
     ClientState,
     ClientStatus,
-    Phase,
+    RunPhase,
     Status,
     StatusWriter,
     decode_status,
@@ -72,7 +72,7 @@ statuses = st.builds(
     st.text(max_size=9),
     st.integers(0, 99),
     st.integers(1, 99),
-    st.sampled_from(Phase.__args__),
+    st.sampled_from(RunPhase.__args__),
     times,
     st.dictionaries(st.text(max_size=9), clients, max_size=4),
     st.dictionaries(st.sampled_from(["loss", "rmse"]), st.none() | st.floats(-9, 9)),
@@ -178,7 +178,7 @@ def test_who_is_waited_for():
     assert describe_waiting(replace(status, phase="gathering"), NOW) == (
         "waiting for island (not connected yet)"
     )
-    assert describe_waiting(replace(status, phase="finished"), NOW) == ""
+    assert describe_waiting(replace(status, phase="done"), NOW) == ""
     assert describe_waiting(replace(status, clients={}), NOW) == ""
     alone = {"south": status.clients["south"]}
     assert describe_waiting(replace(status, clients=alone), NOW) == "waiting for south (silent for 35 s)"
@@ -228,7 +228,7 @@ def test_the_table(monkeypatch):
 def test_an_old_file_is_called_old():
     assert "written 5 min ago: the server does not run" in draw(make_status(written=NOW - 300))
     assert "written" not in draw(make_status(written=NOW - 3))
-    assert "written" not in draw(make_status(written=NOW - 300, phase="finished"))
+    assert "written" not in draw(make_status(written=NOW - 300, phase="done"))
 
 
 def test_one_line_says_everything():
@@ -258,10 +258,10 @@ def test_a_pipe_gets_one_line_per_minute():
             f"radon: round 12/50, training for {age}" for age in ("0 s", "60 s", "2 min", "3 min")
         ]
         clock.now += 1
-        display.update(make_status(phase="finished"))
-        display.update(make_status(phase="finished"))
+        display.update(make_status(phase="done"))
+        display.update(make_status(phase="done"))
     assert len(console.file.getvalue().splitlines()) == 5
-    assert "finished" in console.file.getvalue()
+    assert "done" in console.file.getvalue()
 
 
 def test_the_last_line_is_never_missing():
@@ -297,8 +297,8 @@ def test_the_file_is_written_once_per_second_and_at_changes(tmp_path):
     assert writer.update(make_status())
     late = make_status().clients | {"west": ClientStatus("late", NOW)}
     assert writer.update(make_status(clients=late))
-    assert writer.update(make_status(clients=late, phase="finished"))
-    assert read_status(tmp_path).phase == "finished"
+    assert writer.update(make_status(clients=late, phase="done"))
+    assert read_status(tmp_path).phase == "done"
 
 
 def test_a_full_disk_does_not_end_the_run(tmp_path, monkeypatch):
@@ -356,14 +356,14 @@ def test_the_command_watches_until_the_end(call, tmp_path, monkeypatch):
     def sleep(seconds):
         waits.append(seconds)
         if len(waits) == 3:
-            write_now(tmp_path, phase="finished")
+            write_now(tmp_path, phase="done")
 
     monkeypatch.setattr(status_command.watch_status, "__defaults__", (sleep,))
     code, out, err = call("status", str(tmp_path), "--watch", out=False)
     assert (code, err, len(waits)) == (0, "", 3)
     first, last = out.splitlines()
     assert "training for" in first
-    assert "finished" in last
+    assert "done" in last
 
 
 def test_control_c_ends_the_watch(call, tmp_path, monkeypatch):

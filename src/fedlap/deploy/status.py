@@ -24,9 +24,10 @@ STATUS_SECONDS = 1.0  # at least, between two writes of the file while nothing i
 # idle: connected, and not sampled in this round. late: left out of this round, since the deadline.
 # absent: not connected. declined: connected, and cannot train now, e.g. because its disk is full.
 ClientState = Literal["idle", "training", "answered", "late", "absent", "declined", "refused", "left"]
-# gathering: before the first round, while clients connect. stopped: ended before the last round.
-Phase = Literal["gathering", "training", "scoring", "finished", "stopped"]
-ENDED_PHASES = ("finished", "stopped")
+# gathering: clients register, before the first round. finishing: clients store their final models.
+# stopped: the server ended before the last round; it resumes when it is started again.
+RunPhase = Literal["gathering", "training", "scoring", "finishing", "done", "stopped"]
+ENDED_PHASES = ("done", "stopped")
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Status:
     run: str
     round: int
     rounds: int
-    phase: Phase
+    phase: RunPhase
     since: float
     clients: Mapping[str, ClientStatus]
     scores: Mapping[str, float | None] = field(default_factory=dict)
@@ -126,7 +127,7 @@ def decode_status(facts: Mapping[str, Any], now: float, utc: float) -> Status:
             run=_expect(facts["run"], str),
             round=_expect(facts["round"], int),
             rounds=_expect(facts["rounds"], int),
-            phase=_expect_word(facts["phase"], Phase),
+            phase=_expect_word(facts["phase"], RunPhase),
             since=convert(facts["since"]),
             clients={name: parse_client(client) for name, client in facts["clients"].items()},
             scores={
