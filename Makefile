@@ -3,12 +3,13 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo test test-all test-oldest torture lint types format results bench bench-small compare-speed golden golden-check clean
+.PHONY: help demo test test-all test-deploy test-oldest torture lint types format results bench bench-small compare-speed golden golden-check clean
 
 help:
 	@echo "make demo      compare FedU, Local and Global on embedded data; a page with a map"
 	@echo "make test      the tests (under five minutes on two cores)"
 	@echo "make test-all  the tests, slow ones included"
+	@echo "make test-deploy  a server and clients over real connections, with faults"
 	@echo "make test-oldest  the tests with the oldest versions of all packages (in .venv-oldest)"
 	@echo "make torture   runs killed at random moments, twenty times each"
 	@echo "make lint      ruff (format and lint)       make types   mypy --strict"
@@ -34,10 +35,14 @@ demo: $(READY)
 
 # One thread per process: two processes with two BLAS threads each crawl.
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not slow and not deploy"
 
 test-all: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+# Server and clients in real processes and over real connections.
+test-deploy: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m deploy tests/deploy
 
 # In a separate environment; PyTorch's CUDA build needs 6 GB there, its CPU build less (set PIP_INDEX_URL).
 OLDEST := .venv-oldest
@@ -45,7 +50,7 @@ OLDEST_TESTS ?= tests
 test-oldest:
 	$(PYTHON) -m venv $(OLDEST)
 	PIP_CONSTRAINT=constraints-oldest.txt $(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
-	OMP_NUM_THREADS=1 PYTHONUTF8=1 $(OLDEST)/bin/python -m pytest -n 2 -m "not slow" $(OLDEST_TESTS)
+	OMP_NUM_THREADS=1 PYTHONUTF8=1 $(OLDEST)/bin/python -m pytest -n 2 -m "not slow and not deploy" $(OLDEST_TESTS)
 
 # Every method, killed at twenty random moments; fewer in `make test`.
 torture: $(READY)

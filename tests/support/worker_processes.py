@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 import fedlap as fl
-from fedlap.algorithms import Binding, ClientTable, ServerAlgorithm
+from fedlap.algorithms import Binding, ServerAlgorithm
 from fedlap.data.client_rows import ClientRows
 from fedlap.data.roster import Roster
 from fedlap.data.standardize import Standardizer
@@ -24,7 +24,7 @@ from fedlap.training.client_sampling import ClientSampler, StackedRun
 from fedlap.training.schedule import build_start, compute_sample_size
 from fedlap.training.state import apply_updates, concatenate_states, gather_lazy_rows, split_state
 from fedlap.training.state_bytes import decode_state, encode_state, list_state_types
-from fedlap.training.worker import ClientTally, Worker
+from fedlap.training.worker import ClientTally, Worker, owns_models
 from laws import METHODS
 
 HOST = torch.device("cpu")
@@ -228,8 +228,7 @@ class Deployment:
         """Return the personal models: those of the server, or those that workers compute."""
         everyone = range(len(self.federation.clients))
         self.ask(everyone, {"verb": "confirm"}, [None] * len(everyone))
-        tables = isinstance(self.server, tuple) and any(isinstance(p, ClientTable) for p in self.server)
-        if tables or self.initial is None:
+        if owns_models(self.server, self.initial):
             return self.method.personal_models(self.server, self.initial, len(everyone)).split(1)
         return self.ask(everyone, {"verb": "personal_model"}, [self.server] * len(everyone))
 

@@ -176,6 +176,20 @@ def read_dates(
     return values
 
 
+def find_words(column: Series) -> Bool[np.ndarray, "row"]:
+    """Return a mask of the cells that are present and are not numbers."""
+    if is_real(column.dtype):
+        return np.zeros(len(column), dtype=bool)
+    codes, cells = _find_distinct(column)
+    mask: Bool[np.ndarray, row] = np.append([_parse_number(cell) is None for cell in cells], False)[codes]
+    return mask.astype(bool)
+
+
+def format_whole(cell: Any) -> str:
+    """Format a cell as text; a whole number without decimals."""
+    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
+
+
 def _plan_column(column: Series, location: FrameLocation) -> ColumnPlan:
     """Decide how a column that does not consist of numbers is read."""
     import pandas
@@ -213,7 +227,7 @@ def _plan_column(column: Series, location: FrameLocation) -> ColumnPlan:
 def _read_levels(column: Series) -> tuple[Float64[np.ndarray, "row"], tuple[str, ...]]:
     """Return the index of each cell's text, and all texts in sorted order."""
     codes, cells = _find_distinct(column)
-    texts = [_format_level(cell) for cell in cells]
+    texts = [format_whole(cell) for cell in cells]
     names = sorted(set(texts))
     place = {name: float(code) for code, name in enumerate(names)}
     return np.append([place[text] for text in texts], np.nan)[codes], tuple(names)
@@ -249,11 +263,6 @@ def _parse_number(cell: Any) -> float | None:
         return float(cell)
     except (TypeError, ValueError):
         return None
-
-
-def _format_level(cell: Any) -> str:
-    """Format a cell as text; a whole number without decimals."""
-    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
 
 
 def _parse_days(cells: Sequence[Any], date_format: str | None) -> Float64[np.ndarray, "cell"] | None:

@@ -1,15 +1,21 @@
 """Encode labels: classes by number, or real targets."""
 
-from typing import Any, Literal
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Literal
 
 import numpy as np
 from jaxtyping import Num
 
+from fedlap.data.columns import format_whole
 from fedlap.errors import InputError
 
 LearningTask = Literal["auto", "classification", "regression"]
 
 EXACT_INTEGERS_BELOW = 2**53  # Integers below are exact as float64.
+# Words that mark a missing value in a column of numbers.
+MISSING_WORDS: Final = ("", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None")
+WHOLE_NUMBER = re.compile(r"[+-]?\d+(\.0*)?")
 MAX_INFERRED_CLASSES = 100  # More distinct integers than this may well be quantities rather than classes.
 
 
@@ -52,3 +58,11 @@ def encode_labels(values: Any, task: str, where: str) -> tuple[Num[np.ndarray, "
             f"{where}: labels have several types ({error}); use only text, only numbers or only booleans"
         ) from error
     return codes.astype(np.int64), [str(name) for name in classes]
+
+
+def find_label(text: str, label_numbers: Mapping[str, int]) -> int | None:
+    """Return the number of a label that is written as its name, as a number or as a boolean."""
+    spellings = [text, text.capitalize() if text.lower() in ("true", "false") else text]
+    if WHOLE_NUMBER.fullmatch(text):
+        spellings.append(format_whole(float(text)))
+    return next((label_numbers[spelling] for spelling in spellings if spelling in label_numbers), None)

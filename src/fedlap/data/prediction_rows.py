@@ -1,7 +1,6 @@
 """Read rows for predictions from a user's file."""
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +11,14 @@ import torch
 from jaxtyping import Bool, Num
 from torch import Tensor
 
-from fedlap.data.columns import FrameLocation, Series
+from fedlap.data.columns import FrameLocation, Series, format_whole
 from fedlap.data.csv_dialect import Dialect, convert_decimal_commas
 from fedlap.data.encoding import Encoding
 from fedlap.data.frames import check_columns, convert_features, name_clients
-from fedlap.data.user_files import MISSING_WORDS, USER_FILE_TYPES, read_frame
+from fedlap.data.labels import MISSING_WORDS, find_label
+from fedlap.data.user_files import USER_FILE_TYPES, read_frame
 from fedlap.data.user_npz import decode_text, read_npz
 from fedlap.errors import InputError, unknown_name_error
-
-WHOLE_NUMBER = re.compile(r"[+-]?\d+(\.0*)?")
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +44,7 @@ class PredictionRows:
             else:
                 text = str(value).strip()
                 if text not in parsed:
-                    parsed[text] = _find_label(text, label_numbers)
+                    parsed[text] = find_label(text, label_numbers)
                 truth = parsed[text]
             if truth is None and not _is_missing(value):
                 expected = "a number" if labels is None else f"one of {', '.join(labels[:10])}"
@@ -166,15 +164,10 @@ def _read_npz_rows(
             raise InputError(
                 f"{path}, array {name!r}: {len(values)} entries for {len(x)} rows; expected one per row"
             )
-    clients_of_rows = None if others[0] is None else [_format_name(name) for name in others[0]]
+    clients_of_rows = None if others[0] is None else [format_whole(name) for name in others[0]]
     return PredictionRows(
         path, torch.from_numpy(x).view(len(x), *inputs), clients_of_rows, others[1], others[2]
     )
-
-
-def _format_name(value: Any) -> str:
-    """Format a value as text; a whole number without decimals."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _list_values(column: Series) -> list[Any]:
@@ -193,14 +186,6 @@ def _list_identifiers(column: Series) -> list[str | int | float]:
 
 def _is_missing(value: Any) -> bool:
     return value is None or str(value).strip() in MISSING_WORDS
-
-
-def _find_label(text: str, label_numbers: dict[str, int]) -> int | None:
-    """Return the number of a label that is written as its name, as a number or as a boolean."""
-    spellings = [text, text.capitalize() if text.lower() in ("true", "false") else text]
-    if WHOLE_NUMBER.fullmatch(text):
-        spellings.append(_format_name(float(text)))
-    return next((label_numbers[spelling] for spelling in spellings if spelling in label_numbers), None)
 
 
 def _parse_targets(value: Any) -> list[float] | None:

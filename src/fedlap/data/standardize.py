@@ -131,7 +131,7 @@ class Standardizer:
         return out
 
 
-Moments = tuple[Float64[Tensor, "client ..."], Float64[Tensor, "client ..."]]
+MeanAndDeviation = tuple[Float64[Tensor, "client ..."], Float64[Tensor, "client ..."]]
 
 
 def _group_by_count(
@@ -151,7 +151,7 @@ def _group_by_count(
 
 def compute_feature_moments(
     store: Num[Tensor, "stored *feature"], rows: Int64[Tensor, "client row"]
-) -> Moments:
+) -> MeanAndDeviation:
     """Compute the mean and population standard deviation of each feature of each client.
 
     Values are taken relative to the first row, so that a constant feature has a deviation of exactly zero.
@@ -170,7 +170,7 @@ def compute_feature_moments(
 
 def _compute_channel_moments(
     store: UInt8[Tensor, "stored *feature"], rows: Int64[Tensor, "client row"]
-) -> Moments:
+) -> MeanAndDeviation:
     """Compute the mean and population standard deviation of each image channel, from a histogram of bytes."""
     channels = store.shape[1] if store.dim() > 3 else 1
     histogram = _count_bytes(store, rows, channels)

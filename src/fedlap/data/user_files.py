@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from fedlap.data.columns import DataFrame, FrameLocation, MissingRule, Series
 from fedlap.data.csv_dialect import (
@@ -18,7 +18,7 @@ from fedlap.data.csv_dialect import (
     refuse_decimal_points,
 )
 from fedlap.data.frames import FrameSettings, find_repeated, table_from_frame
-from fedlap.data.labels import LearningTask
+from fedlap.data.labels import MISSING_WORDS, LearningTask
 from fedlap.data.splits import SplitName
 from fedlap.data.table import Table
 from fedlap.data.user_npz import table_from_npz
@@ -26,19 +26,6 @@ from fedlap.errors import InputError
 from fedlap.storage.files import check_claimed_size, check_user_file, describe_error, read_user_file
 
 USER_FILE_TYPES: Final = (".csv", ".parquet", ".npz")
-
-# Words that mark a missing value in a column of numbers.
-MISSING_WORDS: Final = (
-    "",
-    "NA",
-    "N/A",
-    "n/a",
-    "NaN",
-    "nan",
-    "null",
-    "NULL",
-    "None",
-)
 
 
 def load_file(
@@ -172,32 +159,40 @@ def read_frame(
     dialect: Dialect = (None, None),
     texts: Sequence[str] = (),
     wanted: Sequence[str] = (),
+    private: bool = False,
 ) -> tuple[DataFrame, str]:
     """Read a data frame and check its SHA-256; also return the decimal sign of the file.
 
     In a CSV file, clients, labels and identifiers stay text, and so do `texts`, unless a cell is missing.
     dialect: separator and decimal sign of a CSV file; None to detect it. wanted: columns of the header.
+    private: return the named columns alone, and quote no cell and no other column in errors. A header is
+        checked first, since that of a file without one is a row.
     """
     import pandas
 
+    used = list(dict.fromkeys(name for name in (*clients, label, *wanted) if name))
     content = read_user_file("data", path, sha256)
     file = BytesIO(content)
     try:
         if Path(path).suffix.lower() == ".parquet":
             _check_parquet(file)
-            return pandas.read_parquet(file), "."
-        separator = dialect[0] or detect_separator(
-            content, [name for name in (*clients, label, *wanted) if name]
-        )
+            frame = pandas.read_parquet(file)
+            if private:
+                frame = frame.rename(columns=str)
+                _check_header(path, used, list(frame.columns))
+            return frame[used] if private else frame, "."
+        separator = dialect[0] or detect_separator(content, used)
         header = pandas.read_csv(
             file, sep=separator, header=None, nrows=1, dtype=object, keep_default_na=False
         )
         names = header.iloc[0].tolist()
+        if private:
+            _check_header(path, used, names)
         text = [name for name in names if name in (*clients, label, identifier)]
 
         def read(decimal: str) -> DataFrame:
             file.seek(0)
-            return pandas.read_csv(
+            rows = pandas.read_csv(
                 file,
                 sep=separator,
                 decimal=decimal,
@@ -207,6 +202,7 @@ def read_frame(
                 low_memory=False,
                 **get_exact_options(pandas.__version__),
             )
+            return rows[used].copy() if private else rows
 
         decimal = dialect[1] or "."
         frame = read(decimal)
@@ -218,8 +214,17 @@ def read_frame(
         raise InputError(
             "reading Parquet needs pyarrow; run pip install 'fedlap[parquet]'", scope="data"
         ) from error
+    except InputError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RuntimeError, MemoryError) as error:
-        raise InputError(f"{path!r} cannot be read ({describe_error(error)})", scope="data") from error
+        # A parser states lines and numbers of fields; other errors may quote a cell.
+        is_public = not private or isinstance(error, pandas.errors.ParserError)
+        reason = describe_error(error) if is_public else type(error).__name__
+        raise InputError(f"{path!r} cannot be read ({reason})", scope="data") from (
+            None if private else error
+        )
+    if private:
+        names = used
     for number in (number for number, name in enumerate(names, 1) if not name.strip()):
         raise InputError(f"{path}: column {number} has no name; name it, or save the file without an index")
     for name in find_repeated(names):
@@ -239,6 +244,16 @@ def read_frame(
         if name in frame.columns and name != label:
             frame[name] = frame[name].str.strip().replace("", None)
     return frame, decimal
+
+
+def _check_header(path: str, used: Sequence[str], names: Sequence[Any]) -> None:
+    """Raise InputError if a column to use is missing or not unique; other columns are not named."""
+    missing = [name for name in used if name not in names]
+    if missing:
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        raise InputError(f"{path} has no column {missing[0]!r}{more}; add it, with its name in the header")
+    for name in find_repeated([name for name in names if name in used]):
+        raise InputError(f"{path}: column {name!r} appears twice; use unique names")
 
 
 def _check_parquet(file: BytesIO) -> None:

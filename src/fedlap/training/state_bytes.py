@@ -76,9 +76,10 @@ def read_state_file(path: Path, types: Iterable[type[Any]] = ()) -> tuple[dict[s
     return facts, decode_state(content, types)
 
 
-def list_state_types(method: Algorithm) -> list[type[Any]]:
-    """Return the NamedTuples at the top of the modules that define the method: those of its states."""
-    modules = [vars(sys.modules[kind.__module__]) for kind in type(method).__mro__]
+def list_state_types(method: Algorithm | type[Algorithm]) -> list[type[Any]]:
+    """Return the NamedTuples at the top of the modules that define a method: those of its states."""
+    defined = method if isinstance(method, type) else type(method)
+    modules = [vars(sys.modules[kind.__module__]) for kind in defined.__mro__]
     entries = [entry for names in modules for entry in names.values()]
     return [entry for entry in entries if isinstance(entry, type) and hasattr(entry, "_make")]
 

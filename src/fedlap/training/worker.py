@@ -7,7 +7,17 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from fedlap.algorithms import Adapting, Algorithm, Binding, Certified, PeerAlgorithm, Pooling, State, Task
+from fedlap.algorithms import (
+    Adapting,
+    Algorithm,
+    Binding,
+    Certified,
+    ClientTable,
+    PeerAlgorithm,
+    Pooling,
+    State,
+    Task,
+)
 from fedlap.algorithms.local_work import BatchSize
 from fedlap.data.federation import Federation
 from fedlap.data.roster import Roster
@@ -164,8 +174,8 @@ class Worker:
     def personal_model(self, server: State) -> Stack:
         """Return the client's model from its private state and server state that all clients share.
 
-        server: None for a method without a server. A server whose models do not depend on private state, such
-        as those of FedU and MOCHA, computes them itself and sends each client its row.
+        server: None for a method without a server. A server that `owns_models`, such as those of FedU and
+        MOCHA, computes them itself and sends each client its row.
         """
         return self.method.personal_models(server, self.private, 1)
 
@@ -224,6 +234,15 @@ class Worker:
         x, y = clients.take(clients.train, CLIENT, rows)
         plan = draw_client_batches(self.seed, round, clients.digests, x.shape[1], work, clients.batch)
         return PlainTask(self.model, x, y, plan)
+
+
+def owns_models(server: State, private: State) -> bool:
+    """Return whether the server computes the clients' models itself: they do not depend on private state.
+
+    server: its state. private: the private state of clients before the first round.
+    """
+    tables = isinstance(server, tuple) and any(isinstance(part, ClientTable) for part in server)
+    return tables or private is None
 
 
 def _check_client(federation: Federation, roster: Roster) -> None:

@@ -1,0 +1,72 @@
+"""`fedlap serve`: the server of a deployment."""
+
+import os
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+
+from fedlap.cli import console
+from fedlap.cli.interrupts import SIGNALS
+from fedlap.deploy.coordinator import Coordinator, Phase
+from fedlap.deploy.event_log import EventLog
+from fedlap.deploy.keys import ServerKeys
+from fedlap.deploy.plan import Plan
+from fedlap.deploy.roster_changes import RosterChange
+from fedlap.deploy.run_storage import RunStorage
+from fedlap.deploy.server import DeploymentServer, write_change
+from fedlap.deploy.status import StatusBoard
+from fedlap.deploy.zenoh_server import ZenohServer
+from fedlap.errors import InputError
+from fedlap.storage.locks import lock_folders
+from fedlap.training.interrupts import catch_signals
+
+PRIVATE_FILES = 0o077  # the bits of files and folders that others do not get
+
+
+def serve(plan_file: Path, listen: str, keys: Path | None, folder: Path | None, insecure: bool) -> None:
+    """Serve the run of a plan until it ends or a signal arrives; a server that is started again resumes."""
+    if (keys is None) != insecure:
+        raise InputError(
+            "--keys and --insecure are both set; use one"
+            if insecure
+            else "no keys are given; pass --keys FOLDER (made by fedlap keys), or --insecure on a trusted network"
+        )
+    os.umask(PRIVATE_FILES)
+    torch.set_num_threads(1)  # Merging is cheap, and clients may share the machine in a test.
+    plan = Plan.load(plan_file)
+    storage, stop = RunStorage(folder or Path("runs") / plan.name), threading.Event()
+    storage.prepare()
+    with ExitStack() as until_end:
+        until_end.enter_context(catch_signals(SIGNALS, stop.set))
+        until_end.enter_context(lock_folders([storage.folder]))
+        log = until_end.enter_context(EventLog.open(storage.folder, plan.name, plan.clients, console.print_remark))
+        coordinator = Coordinator(plan, storage, log.write, time.monotonic())
+        transport = ZenohServer(
+            listen, None if keys is None else ServerKeys.load(keys), list(coordinator.sites), plan.limits.most_bytes
+        )
+        until_end.callback(transport.close)
+        console.print_remark(f"{plan.name}: listening on port {transport.port}; plan {plan.digest[:16]}")
+        log.write("listening", port=transport.port)
+        board = until_end.enter_context(StatusBoard.show(storage.folder, coordinator))
+
+        def look_after(now: float) -> None:
+            transport.refresh()
+            board.update(now)
+
+        DeploymentServer(coordinator, transport, log.write, stop, look_after).run()
+        if coordinator.phase is not Phase.DONE:
+            log.write("run-stopped", round=coordinator.round)
+            console.print_remark(f"stopped in round {coordinator.round}; repeat the command to resume")
+            return
+    console.print_result(f"{plan.name}: {plan.rounds} rounds are done; {storage.folder}")
+
+
+def change_roster(folder: Path, change: RosterChange) -> None:
+    """Ask the server of a run to change its roster."""
+    if not (folder / "setups.json").exists():
+        raise InputError(f"{str(folder)!r} is no run of fedlap serve; pass the folder of the server")
+    write_change(folder, change)
+    console.print_result(f"{change.name}: {change.kind} before the next round; see fedlap status {folder}")

@@ -1,0 +1,158 @@
+"""`fedlap client` and `fedlap check`: a client of a deployment."""
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import typer
+
+from fedlap.cli import console
+from fedlap.cli.interrupts import SIGNALS
+from fedlap.cli.serve import PRIVATE_FILES
+from fedlap.data.federation import Federation
+from fedlap.deploy.check import ConnectionChecker, Finding, check_data, check_disk
+from fedlap.deploy.client import SiteClient
+from fedlap.deploy.client_storage import ClientStorage
+from fedlap.deploy.data_plan import DataPlan
+from fedlap.deploy.event_log import EventLog
+from fedlap.deploy.keys import ClientKeys
+from fedlap.deploy.site_data import load_site
+from fedlap.deploy.transport import PermanentError
+from fedlap.deploy.zenoh_client import ZenohClient
+from fedlap.errors import InputError
+from fedlap.storage.locks import lock_folders
+from fedlap.training.interrupts import catch_signals
+
+MOST_BYTES = 1_000_000_000  # the longest message, until the plan says what it is
+EXIT_FAILED = 1
+
+
+def read_rows(
+    name: str, data: str, label: str | None, client_columns: Sequence[str]
+) -> Callable[[DataPlan, int], Federation]:
+    """Return a function that reads this client's rows as a plan describes them."""
+
+    def load(plan: DataPlan, seed: int) -> Federation:
+        described = plan if label is None else replace(plan, label=label)
+        return load_site(described, name, data, seed, client=client_columns)
+
+    return load
+
+
+def open_transport(name: str, server: str, keys: Path | None, insecure: bool) -> ZenohClient:
+    """Return the connection to a server; nothing is sent yet."""
+    if (keys is None) != insecure:
+        raise InputError(
+            "--keys and --insecure are both set; use one"
+            if insecure
+            else "no keys are given; pass --keys FOLDER (made by fedlap keys request), or --insecure on a "
+            "trusted network"
+        )
+    loaded = None if keys is None else ClientKeys.load(keys)
+    if loaded is not None and loaded.name != name:
+        raise InputError(f"--name {name}: the certificate in {str(keys)!r} is for {loaded.name!r}; use that name")
+    return ZenohClient(server, name, loaded, MOST_BYTES)
+
+
+def run_client(
+    name: str,
+    data: str,
+    label: str | None,
+    client_columns: Sequence[str],
+    server: str,
+    keys: Path | None,
+    folder: Path,
+    insecure: bool,
+    leave: bool,
+) -> None:
+    """Take part in a run until it ends or a signal arrives."""
+    os.umask(PRIVATE_FILES)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    storage, stop = ClientStorage(folder), threading.Event()
+    storage.prepare()
+    with ExitStack() as until_end:
+        until_end.enter_context(catch_signals(SIGNALS, stop.set))
+        until_end.enter_context(lock_folders([folder]))
+        log = until_end.enter_context(EventLog.open(folder, name, [name], console.print_remark))
+        transport = open_transport(name, server, keys, insecure)
+        until_end.callback(transport.close)
+        load = read_rows(name, data, label, client_columns)
+        client = SiteClient(name, load, transport, storage, log.write, stop)
+        if leave:
+            client.leave(for_good=True)
+            return
+        client.run()
+    if storage.model_path.exists():
+        console.print_result(f"{name}: model {storage.model_path}")
+
+
+def export_model(folder: Path, to: Path | None) -> None:
+    """Print where the client's model is, or copy it, without a word to the server."""
+    path = ClientStorage(folder).model_path
+    if not path.exists():
+        raise InputError(f"{str(folder)!r} has no model yet; a client stores it after the first scored round")
+    if to is not None:
+        shutil.copyfile(path, to)
+    console.print_result(str(to or path))
+
+
+def forget_client(folder: Path) -> None:
+    """Delete the private state, the replies and the model of a client."""
+    storage = ClientStorage(folder)
+    if storage.read_plan() is None:
+        raise InputError(f"{str(folder)!r} is no folder of fedlap client; nothing was deleted")
+    with lock_folders([folder]):
+        pass
+    storage.forget()
+    console.print_result(f"{folder} is deleted; the server keeps the models that it has received")
+
+
+def check_client(
+    name: str,
+    data: str,
+    label: str | None,
+    client_columns: Sequence[str],
+    server: str,
+    keys: Path | None,
+    folder: Path,
+    insecure: bool,
+) -> None:
+    """Print one line per check; exit with the code of the first problem."""
+    findings: list[Finding] = []
+
+    def add(finding: Finding) -> None:
+        findings.append(finding)
+        mark = "FAIL" if finding.problem else "ok"
+        console.print_result(f"{mark:4}  {finding.subject:12} {finding.problem or finding.detail}")
+
+    try:
+        transport = open_transport(name, server, keys, insecure)
+    except PermanentError as error:
+        add(Finding("certificate", str(error), code=int(error.code)))
+        raise typer.Exit(int(error.code)) from error
+    if keys is not None:
+        for finding in describe_certificate(ClientKeys.load(keys)):
+            add(finding)
+    try:
+        checker = ConnectionChecker(transport)
+        for finding in checker.check():
+            add(finding)
+        if checker.plan is not None:
+            add(check_data(checker.plan, read_rows(name, data, label, client_columns)))
+            add(check_disk(checker.plan, folder))
+    finally:
+        transport.close()
+    problems = [finding for finding in findings if finding.problem]
+    if problems:
+        raise typer.Exit(problems[0].code or EXIT_FAILED)
+
+
+def describe_certificate(keys: ClientKeys) -> list[Finding]:
+    """Return a finding about the time that a certificate is still valid."""
+    warning = keys.describe_expiry()
+    return [Finding("certificate", "", warning)]

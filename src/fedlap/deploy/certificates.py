@@ -1,0 +1,261 @@
+"""X.509 certificates of an authority, a server and clients: keys, requests, signatures and facts.
+
+A client's certificate has the common name "<name>:<issue>", where the issue counts its certificates, and
+serves clients alone. The server's certificate names its hosts. Keys are elliptic (P-256).
+"""
+
+import hashlib
+import ipaddress
+import secrets
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedlap.errors import InputError
+
+MOST_NAME_BYTES = 54  # X.509 allows 64 bytes in a common name, and the issue takes up to ten
+ALLOWED_SKEW = timedelta(minutes=5)  # a certificate is valid this long before its issue: clocks differ
+SERVER_NAME = "server"
+
+PrivateKey = ec.EllipticCurvePrivateKey
+
+
+@dataclass(frozen=True)
+class CertificateFacts:
+    """Facts of a certificate: a client's name and issue or the server's hosts, and its validity.
+
+    role: "authority", "server" or "client".
+    issue: number of the certificate among those of its name, from 1; 0 for an authority.
+    """
+
+    role: str
+    name: str
+    issue: int
+    hosts: tuple[str, ...]
+    not_before: datetime
+    not_after: datetime
+    serial: str
+    fingerprint: str
+
+    @property
+    def common_name(self) -> str:
+        """The common name, which access rules refer to."""
+        return format_common_name(self.name, self.issue)
+
+    def describe_invalidity(self, now: datetime | None = None) -> str | None:
+        """Return why the certificate is not valid now, or None if it is."""
+        now = now or datetime.now(UTC)
+        if now > self.not_after:
+            return f"expired at {format_time(self.not_after)}"
+        if now < self.not_before:
+            return f"is not valid before {format_time(self.not_before)}"
+        return None
+
+
+def format_time(time: datetime) -> str:
+    """Return a time in UTC, to the second."""
+    return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def format_common_name(name: str, issue: int) -> str:
+    """Return the common name of a certificate."""
+    return f"{name}:{issue}"
+
+
+def check_client_name(name: str) -> str:
+    """Return the name; raise InputError if a certificate cannot carry it."""
+    if not name or len(name.encode()) > MOST_NAME_BYTES or not name.isprintable() or name != name.strip():
+        raise InputError(
+            f"name = {name!r}; expected 1 to {MOST_NAME_BYTES} bytes of printable characters "
+            "without spaces at the ends; choose another name",
+            field="name",
+        )
+    return name
+
+
+def create_private_key() -> PrivateKey:
+    """Return a new private key."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def encode_private_key(key: PrivateKey) -> bytes:
+    """Return a private key in PEM, unencrypted."""
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def decode_private_key(content: bytes) -> PrivateKey:
+    """Return the private key in PEM content; raise ValueError for any other content."""
+    key = serialization.load_pem_private_key(content, password=None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ValueError("it is not a P-256 key")
+    return key
+
+
+def encode_certificate(certificate: x509.Certificate) -> bytes:
+    """Return a certificate in PEM."""
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def decode_certificates(content: bytes) -> list[x509.Certificate]:
+    """Return the certificates in PEM content; raise ValueError if there is none."""
+    return x509.load_pem_x509_certificates(content)
+
+
+def has_public_key(certificate: x509.Certificate | x509.CertificateSigningRequest, key: PrivateKey) -> bool:
+    """Return whether a certificate or a request belongs to a private key."""
+    return certificate.public_key() == key.public_key()
+
+
+def is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    """Return whether an authority signed a certificate."""
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def create_authority_certificate(
+    key: PrivateKey, name: str, lifetime: timedelta, start: datetime | None = None
+) -> x509.Certificate:
+    """Return the certificate of a new authority; random digits in its name tell two authorities apart."""
+    subject = _name_subject(f"{name} {secrets.token_hex(4)}")
+    usage = x509.KeyUsage(
+        digital_signature=False, content_commitment=False, key_encipherment=False, data_encipherment=False,
+        key_agreement=False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    builder = (
+        _begin_certificate(subject, subject, key.public_key(), lifetime, start)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+    )
+    return builder.sign(key, hashes.SHA256())
+
+
+def create_request(key: PrivateKey, name: str, hosts: Sequence[str] = ()) -> bytes:
+    """Return a request for a certificate in PEM: a server's if there are hosts, else a client's."""
+    builder = x509.CertificateSigningRequestBuilder().subject_name(_name_subject(name))
+    if hosts:
+        builder = builder.add_extension(_name_hosts(hosts), critical=False)
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def decode_request(content: bytes) -> tuple[x509.CertificateSigningRequest, str, tuple[str, ...]]:
+    """Return a request with its name and its hosts; raise ValueError unless its key has signed it."""
+    request = x509.load_pem_x509_csr(content)
+    if not request.is_signature_valid:
+        raise ValueError("its signature is wrong")
+    if not isinstance(request.public_key(), ec.EllipticCurvePublicKey):
+        raise ValueError("its key is not a P-256 key")
+    return request, _read_common_name(request.subject), _read_hosts(request.extensions)
+
+
+def sign_request(
+    request: x509.CertificateSigningRequest,
+    issue: int,
+    authority: x509.Certificate,
+    authority_key: PrivateKey,
+    lifetime: timedelta,
+    start: datetime | None = None,
+) -> x509.Certificate:
+    """Return a certificate for a request. Only its name, hosts and public key are taken from it."""
+    name, hosts = _read_common_name(request.subject), _read_hosts(request.extensions)
+    public_key = request.public_key()
+    assert isinstance(public_key, ec.EllipticCurvePublicKey)
+    purpose = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
+    subject = _name_subject(format_common_name(name, issue))
+    builder = (
+        _begin_certificate(subject, authority.subject, public_key, lifetime, start)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+    )
+    if hosts:
+        builder = builder.add_extension(_name_hosts(hosts), critical=False)
+    return builder.sign(authority_key, hashes.SHA256())
+
+
+def read_facts(certificate: x509.Certificate) -> CertificateFacts:
+    """Return the facts of a certificate; raise ValueError if it is none of fedlap's."""
+    name, role, issue = _read_common_name(certificate.subject), "authority", 0
+    hosts = _read_hosts(certificate.extensions)
+    constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+    if not constraints.ca:
+        name, _, number = name.rpartition(":")
+        if not name or not number.isdigit():
+            raise ValueError("its common name is not NAME:ISSUE")
+        role, issue = ("server" if hosts else "client"), int(number)
+    return CertificateFacts(
+        role=role,
+        name=name,
+        issue=issue,
+        hosts=hosts,
+        not_before=certificate.not_valid_before_utc,
+        not_after=certificate.not_valid_after_utc,
+        serial=f"{certificate.serial_number:x}",
+        fingerprint=hashlib.sha256(certificate.public_bytes(serialization.Encoding.DER)).hexdigest(),
+    )
+
+
+def _begin_certificate(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    lifetime: timedelta,
+    start: datetime | None,
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(start or now - ALLOWED_SKEW)
+        .not_valid_after((start or now) + lifetime)
+    )
+
+
+def _name_subject(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _name_hosts(hosts: Collection[str]) -> x509.SubjectAlternativeName:
+    return x509.SubjectAlternativeName([_parse_host(host) for host in hosts])
+
+
+def _parse_host(host: str) -> x509.GeneralName:
+    """Return a host as an IP address or as a DNS name."""
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(host.encode("idna").decode())
+    except ValueError as error:
+        raise InputError(
+            f"host = {host!r}; expected a DNS name or an IP address; use e.g. server.example.org",
+            field="host",
+        ) from error
+
+
+def _read_common_name(subject: x509.Name) -> str:
+    found = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    if len(found) != 1 or len(list(subject)) != 1:
+        raise ValueError("its subject is not one common name")
+    return str(found[0].value)
+
+
+def _read_hosts(extensions: x509.Extensions) -> tuple[str, ...]:
+    try:
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
+    return tuple(str(name.value) for name in names)

@@ -1,0 +1,436 @@
+"""The coordinator: the server's side of a run as a state machine, without a clock, socket or thread."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+import torch
+
+from fedlap.algorithms import State
+from fedlap.deploy.failpoints import pass_point
+from fedlap.deploy.moments import Constants, Moments, combine_moments
+from fedlap.deploy.plan import Plan
+from fedlap.deploy.requests import HANDLERS, send_plan
+from fedlap.deploy.roster_changes import RosterChange, change_setup, move_server_state
+from fedlap.deploy.run_storage import Checkpoint, RunStorage
+from fedlap.deploy.score_sums import add_tallies
+from fedlap.deploy.setup import Setup
+from fedlap.deploy.transport import ExitCode, PermanentError
+from fedlap.deploy.wire import REQUESTS, Message, WireError, decode_message, refuse
+from fedlap.errors import InputError
+from fedlap.training.scores import Score
+from fedlap.training.state import (
+    apply_updates,
+    concatenate_states,
+    count_bytes,
+    gather_lazy_rows,
+    map_state,
+    split_state,
+)
+from fedlap.training.state_bytes import list_state_types
+from fedlap.training.worker import ClientTally, owns_models
+
+MOST_DAMAGED: Final = 3  # damaged messages of a client in a round, after which it is left out of the round
+STATE_TYPES: Final = (Moments, Constants, ClientTally)  # in messages, besides those of the method
+
+
+class Phase(StrEnum):
+    """The phase of a run."""
+
+    GATHERING = "gathering"
+    TRAINING = "training"
+    SCORING = "scoring"
+    FINISHING = "finishing"
+    DONE = "done"
+
+
+@dataclass
+class Site:
+    """Everything that the coordinator knows about a client."""
+
+    name: str
+    rows: int | None = None  # training rows, after its registration
+    moments: State = None
+    last_seen: float | None = None  # by the clock of the caller; None if it was not seen since the start
+    is_away: bool = False  # it has said that it leaves
+    is_ejected: bool = False
+    damaged: int = 0  # messages that could not be read, in this round
+    is_late: bool = False  # the log says so already
+    bytes_up: int = 0  # of messages
+    bytes_down: int = 0
+
+
+@dataclass
+class OpenRound:
+    """A round in progress: its cohort, the messages to it, and the replies so far, by place in the roster."""
+
+    number: int
+    cohort: list[int]
+    messages: dict[int, State]
+    replies: dict[int, State]
+    missing: dict[int, str] = field(default_factory=dict)  # the reason why a client does not count
+    counted: list[int] | None = None  # decided before the server was restarted
+    opened: float = 0.0
+
+
+class Coordinator:
+    """The state of a run at the server; `handle` takes a message, and `advance` moves the run on.
+
+    plan, storage: the run. log: called with each event. now: the time, in seconds of any monotonic clock.
+    on_score: called with each new score.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        storage: RunStorage,
+        log: Callable[..., None],
+        now: float,
+        on_score: Callable[[Score], None] | None = None,
+    ) -> None:
+        """Start a run, or load it where it was interrupted."""
+        self.plan, self.storage, self.log, self._on_score = plan, storage, log, on_score
+        self.sites = {name: Site(name) for name in plan.clients}
+        self.changes: list[RosterChange] = []
+        self.setups: list[Setup] = []
+        self.constants: Constants = Constants(None, None)
+        self.scores: list[Score] = []
+        self.tallies: dict[str, ClientTally] = {}
+        self.finished: set[str] = set()
+        self.phase, self.changed = Phase.GATHERING, 0
+        self.open_round: OpenRound | None = None
+        self._started = now
+        self._types = [*list_state_types(plan.method_class), *STATE_TYPES]
+        storage.prepare()
+        stored = storage.read_setups(plan.digest, self._types)
+        if stored is not None:
+            self._load(*stored, now)
+
+    # What is asked of it.
+
+    @property
+    def setup(self) -> Setup:
+        """The setup in force."""
+        return self.setups[-1]
+
+    @property
+    def round(self) -> int:
+        """The round in progress, or the last one."""
+        if self.open_round is not None:
+            return self.open_round.number
+        return self.checkpoint.round if self.setups else 0
+
+    def handle(self, name: str, content: bytes, now: float) -> Message:
+        """Return the answer to a message of the client that the transport has identified as `name`."""
+        site = self.sites.get(name)
+        if site is None or site.is_ejected:
+            self.log("refused", name=name, reason="not a client of this run")
+            return refuse(f"client {name!r} is not part of this run", ExitCode.REFUSED)
+        if site.last_seen is None or site.is_away or site.is_late:
+            self.log("present", name=name, round=self.round)
+        site.last_seen, site.is_away, site.is_late = now, False, False
+        site.bytes_up += len(content)
+        try:
+            message = decode_message(content, REQUESTS, self._types, self.plan.limits.most_bytes)
+        except WireError as error:
+            self._note_damage(site)
+            return refuse(str(error))
+        except PermanentError as error:
+            self.log("refused", name=name, reason="other wire format")
+            return refuse(str(error), error.code)
+        return HANDLERS[message.kind](self, site, message)
+
+    def advance(self, now: float) -> None:
+        """Move the run on as far as the replies allow, and note who is late."""
+        self._note_late(now)
+        while self._advance_once(now):
+            self.changed += 1
+
+    def list_awaited(self, now: float) -> list[str]:
+        """Return the clients that the run waits for."""
+        if self.phase is Phase.GATHERING:
+            return [name for name, site in self.sites.items() if site.rows is None]
+        if self.open_round is not None:
+            return [self.setup.clients[k] for k in self._find_waiting(now)]
+        if self.phase is Phase.SCORING:
+            return self._list_unanswered(self.tallies, now)
+        return self._list_unanswered(self.finished, now) if self.phase is Phase.FINISHING else []
+
+    def choose_task(self, site: Site) -> Message:
+        """Return the next task of a client, or `wait`."""
+        name = site.name
+        if self.phase is Phase.DONE:
+            return Message("stop", {"reason": "the run has ended"})
+        if not self.setups or name not in self.setup.clients:
+            if site.rows is None:
+                return send_plan(self)
+            return Message("wait", {"reason": "the next round" if self.setups else "the other clients"})
+        if self.open_round is not None:
+            place = self.setup.clients.index(name)
+            waiting = place in self.open_round.messages and place not in self.open_round.replies
+            if waiting and place not in self.open_round.missing:
+                facts = {"round": self.open_round.number, **self._describe_turn(name)}
+                return Message("train", facts, self.open_round.messages[place])
+            return Message("wait", {"reason": f"round {self.open_round.number}"})
+        if self.phase is Phase.SCORING and name not in self.tallies:
+            return self._send_model("score", name)
+        if self.phase is Phase.FINISHING:
+            done = name in self.finished
+            return (
+                Message("stop", {"reason": "the run has ended"}) if done else self._send_model("finish", name)
+            )
+        return Message("wait", {"reason": f"the scores of round {self.checkpoint.round}"})
+
+    # Rounds.
+
+    def _advance_once(self, now: float) -> bool:
+        if self.phase is Phase.GATHERING:
+            return self._start_run(now)
+        if self.phase is Phase.TRAINING:
+            return self._close_round(now)
+        if self.phase is Phase.SCORING and not self._list_unanswered(self.tallies, now):
+            return self._score(now)
+        if self.phase is Phase.FINISHING and not self._list_unanswered(self.finished, now):
+            self.phase = Phase.DONE
+            absent = [name for name in self.setup.clients if name not in self.finished]
+            self.log(
+                "done", round=self.checkpoint.round, reason=f"without {', '.join(absent)}" if absent else None
+            )
+            return True
+        return False
+
+    def _start_run(self, now: float) -> bool:
+        """Start the first round once every client of the plan has registered."""
+        sites = [self.sites[name] for name in self.plan.clients]
+        if any(site.rows is None for site in sites):
+            return False
+        clients, counts = self.plan.clients, [site.rows or 0 for site in sites]
+        graph = self.plan.build_graph(clients)
+        self.setups = [Setup.of(self.plan, clients, counts, graph, version=1, first_round=1)]
+        self.constants = combine_moments(self.plan.data, [site.moments for site in sites])
+        self.storage.write_setups(
+            self.plan.digest, [setup.describe() for setup in self.setups], self.constants
+        )
+        server = self.setup.method.init_server(self.setup.build_start())
+        self.checkpoint = Checkpoint(0, server)
+        self.log("started", clients=len(clients), graph=self.setup.digest[:16], **self.setup.settings)
+        self._begin_round(now)
+        return True
+
+    def _begin_round(self, now: float) -> None:
+        """Open the next round, under a new setup if the roster changes."""
+        number = self.checkpoint.round + 1
+        self._change_roster(number)
+        setup, server = self.setup, self.checkpoint.server
+        ids = setup.draw_cohort(number)
+        down = gather_lazy_rows(setup.method.send(server, ids))
+        cohort = ids.tolist()
+        # Merging writes into the server's table, and a message may be a view of it.
+        messages = [map_state(torch.Tensor.clone, row) for row in split_state(down, [1] * len(cohort))]
+        replies = self.storage.read_replies(number, self._types)
+        counted = self.storage.read_cohort(number)
+        self.open_round = OpenRound(
+            number, cohort, dict(zip(cohort, messages, strict=True)), replies, counted=counted, opened=now
+        )
+        self.phase = Phase.TRAINING
+        for site in self.sites.values():
+            site.damaged = 0
+
+    def _find_waiting(self, now: float) -> list[int]:
+        """Return the places of the cohort that may still answer."""
+        assert self.open_round is not None
+        answered = {*self.open_round.replies, *self.open_round.missing}
+        sites = self.sites
+        return [
+            k for k in self.open_round.cohort
+            if k not in answered and not self._is_silent(sites[self.setup.clients[k]], now)
+        ]  # fmt: skip
+
+    def _close_round(self, now: float) -> bool:
+        """Merge the round if everybody who may still answer has answered."""
+        opened = self.open_round
+        assert opened is not None
+        counted = opened.counted
+        if counted is None:
+            least = min(self.plan.limits.minimum, len(opened.cohort))
+            if self._find_waiting(now) or len(opened.replies) < least:
+                return False
+            counted = [k for k in opened.cohort if k in opened.replies]
+            self.storage.write_cohort(opened.number, counted)
+        pass_point("server.merge.starting")
+        self._merge(opened, counted, now)
+        self.open_round = None
+        self.storage.write_checkpoint(self.checkpoint)
+        self._choose_phase(now)
+        return True
+
+    def _merge(self, opened: OpenRound, counted: Sequence[int], now: float) -> None:
+        """Merge the replies of the clients that count, in the order of the roster."""
+        setup, before = self.setup, self.checkpoint
+        up = concatenate_states([opened.replies[k] for k in counted])
+        merged = setup.method.merge(before.server, torch.tensor(counted), up)
+        (server,) = apply_updates([before.server], [merged])
+        names = [setup.clients[k] for k in counted]
+        left_out = [setup.clients[k] for k in opened.cohort if k not in counted]
+        for name in left_out:
+            place = setup.clients.index(name)
+            reason = opened.missing.get(place, "silent")
+            self.log("left_out", name=name, round=opened.number, reason=reason)
+        self.checkpoint = Checkpoint(
+            opened.number,
+            server,
+            setup.version,
+            before.merged | dict.fromkeys(names, opened.number),
+            before.left_out | {name: before.left_out.get(name, 0) + 1 for name in left_out},
+            before.bytes_up + sum(count_bytes(opened.replies[k]) for k in counted),
+            before.bytes_down + sum(count_bytes(opened.messages[k]) for k in opened.cohort),
+            before.seconds + now - opened.opened,
+        )
+        pass_point("server.merged")
+        self.log("merged", round=opened.number, clients=len(counted), cohort=len(opened.cohort))
+
+    def _choose_phase(self, now: float) -> None:
+        """Go to the scores of the last round, to the next round, or to the end."""
+        round = self.checkpoint.round
+        if (
+            round
+            and self.plan.schedule.is_scored(round)
+            and round not in [score.round for score in self.scores]
+        ):
+            self.phase, self.tallies = Phase.SCORING, {}
+        elif round < self.plan.rounds:
+            self._begin_round(now)
+        else:
+            self.phase = Phase.FINISHING
+
+    def _score(self, now: float) -> bool:
+        """Compute the scores from the clients' sums."""
+        tallies = [self.tallies[name] for name in self.setup.clients if name in self.tallies]
+        absent = [name for name in self.setup.clients if name not in self.tallies]
+        if tallies:
+            score = add_tallies(self.setup, self.checkpoint, tallies)
+            self.scores.append(score)
+            self.storage.write_scores(self.scores)
+            self.log(
+                "scored", round=score.round, reason=f"without {', '.join(absent)}" if absent else None,
+                loss=score.loss, accuracy=score.accuracy, rmse=score.rmse,
+            )  # fmt: skip
+            if self._on_score is not None:
+                self._on_score(score)
+        elif self.checkpoint.round < self.plan.rounds:
+            self.log("not_scored", round=self.checkpoint.round, reason="no client has answered")
+        if self.checkpoint.round < self.plan.rounds:
+            self._begin_round(now)
+        else:
+            self.phase = Phase.FINISHING
+        return True
+
+    def _send_model(self, kind: str, name: str) -> Message:
+        """Return a client's model or, if its model depends on its private state, what all clients share."""
+        setup, server = self.setup, self.checkpoint.server
+        is_model = owns_models(server, setup.initial_private)
+        facts = {"round": self.checkpoint.round, "is_model": is_model, **self._describe_turn(name)}
+        if not is_model:
+            return Message(kind, facts, server)
+        models = setup.method.personal_models(server, setup.initial_private, len(setup.clients))
+        place = setup.clients.index(name)
+        return Message(kind, facts, models[place : place + 1])
+
+    def _describe_turn(self, name: str) -> dict[str, int]:
+        return {"setup": self.setup.version, "merged": self.checkpoint.merged.get(name, 0)}
+
+    def _note_damage(self, site: Site) -> None:
+        """Count a message that cannot be read; a client that sends several is left out of the round."""
+        site.damaged += 1
+        self.log("refused", name=site.name, round=self.round, reason="damaged message")
+        if site.damaged >= MOST_DAMAGED:
+            self.leave_out(site.name, "its messages are damaged")
+
+    def leave_out(self, name: str, reason: str) -> None:
+        """Count a client as missing in the round in progress, unless it has answered."""
+        opened = self.open_round
+        if opened is None or name not in self.setup.clients:
+            return
+        place = self.setup.clients.index(name)
+        if place in opened.messages and place not in opened.replies:
+            opened.missing.setdefault(place, reason)
+            self.changed += 1
+
+    # Silence.
+
+    def _is_silent(self, site: Site, now: float) -> bool:
+        seen = self._started if site.last_seen is None else site.last_seen
+        return site.is_away or now - seen > self.plan.limits.deadline
+
+    def _list_unanswered(self, answered: Any, now: float) -> list[str]:
+        """Return the clients of the roster that have not answered and are not silent."""
+        names = [name for name in self.setup.clients if name not in answered]
+        return [name for name in names if not self._is_silent(self.sites[name], now)]
+
+    def _note_late(self, now: float) -> None:
+        for site in self.sites.values():
+            if not site.is_late and not site.is_away and self.setups and self._is_silent(site, now):
+                site.is_late = True
+                self.changed += 1
+                self.log("late", name=site.name, round=self.round, reason="silent beyond the deadline")
+
+    # The roster, and the start from disk.
+
+    def request_change(self, change: RosterChange) -> None:
+        """Change the roster from the next round on; raise InputError if the graph or method forbids it."""
+        if not self.setups:
+            raise InputError("the run has not started; change the clients in the plan instead")
+        change_setup(self.setup, change, 1, self.checkpoint.round + 1)
+        self.changes.append(change)
+        if change.kind == "join":
+            self.sites[change.name] = Site(change.name)
+        else:
+            site = self.sites[change.name]
+            site.is_away, site.is_ejected = True, change.kind == "eject"
+        self.log("requested", name=change.name, round=self.round, reason=change.kind)
+        self.changed += 1
+
+    def _change_roster(self, number: int) -> None:
+        """Apply the pending changes of the roster whose newcomers have registered, from this round on."""
+        ready = [c for c in self.changes if c.kind != "join" or self.sites[c.name].rows is not None]
+        for change in ready:
+            self.changes.remove(change)
+            rows = self.sites[change.name].rows
+            setup = change_setup(self.setup, change, rows, number)
+            self._adopt(setup)
+            self.setups.append(setup)
+            self.storage.write_setups(
+                self.plan.digest, [each.describe() for each in self.setups], self.constants
+            )
+            if change.kind != "join":
+                del self.sites[change.name]
+            self.log("roster", name=change.name, round=number, reason=change.kind, version=setup.version)
+
+    def _adopt(self, setup: Setup) -> None:
+        """Move the server's state to a new setup."""
+        server = move_server_state(self.checkpoint.server, self.setup, setup)
+        self.checkpoint.server, self.checkpoint.setup = server, setup.version
+
+    def _load(self, descriptions: Sequence[dict[str, Any]], constants: Constants, now: float) -> None:
+        """Load a run that was started before."""
+        first = descriptions[0]
+        names, counts = first["clients"], first["counts"]
+        graph = self.plan.build_graph(names)
+        setups = [Setup.of(self.plan, names, counts, graph, version=1, first_round=1)]
+        setups += [Setup.parse(self.plan, values) for values in descriptions[1:]]
+        self.constants = constants
+        stored = self.storage.read_checkpoint(self._types)
+        self.setups = setups[: stored.setup if stored else 1]
+        server = self.setup.method.init_server(self.setup.build_start())
+        self.checkpoint = stored or Checkpoint(0, server)
+        for setup in setups[self.checkpoint.setup :]:  # The server ended before the next checkpoint.
+            self._adopt(setup)
+            self.setups.append(setup)
+        for name, rows in zip(self.setup.clients, self.setup.counts, strict=True):
+            self.sites.setdefault(name, Site(name)).rows = rows
+        for name in set(self.sites) - set(self.setup.clients):
+            del self.sites[name]
+        self.scores = self.storage.read_scores(self.checkpoint.round)
+        self.log("resumed", round=self.checkpoint.round)
+        self._choose_phase(now)

@@ -1,0 +1,131 @@
+"""The register of an authority: every certificate that it issued, and which are revoked.
+
+The server reads the register, or a copy of it, and allows the issues of its clients that are not revoked.
+Issues that the register does not list yet are allowed in advance, so that a renewed certificate works before
+the server's copy is renewed: only the authority can sign them. After the last issue of a name is revoked,
+only a later issue in the register admits this name again.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from fedlap.deploy.certificates import CertificateFacts, format_common_name
+from fedlap.errors import InputError, unknown_name_error
+from fedlap.storage.files import describe_error, parse_json, read_file, write_file
+
+REGISTER_NAME = "register.json"
+REGISTER_VERSION = 1
+ISSUES_AHEAD = 3  # issues of a name that are allowed before the register lists them
+
+
+@dataclass(frozen=True)
+class Issue:
+    """A certificate that the authority issued. Times are in UTC, in ISO 8601."""
+
+    role: str
+    name: str
+    issue: int
+    serial: str
+    fingerprint: str
+    not_before: str
+    not_after: str
+    revoked: str | None = None
+
+    @staticmethod
+    def of(facts: CertificateFacts) -> "Issue":
+        """Return the entry of a new certificate."""
+        return Issue(
+            role=facts.role,
+            name=facts.name,
+            issue=facts.issue,
+            serial=facts.serial,
+            fingerprint=facts.fingerprint,
+            not_before=facts.not_before.isoformat(),
+            not_after=facts.not_after.isoformat(),
+        )
+
+
+@dataclass(frozen=True)
+class Register:
+    """Certificates that an authority issued, oldest first."""
+
+    issues: tuple[Issue, ...] = ()
+
+    @staticmethod
+    def load(path: Path) -> "Register":
+        """Read a register; raise InputError if it cannot be read or is not valid."""
+        try:
+            facts = parse_json(read_file(path))
+            if facts["version"] != REGISTER_VERSION:
+                raise ValueError(f"its version is {facts['version']!r}, expected {REGISTER_VERSION}")
+            return Register(tuple(Issue(**issue) for issue in facts["issues"]))
+        except OSError as error:
+            raise InputError(
+                f"register {str(path)!r} cannot be read ({describe_error(error)}); "
+                f"copy {REGISTER_NAME} from the authority's folder"
+            ) from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise InputError(
+                f"register {str(path)!r} is not valid ({error}); "
+                f"copy {REGISTER_NAME} from the authority's folder"
+            ) from error
+
+    def save(self, path: Path) -> None:
+        """Write the register, whole or not at all."""
+        facts = {"version": REGISTER_VERSION, "issues": [asdict(issue) for issue in self.issues]}
+        write_file(path, json.dumps(facts, indent=2, ensure_ascii=False).encode() + b"\n")
+        path.chmod(0o600)
+
+    def next_issue(self, role: str, name: str) -> int:
+        """Return the number of the next certificate of a name."""
+        return self._last_issue(role, name) + 1
+
+    def add(self, facts: CertificateFacts) -> "Register":
+        """Return a register with one more certificate."""
+        return Register((*self.issues, Issue.of(facts)))
+
+    def revoke(self, name: str, issue: int | None = None, now: datetime | None = None) -> "Register":
+        """Return a register in which an issue of a client, or all its issues, are revoked."""
+        clients = [entry for entry in self.issues if entry.role == "client"]
+        if name not in {entry.name for entry in clients}:
+            raise unknown_name_error("client", name, {entry.name for entry in clients}, field="name")
+        numbers = {entry.issue for entry in clients if entry.name == name}
+        if issue is not None and issue not in numbers:
+            known = ", ".join(str(number) for number in sorted(numbers))
+            raise InputError(f"issue = {issue} of {name!r} is unknown; choose from {known}", field="issue")
+        time = (now or datetime.now(UTC)).isoformat(timespec="seconds")
+        return Register(
+            tuple(
+                replace(entry, revoked=entry.revoked or time)
+                if entry.role == "client" and entry.name == name and issue in (None, entry.issue)
+                else entry
+                for entry in self.issues
+            )
+        )
+
+    def allowed_common_names(self, names: Iterable[str]) -> dict[str, list[str]]:
+        """Return the common names of certificates that are allowed, for each of these clients."""
+        return {name: self._allowed_common_names(name) for name in names}
+
+    def issued_common_names(self, name: str) -> set[str]:
+        """Return the common names of all certificates that a client has had."""
+        return {
+            format_common_name(name, entry.issue)
+            for entry in self.issues
+            if entry.role == "client" and entry.name == name
+        }
+
+    def _allowed_common_names(self, name: str) -> list[str]:
+        issues = [entry for entry in self.issues if entry.role == "client" and entry.name == name]
+        revoked = {entry.issue for entry in issues if entry.revoked is not None}
+        last = self._last_issue("client", name)
+        end = last if last in revoked else last + ISSUES_AHEAD
+        return [format_common_name(name, issue) for issue in range(1, end + 1) if issue not in revoked]
+
+    def _last_issue(self, role: str, name: str) -> int:
+        return max(
+            (entry.issue for entry in self.issues if (entry.role, entry.name) == (role, name)), default=0
+        )

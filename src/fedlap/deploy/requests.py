@@ -1,0 +1,184 @@
+"""Answers to the requests of clients, one function per kind of request."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from fedlap import __version__
+from fedlap.deploy.failpoints import pass_point
+from fedlap.deploy.roster_changes import RosterChange
+from fedlap.deploy.setup import Setup
+from fedlap.deploy.site_data import check_shapes
+from fedlap.deploy.transport import ExitCode
+from fedlap.deploy.wire import Message, measure_norm, refuse
+from fedlap.errors import InputError
+from fedlap.training.state import describe_shapes
+from fedlap.training.worker import ClientTally
+
+if TYPE_CHECKING:
+    from fedlap.deploy.coordinator import Coordinator, Site
+
+ACK: Final = Message("ack")
+
+
+def greet(run: "Coordinator", site: "Site", message: Message) -> Message:
+    """Compare versions and plans, and send the plan."""
+    version, plan = message.facts["version"], message.facts["plan"]
+    if version != __version__:
+        run.log("refused", name=site.name, reason="other version")
+        return refuse(
+            f"the client has fedlap {version}, and the server {__version__}; install one version on both",
+            ExitCode.OTHER_VERSION,
+        )
+    if plan not in ("", run.plan.digest):
+        run.log("refused", name=site.name, reason="other plan")
+        return refuse(
+            f"the client expects plan {plan[:16]}, and the server runs {run.plan.digest[:16]}; use one plan, "
+            "or another --folder at the client",
+            ExitCode.OTHER_PLAN,
+        )
+    return send_plan(run)
+
+
+def send_plan(run: "Coordinator") -> Message:
+    """Return the plan, as plain values."""
+    return Message("plan", {"plan": run.plan.describe(), "digest": run.plan.digest})
+
+
+def register(run: "Coordinator", site: "Site", message: Message) -> Message:
+    """Take over the shapes of a client's rows; they may not change during the run."""
+    try:
+        rows = check_shapes(run.plan.data, message.facts["shapes"])
+    except InputError as error:
+        run.log("refused", name=site.name, reason="the data do not fit the plan")
+        return refuse(str(error), ExitCode.OTHER_PLAN)
+    known = dict(zip(run.setup.clients, run.setup.counts, strict=True)) if run.setups else {}
+    if known.get(site.name, rows) != rows:
+        run.log("refused", name=site.name, reason="other rows than at the start")
+        return refuse(
+            f"client {site.name!r} has {rows} training rows, but had {known[site.name]} at the start of the "
+            "run; restore the file, or leave the run and join it again",
+            ExitCode.OTHER_PLAN,
+        )
+    if site.rows is None:
+        run.log("registered", name=site.name, rows=rows)
+    site.rows, site.moments = rows, message.state
+    run.changed += 1
+    return ACK
+
+
+def describe_setup(run: "Coordinator", site: "Site", message: Message) -> Message:
+    """Return the clients, the graph and the settings in force, and the constants of the run."""
+    if not run.setups:
+        return refuse("the run has not started; poll for work")
+    facts = {"setup": run.setup.version, "description": run.setup.describe()}
+    return Message("setup", facts, run.constants)
+
+
+def poll(run: "Coordinator", site: "Site", message: Message) -> Message:
+    """Return the client's next task, or `wait`."""
+    return run.choose_task(site)
+
+
+def take_reply(run: "Coordinator", site: "Site", message: Message) -> Message:
+    """Store an upload that was asked for and can be merged; refuse any other."""
+    pass_point("server.reply.received")
+    round, opened = message.facts["round"], run.open_round
+    if run.setups and run.checkpoint.merged.get(site.name) == round:
+        return ACK  # a repeated message
+    places = {name: place for place, name in enumerate(run.setup.clients)} if run.setups else {}
+    place = places.get(site.name)
+    if opened is None or place is None or round != opened.number or place not in opened.messages:
+        return _refuse_reply(run, site, "nobody asked for it, or the round is over")
+    if place in opened.replies:
+        return ACK
+    if problem := opened.missing.get(place) or find_problem(run.setup, message):
+        run.leave_out(site.name, problem)
+        return _refuse_reply(run, site, problem)
+    run.storage.write_reply(round, place, message.state)
+    opened.replies[place] = message.state
+    run.changed += 1
+    run.log("answered", name=site.name, round=round)
+    return ACK
+
+
+def find_problem(setup: Setup, message: Message) -> str:
+    """Return why an upload cannot be merged; an empty text if it can."""
+    if message.facts["setup"] != setup.version:
+        return "it was computed for another roster"
+    if describe_shapes(message.state) != setup.upload_shapes:
+        return "its shape or type differs from that of the method"
+    norm, most = measure_norm(message.state), setup.plan.limits.most_norm
+    if not norm < float("inf"):
+        return "it contains NaN or infinity"
+    return f"its norm is {norm:.3g}, above {most:g}" if norm > most else ""
+
+
+def take_tally(run: "Coordinator", site: "Site", message: Message) -> Message:
+    """Take over a client's sums over its rows."""
+    if run.phase != "scoring" or message.facts["round"] != run.checkpoint.round:
+        return ACK  # of an earlier round
+    if not isinstance(message.state, ClientTally):
+        return _refuse_reply(run, site, "it is no tally")
+    run.tallies[site.name] = message.state
+    run.changed += 1
+    return ACK
+
+
+def note_finished(run: "Coordinator", site: "Site", message: Message) -> Message:
+    """Note that a client has stored its final model."""
+    run.finished.add(site.name)
+    run.changed += 1
+    return ACK
+
+
+def note_decline(run: "Coordinator", site: "Site", message: Message) -> Message:
+    """Note that a client cannot take part in a round."""
+    if run.open_round is not None and message.facts["round"] == run.open_round.number:
+        run.leave_out(site.name, "it declined")
+        run.log("declined", name=site.name, round=run.round, reason="the client cannot write its disk")
+    return ACK
+
+
+def note_heartbeat(run: "Coordinator", site: "Site", message: Message) -> Message:
+    """Note that a client is alive, which every message does."""
+    return ACK
+
+
+def echo_probe(run: "Coordinator", site: "Site", message: Message) -> Message:
+    """Return a message of the same size, and the server's clock."""
+    return Message("probe", {"utc": time.time()}, message.state)
+
+
+def note_leave(run: "Coordinator", site: "Site", message: Message) -> Message:
+    """Note that a client leaves, for now or for good."""
+    for_good = message.facts["for_good"]
+    run.log("left", name=site.name, round=run.round, reason="for good" if for_good else "for now")
+    if for_good and run.setups and site.name in run.setup.clients:
+        try:
+            run.request_change(RosterChange("leave", site.name))
+        except InputError as error:
+            return refuse(str(error), ExitCode.REFUSED)
+    site.is_away = True
+    run.changed += 1
+    return ACK
+
+
+def _refuse_reply(run: "Coordinator", site: "Site", reason: str) -> Message:
+    run.log("refused", name=site.name, round=run.round, reason=f"reply: {reason}")
+    return refuse(f"the reply is refused: {reason}")
+
+
+HANDLERS: Final[dict[str, Callable[..., Any]]] = {
+    "hello": greet,
+    "register": register,
+    "setup": describe_setup,
+    "poll": poll,
+    "reply": take_reply,
+    "tally": take_tally,
+    "finished": note_finished,
+    "decline": note_decline,
+    "heartbeat": note_heartbeat,
+    "probe": echo_probe,
+    "leave": note_leave,
+}

@@ -1,0 +1,184 @@
+"""The server's disk: the setups of a run, its checkpoint, and the replies of the round in progress.
+
+Everything is written whole or not at all. A round is on disk in this order: replies as they come, the list of
+the clients that count, the checkpoint with the merged state. A server that ends anywhere in between repeats
+the rest of the round with the same clients, and gets the same numbers.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from fedlap.algorithms import State
+from fedlap.deploy.failpoints import pass_point
+from fedlap.deploy.transport import ExitCode, PermanentError
+from fedlap.errors import InputError
+from fedlap.storage.files import read_file, replace_file
+from fedlap.training.scores import Score
+from fedlap.training.state_bytes import read_state_file, write_state_file
+
+CHECKPOINT_FORMAT: Final = 1
+SETUPS_FILE, CHECKPOINT_FILE, COHORT_FILE, SCORES_FILE = (
+    "setups.json", "checkpoint.state", "cohort.json", "rounds.jsonl",
+)  # fmt: skip
+REPLIES_FOLDER: Final = "replies"
+
+
+@dataclass
+class Checkpoint:
+    """The run after a round: the server's state, and the last round in which each client's reply counted."""
+
+    round: int
+    server: State
+    setup: int = 1  # the version in force
+    merged: dict[str, int] = field(default_factory=dict)
+    left_out: dict[str, int] = field(default_factory=dict)  # rounds that a sampled client has missed
+    bytes_up: int = 0  # of states, as the simulation counts them
+    bytes_down: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class RunStorage:
+    """The folder of a run at the server."""
+
+    folder: Path
+
+    def prepare(self) -> None:
+        """Create the folder, which others cannot read."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.folder.chmod(0o700)
+        (self.folder / REPLIES_FOLDER).mkdir(exist_ok=True, mode=0o700)
+
+    # Setups: the roster and the graph of each version, and the constants of the run.
+
+    def write_setups(self, plan: str, setups: Sequence[dict[str, Any]], constants: State) -> None:
+        """Store all setups of the run with its constants."""
+        pass_point("server.setup.writing")
+        facts = {"checkpoint": CHECKPOINT_FORMAT, "plan": plan, "setups": list(setups)}
+        self._write(SETUPS_FILE, facts, constants)
+        pass_point("server.setup.written")
+
+    def read_setups(self, plan: str, types: Iterable[type[Any]]) -> tuple[list[dict[str, Any]], State] | None:
+        """Return the setups and the constants, or None before the start; refuse those of another plan."""
+        facts, constants = self._read(SETUPS_FILE, types)
+        if facts is None:
+            return None
+        if facts.get("checkpoint") != CHECKPOINT_FORMAT:
+            raise PermanentError(
+                f"{str(self.folder)!r} has checkpoint format {facts.get('checkpoint')}; expected "
+                f"{CHECKPOINT_FORMAT}; use the version of fedlap that wrote it",
+                ExitCode.OTHER_VERSION,
+            )
+        if facts["plan"] != plan:
+            raise PermanentError(
+                f"{str(self.folder)!r} is a run of another plan; restore that plan, or set another --folder",
+                ExitCode.OTHER_PLAN,
+            )
+        return facts["setups"], constants
+
+    # The checkpoint.
+
+    def write_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Store the run after a round; the replies of this round are then removed."""
+        pass_point("server.checkpoint.writing")
+        facts = {key: value for key, value in vars(checkpoint).items() if key != "server"}
+        self._write(CHECKPOINT_FILE, facts, checkpoint.server)
+        pass_point("server.checkpoint.written")
+        self.remove_replies()
+        pass_point("server.replies.removed")
+
+    def read_checkpoint(self, types: Iterable[type[Any]]) -> Checkpoint | None:
+        """Return the last checkpoint, or None before the first one."""
+        facts, server = self._read(CHECKPOINT_FILE, types)
+        if facts is None:
+            return None
+        facts.pop("format")
+        return Checkpoint(server=server, **facts)
+
+    # The round in progress.
+
+    def write_reply(self, round: int, place: int, up: State) -> None:
+        """Store the upload of the client at this place of the roster."""
+        pass_point("server.reply.writing")
+        self._write(f"{REPLIES_FOLDER}/{place}.state", {"round": round}, up)
+        pass_point("server.reply.written")
+
+    def read_replies(self, round: int, types: Sequence[type[Any]]) -> dict[int, State]:
+        """Return the uploads of a round by place; those of other rounds are left over and removed."""
+        found = {}
+        for path in sorted((self.folder / REPLIES_FOLDER).glob("*.state")):
+            facts, up = self._read(f"{REPLIES_FOLDER}/{path.name}", types)
+            if facts is not None and facts["round"] == round:
+                found[int(path.stem)] = up
+            else:
+                path.unlink()
+        return found
+
+    def remove_replies(self) -> None:
+        """Remove the replies of a round that is merged."""
+        for path in [*(self.folder / REPLIES_FOLDER).glob("*.state"), self.folder / COHORT_FILE]:
+            path.unlink(missing_ok=True)
+
+    def write_cohort(self, round: int, counted: Sequence[int]) -> None:
+        """Store the places of the clients that count in a round, before they are merged."""
+        pass_point("server.cohort.writing")
+        content = json.dumps({"round": round, "counted": list(counted)}).encode()
+        try:
+            with replace_file(self.folder / COHORT_FILE, durable=True) as file:
+                file.write(content)
+        except OSError as error:
+            raise build_storage_error(self.folder, error) from error
+        pass_point("server.cohort.written")
+
+    def read_cohort(self, round: int) -> list[int] | None:
+        """Return the clients that count in a round, if that was decided already."""
+        path = self.folder / COHORT_FILE
+        if not path.exists():
+            return None
+        values = json.loads(read_file(path))
+        return list(values["counted"]) if values["round"] == round else None
+
+    # Scores.
+
+    def write_scores(self, scores: Sequence[Score]) -> None:
+        """Store all scores, one line each."""
+        pass_point("server.score.writing")
+        lines = [json.dumps(score.as_dict()).encode() + b"\n" for score in scores]
+        try:
+            with replace_file(self.folder / SCORES_FILE) as file:
+                file.write(b"".join(lines))
+        except OSError as error:
+            raise build_storage_error(self.folder, error) from error
+        pass_point("server.score.written")
+
+    def read_scores(self, last: int) -> list[Score]:
+        """Return the scores up to a round."""
+        path = self.folder / SCORES_FILE
+        if not path.exists():
+            return []
+        scores = [Score.from_dict(json.loads(line)) for line in read_file(path).splitlines()]
+        return [score for score in scores if score.round <= last]
+
+    def _write(self, name: str, facts: dict[str, Any], state: State) -> None:
+        try:
+            write_state_file(self.folder / name, facts, state)
+        except InputError as error:
+            raise PermanentError(
+                f"the server stops before it merges: {error}; free the disk and start it again",
+                ExitCode.STORAGE,
+            ) from error
+
+    def _read(self, name: str, types: Iterable[type[Any]]) -> tuple[dict[str, Any] | None, State]:
+        path = self.folder / name
+        return read_state_file(path, types) if path.exists() else (None, None)
+
+
+def build_storage_error(folder: Path, error: OSError) -> PermanentError:
+    """Return the error of a disk that is full or cannot be written."""
+    return PermanentError(
+        f"{str(folder)!r} cannot be written ({error.strerror}); free the disk and start again",
+        ExitCode.STORAGE,
+    )

@@ -1,0 +1,35 @@
+"""Scores of a run from the clients' sums over rows; rows stay where they are."""
+
+from collections.abc import Sequence
+
+import torch
+
+from fedlap.algorithms import Penalised
+from fedlap.deploy.run_storage import Checkpoint
+from fedlap.deploy.setup import Setup
+from fedlap.training.scores import Score, Tally, compute_score
+from fedlap.training.worker import ClientTally, RowSums
+
+
+def add_tallies(setup: Setup, checkpoint: Checkpoint, tallies: Sequence[ClientTally]) -> Score:
+    """Return the score of the last round from the sums of the clients that have answered."""
+    train, test = (_join_sums([getattr(tally, rows) for tally in tallies]) for rows in ("train", "test"))
+    ridge = torch.cat([tally.ridge for tally in tallies])
+    gaps = [tally.gap for tally in tallies if tally.gap is not None]
+    gap = float(torch.cat(gaps).sum()) if len(gaps) == len(tallies) else None
+    # A penalty of private state is not known here.
+    method, penalty = setup.method, 0.0
+    if isinstance(method, Penalised) and setup.initial_private is None:
+        penalty = float(method.penalty(checkpoint.server, None))
+    sent = checkpoint.bytes_up, checkpoint.bytes_down
+    return compute_score(checkpoint.round, train, test, ridge, penalty, gap, sent, checkpoint.seconds)
+
+
+def _join_sums(sums: Sequence[RowSums]) -> Tally:
+    loss, hits, count, errors = zip(*sums, strict=True)
+    return Tally(
+        torch.cat(loss),
+        None if hits[0] is None else torch.cat(hits),
+        torch.cat(count),
+        None if errors[0] is None else torch.cat(errors),
+    )

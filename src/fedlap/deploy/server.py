@@ -1,0 +1,150 @@
+"""The server of a deployment: requests come in, the coordinator answers them, and polls wait for work."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from fedlap.deploy.coordinator import Coordinator, Phase, Site
+from fedlap.deploy.failpoints import pass_point
+from fedlap.deploy.roster_changes import RosterChange
+from fedlap.deploy.transport import Request, ServerTransport
+from fedlap.deploy.wire import Message, encode_message
+from fedlap.errors import InputError
+from fedlap.storage.files import read_file, write_file
+
+HOLD_SECONDS: Final = 20.0  # a poll without work is answered after this time
+TICK_SECONDS: Final = 0.2  # between looks at the clock and at the operator's wishes
+REMARK_INTERVAL: Final = 60.0  # seconds between remarks about clients that the run waits for
+CHANGES_FOLDER: Final = "changes"
+
+
+@dataclass
+class HeldPoll:
+    """A poll that waits for work."""
+
+    request: Request
+    site: Site
+    until: float
+
+
+class DeploymentServer:
+    """The loop of the server's process: one thread, which owns the coordinator.
+
+    stop: set by a signal; the loop then ends, and a server that is started again continues the run.
+    on_tick: called about five times a second, with the time.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        transport: ServerTransport,
+        log: Callable[..., None],
+        stop: threading.Event | None = None,
+        on_tick: Callable[[float], None] | None = None,
+    ) -> None:
+        """Connect a coordinator with a transport."""
+        self.coordinator, self.transport, self._log = coordinator, transport, log
+        self._stop, self._on_tick = stop or threading.Event(), on_tick
+        self._held: dict[str, HeldPoll] = {}  # by client; a newer poll replaces an older one
+        self._answered = -1  # the state of the coordinator that held polls were last compared with
+        self._remarked = self._ticked = 0.0
+
+    def run(self) -> None:
+        """Serve until the run has ended, or until `stop` is set."""
+        while not self._stop.is_set():
+            request = self.transport.receive(TICK_SECONDS)
+            now = time.monotonic()
+            if request is not None:
+                self._handle(request, now)
+            if now - self._ticked >= TICK_SECONDS:
+                self._tick(now)
+            self.coordinator.advance(now)
+            self._release(now)
+            if self.coordinator.phase is Phase.DONE:
+                self._say_goodbye()
+                return
+
+    def _handle(self, request: Request, now: float) -> None:
+        """Answer a request, or hold a poll until there is work."""
+        message = self.coordinator.handle(request.name, request.content, now)
+        site = self.coordinator.sites.get(request.name)
+        if message.kind == "wait" and site is not None:
+            self._held[request.name] = HeldPoll(request, site, now + HOLD_SECONDS)
+            return
+        self._answer(request, message, site)
+
+    def _answer(self, request: Request, message: Message, site: Site | None) -> None:
+        is_task = message.kind in ("train", "score", "finish")
+        if is_task:
+            pass_point("server.task.sending")
+        content = encode_message(message)
+        request.answer(content)
+        if site is not None:
+            site.bytes_down += len(content)
+        if is_task:
+            pass_point("server.task.sent")
+        elif message.kind == "ack":
+            pass_point("server.reply.acknowledged")
+
+    def _release(self, now: float) -> None:
+        """Answer held polls for which there is work now, or that have waited long enough."""
+        is_same = self._answered == self.coordinator.changed
+        for name, held in list(self._held.items()):
+            if is_same and now < held.until:
+                continue
+            message = self.coordinator.choose_task(held.site)
+            if message.kind != "wait" or now >= held.until:
+                del self._held[name]
+                self._answer(held.request, message, held.site)
+        self._answered = self.coordinator.changed
+
+    def _tick(self, now: float) -> None:
+        """Look after everything that no request asks for."""
+        self._ticked = now
+        self._take_changes()
+        if self._on_tick is not None:
+            self._on_tick(now)
+        if now - self._remarked >= REMARK_INTERVAL:
+            self._remarked = now
+            if awaited := self.coordinator.list_awaited(now):
+                self._log("waiting", round=self.coordinator.round, reason=f"for {', '.join(awaited)}")
+
+    def _take_changes(self) -> None:
+        """Take over the changes of the roster that the operator has asked for."""
+        coordinator = self.coordinator
+        for path in sorted((coordinator.storage.folder / CHANGES_FOLDER).glob("*.json")):
+            try:
+                change = RosterChange.parse(json.loads(read_file(path)))
+                coordinator.request_change(change)
+            except (InputError, ValueError) as error:
+                self._log("refused", reason=f"change of the roster: {error}")
+            else:
+                self.transport.allow(
+                    [name for name, site in coordinator.sites.items() if not site.is_ejected]
+                )
+            path.unlink()
+
+    def _say_goodbye(self) -> None:
+        """Answer the polls that are still held, and those of the next moment: the run has ended."""
+        until = time.monotonic() + 2 * TICK_SECONDS
+        while (now := time.monotonic()) < until:
+            for held in self._held.values():
+                self._answer(held.request, self.coordinator.choose_task(held.site), held.site)
+            self._held.clear()
+            request = self.transport.receive(TICK_SECONDS)
+            if request is not None:
+                self._handle(request, now)
+        if self._on_tick is not None:
+            self._on_tick(time.monotonic())
+
+
+def write_change(folder: Path, change: RosterChange) -> None:
+    """Ask the server of a run, by a file in its folder, to change the roster before the next round."""
+    changes = folder / CHANGES_FOLDER
+    changes.mkdir(mode=0o700, exist_ok=True)
+    name = f"{time.time_ns():020}-{change.kind}.json"
+    write_file(changes / name, json.dumps(change.to_dict()).encode())

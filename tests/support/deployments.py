@@ -1,0 +1,159 @@
+"""A deployment within one process: clients ask the coordinator directly, and every message can be disturbed."""
+
+import itertools
+from dataclasses import dataclass, field, replace
+
+import torch
+
+import fedlap as fl
+from fedlap.deploy import client as client_module
+from fedlap.deploy.client import SiteClient
+from fedlap.deploy.client_storage import ClientStorage
+from fedlap.deploy.coordinator import Coordinator, Phase
+from fedlap.deploy.plan import Plan
+from fedlap.deploy.run_storage import RunStorage
+from fedlap.deploy.transport import UnreachableError
+from fedlap.deploy.wire import encode_message
+from worker_processes import cut_client
+
+MOST_STEPS = 5_000  # of all clients together; a run that needs more is stuck
+
+
+class CrashError(Exception):
+    """The process ends here."""
+
+
+@dataclass
+class Faults:
+    """Disturbances of messages, one for each request; nothing happens after the last one.
+
+    drop: the request is lost. forget: the answer is lost. twice: the request arrives twice. corrupt: a byte of
+    the request is changed. replay: an earlier request of the client arrives first.
+    """
+
+    script: list = field(default_factory=list)
+    sent: dict = field(default_factory=dict)
+
+    def deliver(self, name, content, handle):
+        kind, number = self.script.pop(0) if self.script else ("none", 0)
+        earlier = self.sent.setdefault(name, [])
+        if kind == "replay" and earlier:
+            handle(name, earlier[number % len(earlier)])
+        earlier.append(content)
+        if kind == "drop":
+            raise UnreachableError("the request was lost")
+        if kind == "corrupt":
+            place = number % len(content)
+            handle(name, content[:place] + bytes([content[place] ^ 0x55]) + content[place + 1 :])
+            raise UnreachableError("the answer to a damaged request was lost")
+        if kind == "truncate":
+            handle(name, content[: number % len(content)])
+            raise UnreachableError("the answer to a truncated request was lost")
+        if kind == "twice":
+            handle(name, content)
+        answer = handle(name, content)
+        if kind == "forget":
+            raise UnreachableError("the answer was lost")
+        return answer
+
+
+class LocalTransport:
+    """The end of one client, which calls the coordinator of a deployment."""
+
+    def __init__(self, deployment, name):
+        self.deployment, self.name = deployment, name
+
+    def ask(self, content, timeout):
+        return self.deployment.faults.deliver(self.name, content, self.deployment.handle)
+
+    def close(self):
+        pass
+
+
+class LocalDeployment:
+    """A server and clients in one thread; each client takes one step at a time, in any order."""
+
+    def __init__(self, folder, plan, federation, faults=()):
+        self.folder, self.plan, self.federation = folder, plan, federation
+        self.faults, self.events, self.now = Faults(list(faults)), [], 0.0
+        self.start_server()
+        self.clients = {}
+        for name in plan.clients:
+            self.start_client(name)
+
+    def log(self, event, **facts):
+        self.events.append((event, facts))
+
+    def start_server(self):
+        self.coordinator = Coordinator(self.plan, RunStorage(self.folder / "server"), self.log, self.now)
+
+    def start_client(self, name):
+        k = self.federation.clients.index(name)
+
+        def load_site(data, seed):
+            return replace(
+                cut_client(self.federation, k), scale=fl.data.standardize.UNSCALED, target_scale=None
+            )
+
+        storage = ClientStorage(self.folder / name)
+        self.clients[name] = SiteClient(name, load_site, LocalTransport(self, name), storage, self.log)
+        self.clients[name].greeted = False
+
+    def handle(self, name, content):
+        message = self.coordinator.handle(name, content, self.now)
+        self.coordinator.advance(self.now)
+        if message.kind == "wait":  # as the server does, which holds polls
+            site = self.coordinator.sites[name]
+            message = self.coordinator.choose_task(site)
+        return encode_message(message)
+
+    def step(self, name):
+        """Let a client take a step; return False at its end."""
+        client = self.clients[name]
+        if not client.greeted:
+            client._greet()
+            client.greeted = True
+            return True
+        return client._work()
+
+    def run(self, order=None, without=()):
+        """Let clients take turns until the run has ended."""
+        names = itertools.cycle(order or self.plan.clients)
+        for _ in range(MOST_STEPS):
+            name = next(names)
+            if name not in without:
+                self.step(name)
+            self.coordinator.advance(self.now)
+            if self.coordinator.phase is Phase.DONE:
+                return self
+        raise AssertionError(f"the run is stuck in {self.coordinator.phase}, round {self.coordinator.round}")
+
+    @property
+    def models(self):
+        """The personal models that the clients have stored."""
+        return torch.cat([read_model(self.folder / name) for name in self.coordinator.setup.clients])
+
+    def list_events(self, event):
+        return [facts for found, facts in self.events if found == event]
+
+
+def read_model(folder):
+    """Return the flat parameters of the model file that a client has written."""
+    personal = fl.Personals.load(folder / client_module.MODEL_FILE) if False else None
+    return personal
+
+
+def simulate(plan, federation, constants=None):
+    """Train the plan in one process with the plain engine."""
+    if constants is not None and constants.scale is not None:
+        federation = replace(federation, scale=constants.scale, target_scale=constants.target_scale)
+    graph = plan.build_graph(federation.clients)
+    schedule = plan.schedule
+    return fl.fit(
+        plan.build_algorithm(graph), federation, plan.build_architecture(), rounds=plan.rounds, seed=plan.seed,
+        batch=schedule.batch, sample=schedule.sample, dtype=schedule.dtype, engine="one_by_one",
+        evaluate_every=schedule.evaluate_every,
+    )  # fmt: skip
+
+
+__all__ = ["Plan"]
