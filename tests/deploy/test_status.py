@@ -37,6 +37,7 @@ from fedlap.errors import InputError
 from property_settings import short_law
 
 NOW = 10_000.0
+SCORES = {"scores": {"loss": 0.3124, "rmse": 0.79}, "scored_round": 10}
 UTC = 1_800_000_000.0  # 2027-01-15 08:00:00
 
 
@@ -48,7 +49,7 @@ def make_status(**changes):
         "west": ClientStatus("training", NOW - 720, 11, 40, 3_500, 4_500, NOW - 3),
         "island": ClientStatus("absent", NOW - 9_000),
     }
-    facts = {"clients": clients, "scores": {"loss": 0.3124, "rmse": 0.79}, "scored_round": 10, **changes}
+    facts = {"clients": clients, "awaited": ("west", "south"), **SCORES, **changes}
     return Status("radon", **{"round": 12, "rounds": 50, "phase": "training", "since": NOW - 12, **facts})
 
 
@@ -75,6 +76,7 @@ statuses = st.builds(
     st.sampled_from(RunPhase.__args__),
     times,
     st.dictionaries(st.text(max_size=9), clients, max_size=4),
+    st.just(()),
     st.dictionaries(st.sampled_from(["loss", "rmse"]), st.none() | st.floats(-9, 9)),
     st.none() | st.integers(0, 99),
 )
@@ -107,7 +109,7 @@ def test_another_process_reads_the_same_ages(status, boot):
 @given(statuses)
 def test_every_status_can_be_shown(status):
     assert all(part in draw(status, width=300) for part in ("last seen", "down"))
-    assert "\n" not in describe_waiting(replace(status, clients={}), NOW)
+    assert describe_waiting(replace(status, awaited=tuple(status.clients)), NOW) or not status.clients
 
 
 def test_the_file_has_utc_and_is_private(tmp_path, monkeypatch):
@@ -157,6 +159,8 @@ def test_numbers_that_are_not_finite_stay_json():
         ({"since": None}, "unexpected NoneType"),
         ({"clients": {"a": None}}, "not a status of a run"),
         ({"clients": []}, "not a status of a run"),
+        ({"awaited": ["elsewhere"]}, "waits for a client that it does not list"),
+        ({"awaited": 3}, "not a status of a run"),
         ({"scores": {"loss": "low"}}, "unexpected str"),
     ],
 )
@@ -175,22 +179,20 @@ def test_who_is_waited_for():
     assert (
         describe_waiting(status, NOW) == "waiting for south (silent for 35 s) and west (training for 12 min)"
     )
-    assert describe_waiting(replace(status, phase="gathering"), NOW) == (
+    assert describe_waiting(replace(status, awaited=("island",)), NOW) == (
         "waiting for island (not connected yet)"
     )
-    assert describe_waiting(replace(status, phase="done"), NOW) == ""
-    assert describe_waiting(replace(status, clients={}), NOW) == ""
-    alone = {"south": status.clients["south"]}
-    assert describe_waiting(replace(status, clients=alone), NOW) == "waiting for south (silent for 35 s)"
+    assert describe_waiting(replace(status, awaited=()), NOW) == ""
+    assert describe_waiting(replace(status, awaited=("south",)), NOW) == "waiting for south (silent for 35 s)"
     gone = {"south": ClientStatus("absent", NOW - 5, last_seen=NOW - 5)}
-    assert describe_waiting(replace(status, phase="gathering", clients=gone), NOW) == (
+    assert describe_waiting(replace(status, awaited=("south",), clients=gone), NOW) == (
         "waiting for south (gone for 5 s)"
     )
 
 
 def test_many_clients_fit_on_a_line():
     clients = {f"c{k:02}": ClientStatus("training", NOW - 9, last_seen=NOW - 60 - k) for k in range(40)}
-    text = describe_waiting(make_status(clients=clients), NOW)
+    text = describe_waiting(make_status(clients=clients, awaited=tuple(clients)), NOW)
     assert text.startswith("waiting for c39 (silent for 2 min), c38 (silent for 2 min), c37")
     assert text.endswith("and 35 others")
 
@@ -258,8 +260,8 @@ def test_a_pipe_gets_one_line_per_minute():
             f"radon: round 12/50, training for {age}" for age in ("0 s", "60 s", "2 min", "3 min")
         ]
         clock.now += 1
-        display.update(make_status(phase="done"))
-        display.update(make_status(phase="done"))
+        display.update(make_status(phase="done", awaited=()))
+        display.update(make_status(phase="done", awaited=()))
     assert len(console.file.getvalue().splitlines()) == 5
     assert "done" in console.file.getvalue()
 
@@ -323,9 +325,8 @@ def write_now(folder, **changes):
         "north": ClientStatus("answered", now - 2, 12, 120, 4_000, 5_000, now - 2),
         "south": ClientStatus("training", now - 720, 11, 60, 3_500, 4_500, now - 35),
     }
-    write_status(
-        folder, Status("radon", 12, 50, **{"phase": "training", "since": now, **changes}, clients=clients)
-    )
+    facts = {"phase": "training", "since": now, "clients": clients, "awaited": ("south",), **changes}
+    write_status(folder, Status("radon", 12, 50, **facts))
 
 
 def test_the_command_prints_the_table(call, tmp_path):
@@ -390,7 +391,7 @@ def test_errors_of_the_command_are_one_line(call, tmp_path):
 
 def test_names_cannot_command_a_terminal(call, tmp_path):
     now = time.monotonic()
-    clients = {"\x1b[31m[red]": ClientStatus("absent", now)}
+    clients = {"\x1b[31m": ClientStatus("absent", now), "[red]": ClientStatus("absent", now)}
     write_status(tmp_path, Status("\x1b]0;x\x07", 1, 2, "gathering", now, clients))
     code, out, _ = call("status", str(tmp_path), out=False)
     assert code == 0

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
@@ -105,8 +105,8 @@ REASONS = (
     "a signal",
     "internal error",
 )
-OTHER_REASON = "see the console"  # of a text that is not in the list
-PREFIX = "reply: "  # of a reason, if the message was a reply
+OTHER_REASON = "see the console"  # in the place of a text that is not in the list
+REPLY_PREFIX = "reply: "  # of a reason, if the message was a reply
 
 # Numbers and their units in the readable form.
 NUMBERS = {
@@ -204,43 +204,37 @@ class EventLog:
         name: str | None = None,
         reason: str | None = None,
         **facts: Number | str | None,
-    ) -> Event:
-        """Log an event and return it; raise TypeError or ValueError for an unlisted word or another type."""
+    ) -> None:
+        """Log an event; raise TypeError or ValueError for an unlisted word or another type.
+
+        reason: if it is not listed, as a message of an error or of the other side, only the console gets it.
+        """
         checked = Event(
             format_utc(time.time()),
             self.run,
             _check_event(event),
             None if round is None else _check_round(round),
             None if name is None else self._check_client(name),
-            None if reason is None else self._check_reason(reason),
+            None if reason is None else self._find_reason(reason),
             {key: _check_fact(key, value) for key, value in facts.items() if value is not None},
         )
         with self._lock:
             self._append(checked)
         if self._show is not None:
-            self._show(format_event(checked))
-        return checked
+            self._show(format_event(replace(checked, reason=reason)))
 
     def _check_client(self, name: str) -> str:
         if _check_name("name", name) not in self._names:
             raise ValueError("the name is not that of a client; call `allow` with the names of the roster")
         return name
 
-    def _check_reason(self, reason: str) -> str:
-        if self.find_reason(reason) != reason:
-            raise ValueError("unknown reason; add it to REASONS, without any value of a row")
-        return reason
-
-    def find_reason(self, text: str) -> str:
-        """Return the text if it is a listed reason; otherwise a reference to the console.
-
-        Use it for texts that others wrote, such as messages of errors and of the other side.
-        """
+    def _find_reason(self, text: str) -> str:
+        """Return the text if it is a listed reason, else a reference to the console."""
         if type(text) is not str:
             raise TypeError(f"reason is of type {type(text).__name__}; expected a str")
         names = "|".join(re.escape(name) for name in sorted(self._names, key=len, reverse=True)) or "(?!)"
         slots = {"names": f"(?:{names})(?:, (?:{names}))*", "number": NUMBER_TEXT}
-        bare = text.removeprefix(PREFIX)
+        bare = text.removeprefix(REPLY_PREFIX)
         is_listed = text == OTHER_REASON or any(_match_template(form, bare, slots) for form in REASONS)
         return text if is_listed else OTHER_REASON
 
