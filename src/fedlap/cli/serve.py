@@ -58,7 +58,7 @@ def serve(plan_file: Path, listen: str, keys: Path | None, folder: Path | None, 
 
         DeploymentServer(coordinator, transport, log.write, stop, look_after).run()
         if coordinator.phase is not Phase.DONE:
-            log.write("stopped", round=coordinator.round)
+            log.write("run-stopped", round=coordinator.round)
             console.print_remark(f"stopped in round {coordinator.round}; repeat the command to resume")
             return
     console.print_result(f"{plan.name}: {plan.rounds} rounds are done; {storage.folder}")

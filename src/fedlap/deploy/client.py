@@ -12,6 +12,7 @@ from fedlap.data.federation import Federation
 from fedlap.deploy.client_storage import ClientStorage
 from fedlap.deploy.coordinator import STATE_TYPES
 from fedlap.deploy.data_plan import DataPlan
+from fedlap.deploy.event_log import EventReason
 from fedlap.deploy.failpoints import pass_point
 from fedlap.deploy.moments import apply_constants, compute_moments
 from fedlap.deploy.plan import Plan
@@ -40,7 +41,7 @@ class SiteClient:
     """One client: its rows, its private state, and its conversation with the server.
 
     load_site: reads the client's rows as the plan describes them. log: called with each event. stop: set by a
-    signal; the client then finishes its round, leaves, and `run` returns.
+    signal; the client then finishes its round, leaves, and `run` returns. say: shows a problem to its user.
     """
 
     def __init__(
@@ -51,10 +52,11 @@ class SiteClient:
         storage: ClientStorage,
         log: Callable[..., None],
         stop: threading.Event | None = None,
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Prepare the folder; nothing is sent yet."""
         self.name, self._load_site, self._transport = name, load_site, transport
-        self._storage, self._log, self._stop = storage, log, stop or threading.Event()
+        self._storage, self._log, self._stop, self._say = storage, log, stop or threading.Event(), say
         self._setup: Setup | None = None
         self._worker: Worker | None = None
         self._types: list[type[Any]] = list(STATE_TYPES)
@@ -78,9 +80,9 @@ class SiteClient:
         message = encode_message(Message("leave", {"for_good": for_good}))
         try:
             self._transport.ask(message, LEAVE_TIMEOUT)
-        except UnreachableError as error:
-            self._log("unreachable", reason=str(error))
-        self._log("left", reason="for good" if for_good else "for now")
+        except UnreachableError:
+            self._log("unreachable", reason=EventReason.UNREACHABLE)
+        self._log("left" if for_good else "away", name=self.name)
 
     # The conversation.
 
@@ -102,10 +104,10 @@ class SiteClient:
         self._storage.write_plan(self.plan.digest, dict(answer.facts["plan"]))
         self._types = [*list_state_types(self.plan.method_class), *STATE_TYPES]
         self._site = self._load_site(self.plan.data, self.plan.seed)
-        moments = compute_moments(self.plan.data, self._site)
+        moments = compute_moments(self._site, self.plan.data.scale)
         self._ask(Message("register", {"shapes": describe_shapes(self._site)}, moments))
         pass_point("client.registered")
-        self._log("registered", rows=int(self._site.train.count))
+        self._log("registered", name=self.name, rows=int(self._site.train.count))
 
     def _work(self) -> bool:
         """Ask for a task and do it; return False at the end of the run."""
@@ -120,7 +122,7 @@ class SiteClient:
         elif task.kind == "plan":
             self._register(task)
         elif task.kind == "stop":
-            self._log("ended", reason=task.facts["reason"])
+            self._log("run-finished")
             return False
         return True
 
@@ -147,13 +149,15 @@ class SiteClient:
         pass_point("client.reply.sending")
         answer = self._decode(self._ask_bytes(reply))
         pass_point("client.reply.sent")
-        self._log(
-            "answered" if answer.kind == "ack" else "refused", round=round, reason=answer.facts.get("reason")
-        )
+        if answer.kind == "ack":
+            self._log("sent", round=round, bytes=len(reply))
+        else:
+            self._log("refused", round=round, name=self.name)
 
     def _decline(self, round: int, problem: str) -> None:
         """Decline a round, and wait until the next attempt can succeed."""
-        self._log("declined", round=round, reason=problem)
+        self._say(problem)
+        self._log("round-declined", round=round, reason=EventReason.STORAGE)
         self._worker = None  # Its state after the round is not on disk.
         self._ask(Message("decline", {"round": round, "reason": "the disk cannot be written"}))
         self._pause(FIRST_DELAY)
@@ -175,7 +179,7 @@ class SiteClient:
         worker = self._prepare_worker(task)
         self._write_model(worker, self._take_model(worker, task))
         self._ask(Message("finished"))
-        self._log("finished", round=task.facts["round"])
+        self._log("model-written", round=task.facts["round"])
 
     def _take_model(self, worker: Worker, task: Message) -> Any:
         """Return the client's model, from the server or from its private state."""
@@ -185,7 +189,7 @@ class SiteClient:
     def _write_model(self, worker: Worker, w: Any) -> None:
         pass_point("client.model.writing")
         assert self._setup is not None
-        write_site_model(self._storage.model_path, worker.adapt(w), worker.federation, self._setup)
+        write_site_model(self._storage.model_path, worker.adapt(w), self._standardized, self._setup.model)
         pass_point("client.model.written")
 
     def _prepare_worker(self, task: Message) -> Worker:
@@ -194,7 +198,8 @@ class SiteClient:
             answer = self._ask(Message("setup"))
             plan = self.plan
             self._setup = Setup.parse(plan, answer.facts["description"])
-            federation = apply_constants(plan.data, self._site, answer.state)
+            federation = apply_constants(self._site, plan.data.scale, answer.state)
+            self._standardized = federation
             self._worker = Worker(
                 self._setup.algorithm, federation, plan.build_architecture(), self._setup.roster,
                 seed=plan.seed, batch=plan.batch, dtype=plan.dtype, fast=plan.task == "fast",
@@ -235,7 +240,7 @@ class SiteClient:
                 delay = min(2 * delay, LONGEST_DELAY)
             else:
                 if self._silent_since is not None:
-                    self._log("reconnected")
+                    self._log("dialled")
                 self._silent_since = None
                 return answer
 
@@ -244,10 +249,12 @@ class SiteClient:
         now = time.monotonic()
         if self._silent_since is None:
             self._silent_since, self._remarked = now, now
-            self._log("unreachable", reason=reason)
+            self._say(reason)
+            self._log("unreachable", reason=EventReason.UNREACHABLE)
         elif now - self._remarked >= REMARK_INTERVAL:
             self._remarked = now
-            self._log("unreachable", reason=reason, seconds=round(now - self._silent_since))
+            self._say(reason)
+            self._log("waiting", reason=EventReason.UNREACHABLE, seconds=round(now - self._silent_since))
 
     def _pause(self, seconds: float) -> None:
         if self._stop.wait(seconds):

@@ -8,8 +8,9 @@ from typing import Any, Final
 import torch
 
 from fedlap.algorithms import State
+from fedlap.deploy.event_log import EventReason
 from fedlap.deploy.failpoints import pass_point
-from fedlap.deploy.moments import Constants, Moments, combine_moments
+from fedlap.deploy.moments import CONSTANT_TYPES, MOMENT_TYPES, Constants, combine_moments
 from fedlap.deploy.plan import Plan
 from fedlap.deploy.requests import HANDLERS, send_plan
 from fedlap.deploy.roster_changes import RosterChange, change_setup, move_server_state
@@ -32,7 +33,7 @@ from fedlap.training.state_bytes import list_state_types
 from fedlap.training.worker import ClientTally, owns_models
 
 MOST_DAMAGED: Final = 3  # damaged messages of a client in a round, after which it is left out of the round
-STATE_TYPES: Final = (Moments, Constants, ClientTally)  # in messages, besides those of the method
+STATE_TYPES: Final = (*MOMENT_TYPES, *CONSTANT_TYPES, ClientTally)  # in messages, besides those of the method
 
 
 class Phase(StrEnum):
@@ -69,7 +70,7 @@ class OpenRound:
     cohort: list[int]
     messages: dict[int, State]
     replies: dict[int, State]
-    missing: dict[int, str] = field(default_factory=dict)  # the reason why a client does not count
+    missing: dict[int, EventReason] = field(default_factory=dict)  # the reason why a client does not count
     counted: list[int] | None = None  # decided before the server was restarted
     opened: float = 0.0
 
@@ -125,10 +126,10 @@ class Coordinator:
         """Return the answer to a message of the client that the transport has identified as `name`."""
         site = self.sites.get(name)
         if site is None or site.is_ejected:
-            self.log("refused", name=name, reason="not a client of this run")
+            self.log("stranger", reason=EventReason.NO_ACCESS)
             return refuse(f"client {name!r} is not part of this run", ExitCode.REFUSED)
         if site.last_seen is None or site.is_away or site.is_late:
-            self.log("present", name=name, round=self.round)
+            self.log("connected" if site.last_seen is None else "returned", name=name, round=self.round)
         site.last_seen, site.is_away, site.is_late = now, False, False
         site.bytes_up += len(content)
         try:
@@ -137,7 +138,7 @@ class Coordinator:
             self._note_damage(site)
             return refuse(str(error))
         except PermanentError as error:
-            self.log("refused", name=name, reason="other wire format")
+            self.log("refused", name=name, reason=EventReason.from_code(error.code))
             return refuse(str(error), error.code)
         return HANDLERS[message.kind](self, site, message)
 
@@ -193,10 +194,7 @@ class Coordinator:
             return self._score(now)
         if self.phase is Phase.FINISHING and not self._list_unanswered(self.finished, now):
             self.phase = Phase.DONE
-            absent = [name for name in self.setup.clients if name not in self.finished]
-            self.log(
-                "done", round=self.checkpoint.round, reason=f"without {', '.join(absent)}" if absent else None
-            )
+            self.log("run-finished", round=self.checkpoint.round, clients=len(self.finished))
             return True
         return False
 
@@ -208,13 +206,13 @@ class Coordinator:
         clients, counts = self.plan.clients, [site.rows or 0 for site in sites]
         graph = self.plan.build_graph(clients)
         self.setups = [Setup.of(self.plan, clients, counts, graph, version=1, first_round=1)]
-        self.constants = combine_moments(self.plan.data, [site.moments for site in sites])
+        self.constants = combine_moments({site.name: site.moments for site in sites}, clients)
         self.storage.write_setups(
             self.plan.digest, [setup.describe() for setup in self.setups], self.constants
         )
         server = self.setup.method.init_server(self.setup.build_start())
         self.checkpoint = Checkpoint(0, server)
-        self.log("started", clients=len(clients), graph=self.setup.digest[:16], **self.setup.settings)
+        self.log("run-started", clients=len(clients), rows=sum(counts))
         self._begin_round(now)
         return True
 
@@ -275,8 +273,8 @@ class Coordinator:
         left_out = [setup.clients[k] for k in opened.cohort if k not in counted]
         for name in left_out:
             place = setup.clients.index(name)
-            reason = opened.missing.get(place, "silent")
-            self.log("left_out", name=name, round=opened.number, reason=reason)
+            reason = opened.missing.get(place, EventReason.SILENT)
+            self.log("left-out", name=name, round=opened.number, reason=reason)
         self.checkpoint = Checkpoint(
             opened.number,
             server,
@@ -288,7 +286,7 @@ class Coordinator:
             before.seconds + now - opened.opened,
         )
         pass_point("server.merged")
-        self.log("merged", round=opened.number, clients=len(counted), cohort=len(opened.cohort))
+        self.log("round-merged", round=opened.number, replies=len(counted), clients=len(opened.cohort))
 
     def _choose_phase(self, now: float) -> None:
         """Go to the scores of the last round, to the next round, or to the end."""
@@ -307,19 +305,17 @@ class Coordinator:
     def _score(self, now: float) -> bool:
         """Compute the scores from the clients' sums."""
         tallies = [self.tallies[name] for name in self.setup.clients if name in self.tallies]
-        absent = [name for name in self.setup.clients if name not in self.tallies]
         if tallies:
             score = add_tallies(self.setup, self.checkpoint, tallies)
             self.scores.append(score)
             self.storage.write_scores(self.scores)
-            self.log(
-                "scored", round=score.round, reason=f"without {', '.join(absent)}" if absent else None,
-                loss=score.loss, accuracy=score.accuracy, rmse=score.rmse,
-            )  # fmt: skip
+            values = {name: getattr(score, name) for name in ("loss", "accuracy", "rmse")}
+            known = {name: value for name, value in values.items() if value is not None}
+            self.log("scored", round=score.round, clients=len(tallies), **known)
             if self._on_score is not None:
                 self._on_score(score)
-        elif self.checkpoint.round < self.plan.rounds:
-            self.log("not_scored", round=self.checkpoint.round, reason="no client has answered")
+        else:
+            self.log("not-scored", round=self.checkpoint.round, reason=EventReason.SILENT)
         if self.checkpoint.round < self.plan.rounds:
             self._begin_round(now)
         else:
@@ -343,11 +339,11 @@ class Coordinator:
     def _note_damage(self, site: Site) -> None:
         """Count a message that cannot be read; a client that sends several is left out of the round."""
         site.damaged += 1
-        self.log("refused", name=site.name, round=self.round, reason="damaged message")
+        self.log("refused", name=site.name, round=self.round, reason=EventReason.MALFORMED)
         if site.damaged >= MOST_DAMAGED:
-            self.leave_out(site.name, "its messages are damaged")
+            self.leave_out(site.name, EventReason.MALFORMED)
 
-    def leave_out(self, name: str, reason: str) -> None:
+    def leave_out(self, name: str, reason: EventReason) -> None:
         """Count a client as missing in the round in progress, unless it has answered."""
         opened = self.open_round
         if opened is None or name not in self.setup.clients:
@@ -373,7 +369,7 @@ class Coordinator:
             if not site.is_late and not site.is_away and self.setups and self._is_silent(site, now):
                 site.is_late = True
                 self.changed += 1
-                self.log("late", name=site.name, round=self.round, reason="silent beyond the deadline")
+                self.log("late", name=site.name, round=self.round, reason=EventReason.SILENT)
 
     # The roster, and the start from disk.
 
@@ -388,7 +384,6 @@ class Coordinator:
         else:
             site = self.sites[change.name]
             site.is_away, site.is_ejected = True, change.kind == "eject"
-        self.log("requested", name=change.name, round=self.round, reason=change.kind)
         self.changed += 1
 
     def _change_roster(self, number: int) -> None:
@@ -405,7 +400,9 @@ class Coordinator:
             )
             if change.kind != "join":
                 del self.sites[change.name]
-            self.log("roster", name=change.name, round=number, reason=change.kind, version=setup.version)
+            event = {"join": "joined", "leave": "left", "eject": "ejected"}[change.kind]
+            self.log(event, name=change.name, round=number)
+            self.log("graph-changed", round=number, version=setup.version, clients=len(setup.clients))
 
     def _adopt(self, setup: Setup) -> None:
         """Move the server's state to a new setup."""
@@ -432,5 +429,5 @@ class Coordinator:
         for name in set(self.sites) - set(self.setup.clients):
             del self.sites[name]
         self.scores = self.storage.read_scores(self.checkpoint.round)
-        self.log("resumed", round=self.checkpoint.round)
+        self.log("run-resumed", round=self.checkpoint.round)
         self._choose_phase(now)

@@ -1,6 +1,6 @@
 """The log of a deployment: one JSON line per event, without values of rows.
 
-An event consists of words from the lists below, of names of the roster, and of listed numbers and digests.
+An event consists of words from the lists below, of names of the roster, and of numbers with a listed name.
 Anything else raises an error, so neither tensors nor texts of rows can get into the log by mistake.
 """
 
@@ -12,8 +12,9 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from enum import StrEnum
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -27,116 +28,113 @@ MOST_LOG_BYTES = 10_000_000  # per file
 MOST_LOG_FILES = 5
 SYNC_SECONDS = 1.0  # between two waits for the disk, which take about 5 ms each
 
-# Events and their sentences in the readable form. In the log of a client, no name means the client itself.
+# Events and their sentences in the readable form.
 EVENTS = {
-    # The run, at the server
+    # The server
     "listening": "The server listens",
-    "started": "The run starts",
-    "resumed": "The run resumes",
-    "merged": "The replies are merged",
+    "run-started": "The run starts",
+    "run-resumed": "The run resumes",
+    "round-started": "The round starts",
+    "round-decided": "The replies that count are decided",
+    "round-merged": "The replies are merged",
+    "round-abandoned": "The round is abandoned",
     "scored": "The models are scored",
-    "not_scored": "The models are not scored",
-    "requested": "A change of the roster is requested for {name}",
-    "roster": "The roster changes for {name}",
-    "register_changed": "The register of certificates has changed",
-    "done": "The run is finished",
-    # A client, at the server or at the client
-    "present": "{name} is present",
-    "registered": "{name} is registered",
+    "not-scored": "The models are not scored",
+    "graph-changed": "The graph changes",
+    "register-changed": "The register of certificates has changed",
+    "run-finished": "The run is finished",
+    "run-stopped": "The run stops",
+    # A client, as the server sees it
+    "connected": "{name} is connected",
+    "registered": "{name} has registered its rows",
     "answered": "{name} has answered",
     "declined": "{name} declines the round",
-    "left_out": "{name} is left out of the round",
-    "late": "{name} is late",
+    "left-out": "{name} is left out of the round",
     "refused": "A message of {name} is refused",
     "repeated": "{name} repeats a message and gets the same answer",
+    "stranger": "A message of an unknown client is refused",
+    "late": "{name} is silent",
+    "awaited": "The run waits for {name}",
+    "away": "{name} leaves for now",
+    "returned": "{name} is back",
+    "joined": "{name} joins",
     "left": "{name} leaves",
-    # The rest of a client
-    "unreachable": "The server does not answer",
-    "reconnected": "The server answers again",
-    "finished": "The final model is stored",
-    "ended": "The server has ended the run",
+    "ejected": "{name} is ejected",
+    # A client, as it sees itself
+    "dialled": "The server answers",
+    "unreachable": "The server does not answer; trying again",
+    "training": "The client trains",
+    "sent": "The upload is sent",
+    "round-declined": "The client declines the round",
+    "model-written": "The model is written",
     "forgotten": "State and models are deleted",
     # Both
-    "waiting": "Waiting",
-    "stopped": "The process stops; it resumes when it is started again",
+    "waiting": "Still waiting",
+    "certificate-expiring": "The certificate expires soon; renew it",
+    "certificate-renewed": "The renewed certificate is in use",
     "failed": "The process ends with an error",
-    "certificate_expiring": "The certificate expires soon; renew it",
-    "certificate_renewed": "The renewed certificate is in use",
-    "log_gap": "Events are missing here, since the log could not be written",
+    "log-gap": "Events are missing here: the log could not be written",
 }
-
-# Reasons. {names} stands for names of the roster with commas between, {number} for a number. A reason never
-# contains the message of an error, which may quote a row.
-REASONS = (
-    "for {names}",
-    "without {names}",
-    "not a client of this run",
-    "no client has answered",
-    "silent",
-    "silent beyond the deadline",
-    "for now",
-    "for good",
-    *("join", "leave", "eject"),
-    "a change of the roster that is not possible",
-    # Messages
-    "damaged message",
-    "its messages are damaged",
-    "nobody asked for it, or the round is over",
-    "it was computed for another roster",
-    "its shape or type differs from that of the method",
-    "it contains NaN or infinity",
-    "its norm is {number}, above {number}",
-    "it is no tally",
-    "message too long",
-    # Clients
-    "it declined",
-    "the client cannot write its disk",
-    "disk full or read-only",
-    "the data do not fit the plan",
-    "other rows than at the start",
-    "the run has ended",
-    "training diverged",
-    # Connections and versions; the first line has one reason per exit code
-    *("other authority", "expired", "wrong name", "refused", "other version", "other plan", "storage"),
-    "other wire format",
-    "not reachable",
-    "no answer in time",
-    "revoked",
-    "a signal",
-    "internal error",
-)
-OTHER_REASON = "see the console"  # in the place of a text that is not in the list
-REPLY_PREFIX = "reply: "  # of a reason, if the message was a reply
 
 # Numbers and their units in the readable form.
 NUMBERS = {
-    **dict.fromkeys(("clients", "cohort", "replies", "minimum", "attempt", "code", "port", "version"), ""),
-    **dict.fromkeys(("rows", "test_rows", "rounds", "events", "parameters", "issue", "strength"), ""),
+    **dict.fromkeys(("clients", "replies", "minimum", "attempt", "code", "port", "version", "issue"), ""),
+    **dict.fromkeys(("rows", "test_rows", "rounds", "events", "parameters", "processes"), ""),
     **dict.fromkeys(("bytes", "bytes_up", "bytes_down", "free_bytes"), "bytes"),
     **dict.fromkeys(("seconds", "silent_seconds", "round_seconds", "deadline"), "s"),
-    **dict.fromkeys(("train_loss", "loss", "accuracy", "rmse", "mae", "r2", "objective", "norm"), ""),
+    **dict.fromkeys(
+        ("train_loss", "loss", "accuracy", "rmse", "mae", "r2", "objective", "norm", "limit"), ""
+    ),
     "days": "days",
 }
-DIGESTS = ("plan", "graph", "fingerprint")  # hexadecimal digits
-DIGEST = re.compile("[0-9a-f]{8,64}")
-NUMBER_TEXT = r"-?(?:[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|inf|nan)"
-MOST_NAME_LENGTH = 64
+PLAIN_NUMBERS = ("code", "port", "version", "issue")  # without separators of thousands
+MOST_NAME_LENGTH = 64  # characters, of a run or client
 LARGEST_INTEGER = 1 << 63
 
 Number = int | float | bool
 
 
-def name_reason(code: ExitCode) -> str:
-    """Return the reason of an exit code."""
-    return code.name.lower().replace("_", " ")
+class EventReason(StrEnum):
+    """Reasons of events. A reason never contains the message of an error, which may quote a row."""
+
+    # The server's view of a client
+    SILENT = "silent until the deadline"
+    TOO_FEW = "fewer replies than the minimum"
+    SHAPE = "wrong shapes"
+    DTYPE = "wrong number format"
+    NOT_FINITE = "NaN or infinity"
+    NORM = "norm above the limit"
+    TOO_LONG = "message too long"
+    MALFORMED = "message truncated or malformed"
+    REPLAYED = "reply to an earlier round"
+    UNASKED = "reply that nobody asked for"
+    ROSTER = "computed for another roster"
+    DECLINED = "declined by the client"
+    # Errors that waiting does not cure, one per exit code
+    OTHER_AUTHORITY = "certificate of another authority"
+    EXPIRED = "certificate expired or not valid yet"
+    WRONG_NAME = "certificate for another host"
+    NO_ACCESS = "no access rule: unknown, ejected or revoked"
+    OTHER_VERSION = "other version"
+    OTHER_PLAN = "other plan, data or graph"
+    STORAGE = "disk full or read-only"
+    # The rest
+    UNREACHABLE = "not reachable"
+    DIVERGED = "training diverged"
+    SIGNAL = "stopped by a signal"
+    OPERATOR = "asked for by the operator"
+    DATA = "data that cannot be used"
+    INTERNAL = "internal error"
+
+    @staticmethod
+    def from_code(code: ExitCode) -> "EventReason":
+        """Return the reason of an exit code."""
+        return EventReason.NO_ACCESS if code is ExitCode.REFUSED else EventReason[code.name]
 
 
 @dataclass(frozen=True)
 class Event:
-    """One line of the log; `time` is UTC with milliseconds, and numbers that are not finite are None.
-
-    facts: numbers, and digests as hexadecimal digits.
-    """
+    """One line of the log; `time` is UTC with milliseconds, and numbers that are not finite are None."""
 
     time: str
     run: str
@@ -144,14 +142,14 @@ class Event:
     round: int | None = None
     name: str | None = None
     reason: str | None = None
-    facts: Mapping[str, Number | str | None] = field(default_factory=dict)
+    numbers: Mapping[str, Number | None] = field(default_factory=dict)
 
 
 class EventLog:
     """A log for all threads of a process, rotated by size: log.jsonl, then log.1.jsonl (older) and so on.
 
     A killed process loses no event. A power cut loses the events that the system has not written yet, usually
-    those of the last second. If the log cannot be written, the run continues; an event `log_gap` counts the
+    those of the last second. If the log cannot be written, the run continues; an event `log-gap` counts the
     missing events as soon as there is room.
     """
 
@@ -202,41 +200,28 @@ class EventLog:
         *,
         round: int | None = None,
         name: str | None = None,
-        reason: str | None = None,
-        **facts: Number | str | None,
+        reason: EventReason | None = None,
+        **numbers: Number,
     ) -> None:
-        """Log an event; raise TypeError or ValueError for an unlisted word or another type.
-
-        reason: if it is not listed, as a message of an error or of the other side, only the console gets it.
-        """
+        """Log an event; raise TypeError or ValueError for an unlisted word or another type."""
         checked = Event(
             format_utc(time.time()),
             self.run,
-            _check_event(event),
+            _check_event(event, name),
             None if round is None else _check_round(round),
             None if name is None else self._check_client(name),
-            None if reason is None else self._find_reason(reason),
-            {key: _check_fact(key, value) for key, value in facts.items() if value is not None},
+            None if reason is None else str(_check_reason(reason)),
+            {key: _check_number(key, value) for key, value in numbers.items()},
         )
         with self._lock:
             self._append(checked)
         if self._show is not None:
-            self._show(format_event(replace(checked, reason=reason)))
+            self._show(format_event(checked))
 
     def _check_client(self, name: str) -> str:
         if _check_name("name", name) not in self._names:
             raise ValueError("the name is not that of a client; call `allow` with the names of the roster")
         return name
-
-    def _find_reason(self, text: str) -> str:
-        """Return the text if it is a listed reason, else a reference to the console."""
-        if type(text) is not str:
-            raise TypeError(f"reason is of type {type(text).__name__}; expected a str")
-        names = "|".join(re.escape(name) for name in sorted(self._names, key=len, reverse=True)) or "(?!)"
-        slots = {"names": f"(?:{names})(?:, (?:{names}))*", "number": NUMBER_TEXT}
-        bare = text.removeprefix(REPLY_PREFIX)
-        is_listed = text == OTHER_REASON or any(_match_template(form, bare, slots) for form in REASONS)
-        return text if is_listed else OTHER_REASON
 
     def close(self) -> None:
         """Wait until all events are on disk, and close the file."""
@@ -251,7 +236,7 @@ class EventLog:
         """Write a line; on failure count the event, and begin a new file or line next time."""
         lines = encode_event(event)
         if self._missing:
-            gap = Event(event.time, self.run, "log_gap", facts={"events": self._missing})
+            gap = Event(event.time, self.run, "log-gap", numbers={"events": self._missing})
             lines = encode_event(gap) + lines
         try:
             file = self._open(len(lines))
@@ -326,7 +311,7 @@ def encode_event(event: Event) -> bytes:
         "name": event.name,
         "event": event.event,
         "reason": event.reason,
-        **event.facts,
+        **event.numbers,
     }
     return json.dumps(facts, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
@@ -343,41 +328,34 @@ def decode_event(line: bytes) -> Event | None:
     is_valid = (
         all(isinstance(text, str) for text in texts)
         and isinstance(others["round"], int | None)
-        and all(isinstance(value, int | float | str | None) for value in facts.values())
+        and all(isinstance(value, int | float | None) for value in facts.values())
     )
-    return Event(**words, **others, facts=facts) if is_valid else None
+    return Event(**words, **others, numbers=facts) if is_valid else None
 
 
 def format_event(event: Event) -> str:
     """Return the readable form, e.g. "2026-07-03 12:00:01Z  round 3: south has answered (40,120 bytes)"."""
     sentence = EVENTS.get(event.event, event.event)
     if "{name}" in sentence:
-        sentence = sentence.replace("{name}", event.name or "this client")
-        sentence = sentence[0].upper() + sentence[1:] if event.name is None else sentence
+        sentence = sentence.replace("{name}", event.name or "a client")
     elif event.name is not None:
         sentence = f"{event.name}: {sentence}"
     place = "" if event.round is None else f"round {event.round}: "
     reason = "" if event.reason is None else f": {event.reason}"
-    facts = ", ".join(_format_fact(key, value) for key, value in event.facts.items())
+    numbers = ", ".join(_format_number(key, value) for key, value in event.numbers.items())
     moment = f"{event.time[:19].replace('T', ' ')}Z"
-    return f"{moment}  {place}{sentence}{reason}{f' ({facts})' if facts else ''}"
+    return f"{moment}  {place}{sentence}{reason}{f' ({numbers})' if numbers else ''}"
 
 
-def _match_template(template: str, text: str, slots: Mapping[str, str]) -> bool:
-    """Return whether a text is a template with its slots filled by these patterns."""
-    pattern = re.escape(template)
-    for slot, inner in slots.items():
-        pattern = pattern.replace(re.escape(f"{{{slot}}}"), inner)
-    return re.fullmatch(pattern, text) is not None
-
-
-def _format_fact(key: str, value: Number | str | None) -> str:
+def _format_number(key: str, value: Number | None) -> str:
     unit = NUMBERS.get(key, "")
     word = key if not unit else key.removesuffix("_seconds").removesuffix("_bytes").removeprefix("bytes_")
-    if type(value) is int:
-        text = str(value) if key in ("code", "port", "version") else f"{value:,}"
+    if value is None or type(value) is bool:
+        text = "not finite" if value is None else str(value).lower()
     else:
-        text = f"{value:.4g}" if isinstance(value, float) else "not finite" if value is None else str(value)
+        text = (
+            f"{value:.4g}" if type(value) is float else str(value) if key in PLAIN_NUMBERS else f"{value:,}"
+        )
     text = f"{text} {unit}".rstrip()
     return text if word in (unit, "seconds", "bytes") else f"{word.replace('_', ' ')} {text}"
 
@@ -387,9 +365,11 @@ def format_utc(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _check_event(event: object) -> str:
+def _check_event(event: object, name: object) -> str:
     if type(event) is not str or event not in EVENTS:
         raise ValueError(f"unknown event of type {type(event).__name__}; add its sentence to EVENTS")
+    if "{name}" in EVENTS[event] and name is None:
+        raise ValueError(f"event {event!r} has no name; pass the name of the client")
     return event
 
 
@@ -402,18 +382,20 @@ def _check_name(what: str, name: object) -> str:
     return name
 
 
+def _check_reason(reason: object) -> EventReason:
+    if type(reason) is not EventReason:
+        raise TypeError(f"reason is of type {type(reason).__name__}; expected an EventReason")
+    return reason
+
+
 def _check_round(round: object) -> int:
     if type(round) is not int or not 0 <= round < LARGEST_INTEGER:
         raise TypeError(f"round is of type {type(round).__name__}; expected an int of at least 0")
     return round
 
 
-def _check_fact(key: str, value: object) -> Number | str | None:
-    """Return a number of an exact Python type, None if it is not finite, or a digest."""
-    if key in DIGESTS:
-        if type(value) is str and DIGEST.fullmatch(value):
-            return value
-        raise TypeError(f"{key} is of type {type(value).__name__}; expected 8 to 64 hexadecimal digits")
+def _check_number(key: str, value: object) -> Number | None:
+    """Return a number of an exact Python type, or None if it is not finite."""
     if key not in NUMBERS:
         raise ValueError("unknown number; add its name and unit to NUMBERS")
     if type(value) is int and abs(value) < LARGEST_INTEGER:

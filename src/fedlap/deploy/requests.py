@@ -5,7 +5,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from fedlap import __version__
+from fedlap.deploy.event_log import EventReason
 from fedlap.deploy.failpoints import pass_point
+from fedlap.deploy.moments import check_moments
 from fedlap.deploy.roster_changes import RosterChange
 from fedlap.deploy.setup import Setup
 from fedlap.deploy.site_data import check_shapes
@@ -25,13 +27,13 @@ def greet(run: "Coordinator", site: "Site", message: Message) -> Message:
     """Compare versions and plans, and send the plan."""
     version, plan = message.facts["version"], message.facts["plan"]
     if version != __version__:
-        run.log("refused", name=site.name, reason="other version")
+        run.log("refused", name=site.name, reason=EventReason.OTHER_VERSION)
         return refuse(
             f"the client has fedlap {version}, and the server {__version__}; install one version on both",
             ExitCode.OTHER_VERSION,
         )
     if plan not in ("", run.plan.digest):
-        run.log("refused", name=site.name, reason="other plan")
+        run.log("refused", name=site.name, reason=EventReason.OTHER_PLAN)
         return refuse(
             f"the client expects plan {plan[:16]}, and the server runs {run.plan.digest[:16]}; use one plan, "
             "or another --folder at the client",
@@ -48,13 +50,14 @@ def send_plan(run: "Coordinator") -> Message:
 def register(run: "Coordinator", site: "Site", message: Message) -> Message:
     """Take over the shapes of a client's rows; they may not change during the run."""
     try:
-        rows = check_shapes(run.plan.data, message.facts["shapes"])
+        rows = check_shapes(run.plan.data, message.facts["shapes"])["train_rows"]
+        check_moments(message.state, run.plan.data, rows)
     except InputError as error:
-        run.log("refused", name=site.name, reason="the data do not fit the plan")
+        run.log("refused", name=site.name, reason=EventReason.DATA)
         return refuse(str(error), ExitCode.OTHER_PLAN)
     known = dict(zip(run.setup.clients, run.setup.counts, strict=True)) if run.setups else {}
     if known.get(site.name, rows) != rows:
-        run.log("refused", name=site.name, reason="other rows than at the start")
+        run.log("refused", name=site.name, reason=EventReason.DATA)
         return refuse(
             f"client {site.name!r} has {rows} training rows, but had {known[site.name]} at the start of the "
             "run; restore the file, or leave the run and join it again",
@@ -89,7 +92,7 @@ def take_reply(run: "Coordinator", site: "Site", message: Message) -> Message:
     places = {name: place for place, name in enumerate(run.setup.clients)} if run.setups else {}
     place = places.get(site.name)
     if opened is None or place is None or round != opened.number or place not in opened.messages:
-        return _refuse_reply(run, site, "nobody asked for it, or the round is over")
+        return _refuse_reply(run, site, EventReason.UNASKED)
     if place in opened.replies:
         return ACK
     if problem := opened.missing.get(place) or find_problem(run.setup, message):
@@ -102,16 +105,16 @@ def take_reply(run: "Coordinator", site: "Site", message: Message) -> Message:
     return ACK
 
 
-def find_problem(setup: Setup, message: Message) -> str:
-    """Return why an upload cannot be merged; an empty text if it can."""
+def find_problem(setup: Setup, message: Message) -> EventReason | None:
+    """Return why an upload cannot be merged, or None if it can."""
     if message.facts["setup"] != setup.version:
-        return "it was computed for another roster"
+        return EventReason.ROSTER
     if describe_shapes(message.state) != setup.upload_shapes:
-        return "its shape or type differs from that of the method"
+        return EventReason.SHAPE
     norm, most = measure_norm(message.state), setup.plan.limits.most_norm
     if not norm < float("inf"):
-        return "it contains NaN or infinity"
-    return f"its norm is {norm:.3g}, above {most:g}" if norm > most else ""
+        return EventReason.NOT_FINITE
+    return EventReason.NORM if norm > most else None
 
 
 def take_tally(run: "Coordinator", site: "Site", message: Message) -> Message:
@@ -119,7 +122,7 @@ def take_tally(run: "Coordinator", site: "Site", message: Message) -> Message:
     if run.phase != "scoring" or message.facts["round"] != run.checkpoint.round:
         return ACK  # of an earlier round
     if not isinstance(message.state, ClientTally):
-        return _refuse_reply(run, site, "it is no tally")
+        return _refuse_reply(run, site, EventReason.SHAPE)
     run.tallies[site.name] = message.state
     run.changed += 1
     return ACK
@@ -135,8 +138,8 @@ def note_finished(run: "Coordinator", site: "Site", message: Message) -> Message
 def note_decline(run: "Coordinator", site: "Site", message: Message) -> Message:
     """Note that a client cannot take part in a round."""
     if run.open_round is not None and message.facts["round"] == run.open_round.number:
-        run.leave_out(site.name, "it declined")
-        run.log("declined", name=site.name, round=run.round, reason="the client cannot write its disk")
+        run.leave_out(site.name, EventReason.DECLINED)
+        run.log("declined", name=site.name, round=run.round, reason=EventReason.STORAGE)
     return ACK
 
 
@@ -153,7 +156,8 @@ def echo_probe(run: "Coordinator", site: "Site", message: Message) -> Message:
 def note_leave(run: "Coordinator", site: "Site", message: Message) -> Message:
     """Note that a client leaves, for now or for good."""
     for_good = message.facts["for_good"]
-    run.log("left", name=site.name, round=run.round, reason="for good" if for_good else "for now")
+    if not for_good:
+        run.log("away", name=site.name, round=run.round)
     if for_good and run.setups and site.name in run.setup.clients:
         try:
             run.request_change(RosterChange("leave", site.name))
@@ -164,8 +168,8 @@ def note_leave(run: "Coordinator", site: "Site", message: Message) -> Message:
     return ACK
 
 
-def _refuse_reply(run: "Coordinator", site: "Site", reason: str) -> Message:
-    run.log("refused", name=site.name, round=run.round, reason=f"reply: {reason}")
+def _refuse_reply(run: "Coordinator", site: "Site", reason: EventReason) -> Message:
+    run.log("refused", name=site.name, round=run.round, reason=reason)
     return refuse(f"the reply is refused: {reason}")
 
 

@@ -35,7 +35,7 @@ class DeploymentServer:
     """The loop of the server's process: one thread, which owns the coordinator.
 
     stop: set by a signal; the loop then ends, and a server that is started again continues the run.
-    on_tick: called about five times a second, with the time.
+    on_tick: called about five times a second, with the time. say: shows a problem to the operator.
     """
 
     def __init__(
@@ -45,10 +45,11 @@ class DeploymentServer:
         log: Callable[..., None],
         stop: threading.Event | None = None,
         on_tick: Callable[[float], None] | None = None,
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Connect a coordinator with a transport."""
         self.coordinator, self.transport, self._log = coordinator, transport, log
-        self._stop, self._on_tick = stop or threading.Event(), on_tick
+        self._stop, self._on_tick, self._say = stop or threading.Event(), on_tick, say
         self._held: dict[str, HeldPoll] = {}  # by client; a newer poll replaces an older one
         self._answered = -1  # the state of the coordinator that held polls were last compared with
         self._remarked = self._ticked = 0.0
@@ -110,8 +111,8 @@ class DeploymentServer:
             self._on_tick(now)
         if now - self._remarked >= REMARK_INTERVAL:
             self._remarked = now
-            if awaited := self.coordinator.list_awaited(now):
-                self._log("waiting", round=self.coordinator.round, reason=f"for {', '.join(awaited)}")
+            for name in self.coordinator.list_awaited(now):
+                self._log("awaited", round=self.coordinator.round, name=name)
 
     def _take_changes(self) -> None:
         """Take over the changes of the roster that the operator has asked for."""
@@ -121,7 +122,7 @@ class DeploymentServer:
                 change = RosterChange.parse(json.loads(read_file(path)))
                 coordinator.request_change(change)
             except (InputError, ValueError) as error:
-                self._log("refused", reason=f"change of the roster: {error}")
+                self._say(f"the roster stays as it is: {error}")
             else:
                 self.transport.allow(
                     [name for name, site in coordinator.sites.items() if not site.is_ejected]

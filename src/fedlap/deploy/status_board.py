@@ -9,11 +9,11 @@ from pathlib import Path
 from rich.console import Console
 
 from fedlap.deploy.coordinator import Coordinator, Phase, Site
+from fedlap.deploy.event_log import EventReason
 from fedlap.deploy.status import ClientState, ClientStatus, Status, StatusWriter
 from fedlap.deploy.status_display import StatusDisplay
 
 LASTING_STATES = ("idle", "late", "absent", "left")  # the others begin again in every round
-DECLINED = "it declined"  # the reason that the coordinator notes
 SHOWN_SCORES = ("loss", "accuracy", "rmse")
 
 
@@ -119,4 +119,4 @@ def _choose_round_state(run: Coordinator, place: int) -> ClientState:
         return "answered"
     if place not in opened.missing:
         return "training"
-    return "declined" if opened.missing[place] == DECLINED else "refused"
+    return "declined" if opened.missing[place] is EventReason.DECLINED else "refused"
