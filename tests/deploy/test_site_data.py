@@ -10,7 +10,7 @@ import torch
 
 import fedlap as fl
 from fedlap.deploy.data_plan import DataPlan
-from fedlap.deploy.site_data import check_shapes, describe_shapes, load_site
+from fedlap.deploy.site_data import check_shapes, describe_site, load_site
 from user_tables import write
 
 pytestmark = pytest.mark.filterwarnings("ignore::fedlap.errors.DataWarning")
@@ -94,8 +94,8 @@ def test_sites_have_the_rows_of_the_simulation_of_one_file(kind, task, columns, 
     for name in SITES:
         rows = FRAME[FRAME.hospital == name].drop(columns="hospital")
         rows = rows[rng_order(rows.columns, name)]
-        own = write(tmp_path / f"{name}.{kind}", rows)
-        assert_equal_rows(load_site(plan, name, own, 5), federation, name)
+        file = write(tmp_path / f"{name}.{kind}", rows)
+        assert_equal_rows(load_site(plan, name, file, 5), federation, name)
         assert_equal_rows(
             load_site(plan, name, str(tmp_path / f"all.{kind}"), 5, client="hospital"), federation, name
         )
@@ -116,8 +116,8 @@ def test_dropped_rows_are_those_of_the_simulation(kind, label, tmp_path):
     plan = DataPlan.of({**COLUMNS["levels"], **task, "missing": "drop"})
     federation = simulate(write(tmp_path / f"all.{kind}", holes), plan, 0)
     for name in SITES:
-        own = write(tmp_path / f"{name}.{kind}", holes[holes.hospital == name])
-        site = load_site(plan, name, own, 0)
+        file = write(tmp_path / f"{name}.{kind}", holes[holes.hospital == name])
+        site = load_site(plan, name, file, 0)
         assert_equal_rows(site, federation, name)
         used = holes[holes.hospital == name][[*plan.features, label]]
         lost = int(used.isna().any(axis=1).sum())
@@ -287,7 +287,7 @@ def test_a_client_without_complete_rows_is_refused(tmp_path):
 
 def test_shapes_are_counts_alone(tmp_path):
     plan = DataPlan.of({**COLUMNS["levels"], **TASKS["text"]})
-    shapes = describe_shapes(load_site(plan, "north", write(tmp_path / "own.csv", FRAME), 0))
+    shapes = describe_site(load_site(plan, "north", write(tmp_path / "own.csv", FRAME), 0))
     assert shapes == {"train_rows": 112, "test_rows": 38, "inputs": 7, "outputs": 2}
     assert check_shapes(plan, json.loads(json.dumps(shapes))) == shapes
 

@@ -47,12 +47,12 @@ class DataPlan:
         """Build a plan from plain values; raise InputError for an unknown or invalid one."""
         if not isinstance(values, Mapping):
             raise InputError(f"data = {values!r}; expected a table, as in [data]", field="data")
-        known = {each.name: each for each in fields(DataPlan)}
+        known = {setting.name: setting for setting in fields(DataPlan)}
         for name in values:
             if name not in known:
                 raise unknown_name_error("setting of [data]", name, known, field=f"data.{name}")
-        for name, each in known.items():
-            if name not in values and each.default is each.default_factory is MISSING:
+        for name, setting in known.items():
+            if name not in values and setting.default is setting.default_factory is MISSING:
                 raise _plan_error(name, f"{name} is missing; the plan needs it in [data]")
         settings = dict(values)
         for name in ("features", "labels"):

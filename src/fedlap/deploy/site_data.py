@@ -105,7 +105,7 @@ def load_site(
     return replace(site, encoding=plan.encoding)
 
 
-def describe_shapes(site: Federation) -> dict[str, int]:
+def describe_site(site: Federation) -> dict[str, int]:
     """Return everything that leaves the client before training: counts of rows, and sizes of the model."""
     return {
         "train_rows": int(site.train.count.sum()),
