@@ -18,7 +18,7 @@ from fedlap.deploy import status_display
 from fedlap.deploy.status import (
     ClientState,
     ClientStatus,
-    Phase,
+    RunPhase,
     Status,
     StatusWriter,
     decode_status,
@@ -37,6 +37,7 @@ from fedlap.errors import InputError
 from property_settings import short_law
 
 NOW = 10_000.0
+SCORES = {"scores": {"loss": 0.3124, "rmse": 0.79}, "scored_round": 10}
 UTC = 1_800_000_000.0  # 2027-01-15 08:00:00
 
 
@@ -48,7 +49,7 @@ def make_status(**changes):
         "west": ClientStatus("training", NOW - 720, 11, 40, 3_500, 4_500, NOW - 3),
         "island": ClientStatus("absent", NOW - 9_000),
     }
-    facts = {"clients": clients, "scores": {"loss": 0.3124, "rmse": 0.79}, "scored_round": 10, **changes}
+    facts = {"clients": clients, "awaited": ("west", "south"), **SCORES, **changes}
     return Status("radon", **{"round": 12, "rounds": 50, "phase": "training", "since": NOW - 12, **facts})
 
 
@@ -72,9 +73,10 @@ statuses = st.builds(
     st.text(max_size=9),
     st.integers(0, 99),
     st.integers(1, 99),
-    st.sampled_from(Phase.__args__),
+    st.sampled_from(RunPhase.__args__),
     times,
     st.dictionaries(st.text(max_size=9), clients, max_size=4),
+    st.just(()),
     st.dictionaries(st.sampled_from(["loss", "rmse"]), st.none() | st.floats(-9, 9)),
     st.none() | st.integers(0, 99),
 )
@@ -107,7 +109,7 @@ def test_another_process_reads_the_same_ages(status, boot):
 @given(statuses)
 def test_every_status_can_be_shown(status):
     assert all(part in draw(status, width=300) for part in ("last seen", "down"))
-    assert "\n" not in describe_waiting(replace(status, clients={}), NOW)
+    assert describe_waiting(replace(status, awaited=tuple(status.clients)), NOW) or not status.clients
 
 
 def test_the_file_has_utc_and_is_private(tmp_path, monkeypatch):
@@ -157,6 +159,8 @@ def test_numbers_that_are_not_finite_stay_json():
         ({"since": None}, "unexpected NoneType"),
         ({"clients": {"a": None}}, "not a status of a run"),
         ({"clients": []}, "not a status of a run"),
+        ({"awaited": ["elsewhere"]}, "waits for a client that it does not list"),
+        ({"awaited": 3}, "not a status of a run"),
         ({"scores": {"loss": "low"}}, "unexpected str"),
     ],
 )
@@ -175,22 +179,20 @@ def test_who_is_waited_for():
     assert (
         describe_waiting(status, NOW) == "waiting for south (silent for 35 s) and west (training for 12 min)"
     )
-    assert describe_waiting(replace(status, phase="gathering"), NOW) == (
+    assert describe_waiting(replace(status, awaited=("island",)), NOW) == (
         "waiting for island (not connected yet)"
     )
-    assert describe_waiting(replace(status, phase="finished"), NOW) == ""
-    assert describe_waiting(replace(status, clients={}), NOW) == ""
-    alone = {"south": status.clients["south"]}
-    assert describe_waiting(replace(status, clients=alone), NOW) == "waiting for south (silent for 35 s)"
+    assert describe_waiting(replace(status, awaited=()), NOW) == ""
+    assert describe_waiting(replace(status, awaited=("south",)), NOW) == "waiting for south (silent for 35 s)"
     gone = {"south": ClientStatus("absent", NOW - 5, last_seen=NOW - 5)}
-    assert describe_waiting(replace(status, phase="gathering", clients=gone), NOW) == (
+    assert describe_waiting(replace(status, awaited=("south",), clients=gone), NOW) == (
         "waiting for south (gone for 5 s)"
     )
 
 
 def test_many_clients_fit_on_a_line():
     clients = {f"c{k:02}": ClientStatus("training", NOW - 9, last_seen=NOW - 60 - k) for k in range(40)}
-    text = describe_waiting(make_status(clients=clients), NOW)
+    text = describe_waiting(make_status(clients=clients, awaited=tuple(clients)), NOW)
     assert text.startswith("waiting for c39 (silent for 2 min), c38 (silent for 2 min), c37")
     assert text.endswith("and 35 others")
 
@@ -228,7 +230,7 @@ def test_the_table(monkeypatch):
 def test_an_old_file_is_called_old():
     assert "written 5 min ago: the server does not run" in draw(make_status(written=NOW - 300))
     assert "written" not in draw(make_status(written=NOW - 3))
-    assert "written" not in draw(make_status(written=NOW - 300, phase="finished"))
+    assert "written" not in draw(make_status(written=NOW - 300, phase="done"))
 
 
 def test_one_line_says_everything():
@@ -258,10 +260,10 @@ def test_a_pipe_gets_one_line_per_minute():
             f"radon: round 12/50, training for {age}" for age in ("0 s", "60 s", "2 min", "3 min")
         ]
         clock.now += 1
-        display.update(make_status(phase="finished"))
-        display.update(make_status(phase="finished"))
+        display.update(make_status(phase="done", awaited=()))
+        display.update(make_status(phase="done", awaited=()))
     assert len(console.file.getvalue().splitlines()) == 5
-    assert "finished" in console.file.getvalue()
+    assert "done" in console.file.getvalue()
 
 
 def test_the_last_line_is_never_missing():
@@ -297,8 +299,8 @@ def test_the_file_is_written_once_per_second_and_at_changes(tmp_path):
     assert writer.update(make_status())
     late = make_status().clients | {"west": ClientStatus("late", NOW)}
     assert writer.update(make_status(clients=late))
-    assert writer.update(make_status(clients=late, phase="finished"))
-    assert read_status(tmp_path).phase == "finished"
+    assert writer.update(make_status(clients=late, phase="done"))
+    assert read_status(tmp_path).phase == "done"
 
 
 def test_a_full_disk_does_not_end_the_run(tmp_path, monkeypatch):
@@ -323,9 +325,8 @@ def write_now(folder, **changes):
         "north": ClientStatus("answered", now - 2, 12, 120, 4_000, 5_000, now - 2),
         "south": ClientStatus("training", now - 720, 11, 60, 3_500, 4_500, now - 35),
     }
-    write_status(
-        folder, Status("radon", 12, 50, **{"phase": "training", "since": now, **changes}, clients=clients)
-    )
+    facts = {"phase": "training", "since": now, "clients": clients, "awaited": ("south",), **changes}
+    write_status(folder, Status("radon", 12, 50, **facts))
 
 
 def test_the_command_prints_the_table(call, tmp_path):
@@ -356,14 +357,14 @@ def test_the_command_watches_until_the_end(call, tmp_path, monkeypatch):
     def sleep(seconds):
         waits.append(seconds)
         if len(waits) == 3:
-            write_now(tmp_path, phase="finished")
+            write_now(tmp_path, phase="done")
 
     monkeypatch.setattr(status_command.watch_status, "__defaults__", (sleep,))
     code, out, err = call("status", str(tmp_path), "--watch", out=False)
     assert (code, err, len(waits)) == (0, "", 3)
     first, last = out.splitlines()
     assert "training for" in first
-    assert "finished" in last
+    assert "done" in last
 
 
 def test_control_c_ends_the_watch(call, tmp_path, monkeypatch):
@@ -390,7 +391,7 @@ def test_errors_of_the_command_are_one_line(call, tmp_path):
 
 def test_names_cannot_command_a_terminal(call, tmp_path):
     now = time.monotonic()
-    clients = {"\x1b[31m[red]": ClientStatus("absent", now)}
+    clients = {"\x1b[31m": ClientStatus("absent", now), "[red]": ClientStatus("absent", now)}
     write_status(tmp_path, Status("\x1b]0;x\x07", 1, 2, "gathering", now, clients))
     code, out, _ = call("status", str(tmp_path), out=False)
     assert code == 0

@@ -17,7 +17,7 @@ from fedlap.deploy.plan import Plan
 from fedlap.deploy.roster_changes import RosterChange
 from fedlap.deploy.run_storage import RunStorage
 from fedlap.deploy.server import DeploymentServer, write_change
-from fedlap.deploy.status import StatusBoard
+from fedlap.deploy.status_board import StatusBoard
 from fedlap.deploy.zenoh_server import ZenohServer
 from fedlap.errors import InputError
 from fedlap.storage.locks import lock_folders
@@ -50,7 +50,7 @@ def serve(plan_file: Path, listen: str, keys: Path | None, folder: Path | None, 
         until_end.callback(transport.close)
         console.print_remark(f"{plan.name}: listening on port {transport.port}; plan {plan.digest[:16]}")
         log.write("listening", port=transport.port)
-        board = until_end.enter_context(StatusBoard.show(storage.folder, coordinator))
+        board = until_end.enter_context(StatusBoard.show(storage.folder, coordinator, console.err))
 
         def look_after(now: float) -> None:
             transport.refresh()

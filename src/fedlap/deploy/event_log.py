@@ -10,8 +10,8 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -87,7 +87,8 @@ NUMBERS = {
     ),
     "days": "days",
 }
-NAME = re.compile(r"\w[\w. -]{0,63}")  # of a run or client
+PLAIN_NUMBERS = ("code", "port", "version", "issue")  # without separators of thousands
+MOST_NAME_LENGTH = 64  # characters, of a run or client
 LARGEST_INTEGER = 1 << 63
 
 Number = int | float | bool
@@ -177,6 +178,18 @@ class EventLog:
         self._names: set[str] = set()
         self.allow(names)
 
+    @staticmethod
+    @contextmanager
+    def open(
+        folder: Path, run: str, names: Collection[str], show: Callable[[str], None] | None = None
+    ) -> Iterator["EventLog"]:
+        """Open the log of a folder, and close it at the end of the block."""
+        log = EventLog(folder / EVENT_LOG_FILE, run, names, show=show)
+        try:
+            yield log
+        finally:
+            log.close()
+
     def allow(self, names: Collection[str]) -> None:
         """Add clients that events may name; a client that has left can still be named."""
         self._names |= {_check_name("name", name) for name in names}
@@ -189,8 +202,8 @@ class EventLog:
         name: str | None = None,
         reason: EventReason | None = None,
         **numbers: Number,
-    ) -> Event:
-        """Log an event and return it; raise TypeError or ValueError for an unlisted word or another type."""
+    ) -> None:
+        """Log an event; raise TypeError or ValueError for an unlisted word or another type."""
         checked = Event(
             format_utc(time.time()),
             self.run,
@@ -204,7 +217,6 @@ class EventLog:
             self._append(checked)
         if self._show is not None:
             self._show(format_event(checked))
-        return checked
 
     def _check_client(self, name: str) -> str:
         if _check_name("name", name) not in self._names:
@@ -341,7 +353,9 @@ def _format_number(key: str, value: Number | None) -> str:
     if value is None or type(value) is bool:
         text = "not finite" if value is None else str(value).lower()
     else:
-        text = f"{value:,}" if type(value) is int else f"{value:.4g}"
+        text = (
+            f"{value:.4g}" if type(value) is float else str(value) if key in PLAIN_NUMBERS else f"{value:,}"
+        )
     text = f"{text} {unit}".rstrip()
     return text if word in (unit, "seconds", "bytes") else f"{word.replace('_', ' ')} {text}"
 
@@ -363,8 +377,8 @@ def _check_name(what: str, name: object) -> str:
     """Return a name; the error does not quote it, since it may be the text of a row."""
     if type(name) is not str:
         raise TypeError(f"{what} is of type {type(name).__name__}; expected a str")
-    if not NAME.fullmatch(name):
-        raise ValueError(f"{what} is not a name; use at most 64 letters, digits, '.', '_', '-' and spaces")
+    if not name or len(name) > MOST_NAME_LENGTH or not name.isprintable() or name != name.strip():
+        raise ValueError(f"{what} is not a name; use at most {MOST_NAME_LENGTH} printable characters")
     return name
 
 

@@ -21,12 +21,16 @@ STATUS_FILE = "status.json"
 STATUS_VERSION = 1
 STATUS_SECONDS = 1.0  # at least, between two writes of the file while nothing important changes
 
-# idle: connected, and not sampled in this round. late: left out of this round, since the deadline.
-# absent: not connected. declined: connected, and cannot train now, e.g. because its disk is full.
-ClientState = Literal["idle", "training", "answered", "late", "absent", "declined", "refused", "left"]
-# gathering: before the first round, while clients connect. stopped: ended before the last round.
-Phase = Literal["gathering", "training", "scoring", "finished", "stopped"]
-ENDED_PHASES = ("finished", "stopped")
+# idle: connected, and not sampled in this round. late: silent beyond the deadline, so left out of rounds.
+# absent: not connected. declined: it cannot train now, e.g. because its disk is full. refused: its reply does
+# not count. left: it leaves the roster or is ejected.
+ClientState = Literal[
+    "idle", "training", "answered", "scoring", "finishing", "late", "absent", "declined", "refused", "left"
+]
+# gathering: clients register, before the first round. finishing: clients store their final models.
+# stopped: the server ended before the last round; it resumes when it is started again.
+RunPhase = Literal["gathering", "training", "scoring", "finishing", "done", "stopped"]
+ENDED_PHASES = ("done", "stopped")
 
 
 @dataclass(frozen=True)
@@ -44,14 +48,18 @@ class ClientStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """A run as the server sees it; `since` is the start of the phase in this round, `scores` are the last."""
+    """A run as the server sees it.
+
+    since: start of the phase in this round. awaited: clients that the run waits for. scores: the last ones.
+    """
 
     run: str
     round: int
     rounds: int
-    phase: Phase
+    phase: RunPhase
     since: float
     clients: Mapping[str, ClientStatus]
+    awaited: tuple[str, ...] = ()
     scores: Mapping[str, float | None] = field(default_factory=dict)
     scored_round: int | None = None
     written: float | None = None  # time of the file that this was read from
@@ -95,6 +103,7 @@ def encode_status(status: Status, now: float, utc: float) -> dict[str, Any]:
         "rounds": status.rounds,
         "phase": status.phase,
         "since": convert(status.since),
+        "awaited": list(status.awaited),
         "bytes_up": status.bytes_up,
         "bytes_down": status.bytes_down,
         "scored_round": status.scored_round,
@@ -122,13 +131,17 @@ def decode_status(facts: Mapping[str, Any], now: float, utc: float) -> Status:
         if facts["version"] != STATUS_VERSION:
             raise ValueError(f"it has version {facts['version']!r}, and this fedlap reads {STATUS_VERSION}")
         scored = facts["scored_round"]
+        clients = {name: parse_client(client) for name, client in facts["clients"].items()}
+        if not set(facts["awaited"]) <= set(clients):
+            raise ValueError("it waits for a client that it does not list")
         return Status(
             run=_expect(facts["run"], str),
             round=_expect(facts["round"], int),
             rounds=_expect(facts["rounds"], int),
-            phase=_expect_word(facts["phase"], Phase),
+            phase=_expect_word(facts["phase"], RunPhase),
             since=convert(facts["since"]),
-            clients={name: parse_client(client) for name, client in facts["clients"].items()},
+            clients=clients,
+            awaited=tuple(facts["awaited"]),
             scores={
                 name: None if value is None else float(_expect(value, int | float))
                 for name, value in facts["scores"].items()

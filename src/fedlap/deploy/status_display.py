@@ -26,21 +26,14 @@ STYLES = {"training": "cyan", "answered": "green", "late": "yellow", "declined":
 
 def describe_waiting(status: Status, now: float) -> str:
     """Return "waiting for south (silent for 35 s) and …", longest silence first; empty for nobody."""
-    waited = [name for name, client in status.clients.items() if _is_waited_for(status, client)]
+    waited = sorted(status.awaited, key=lambda name: (-_measure_silence(status.clients[name], now), name))
     if not waited:
         return ""
-    waited.sort(key=lambda name: (-_measure_silence(status.clients[name], now), name))
     texts = [f"{name} ({_describe_delay(status.clients[name], now)})" for name in waited[:MOST_WAITED_FOR]]
     if len(waited) > MOST_WAITED_FOR:
         texts.append(f"{len(waited) - MOST_WAITED_FOR} others")
     *others, last = texts
     return f"waiting for {' and '.join([', '.join(others), last] if others else [last])}"
-
-
-def _is_waited_for(status: Status, client: ClientStatus) -> bool:
-    if status.phase == "gathering":
-        return client.state == "absent"
-    return client.state == "training" and status.phase not in ENDED_PHASES
 
 
 def _measure_silence(client: ClientStatus, now: float) -> float:
@@ -57,7 +50,7 @@ def _describe_delay(client: ClientStatus, now: float) -> str:
         return "not connected yet"
     if silence > 0:
         return f"silent for {format_duration(silence)}"
-    word = "gone" if client.state == "absent" else client.state
+    word = {"absent": "gone", "idle": "connected"}.get(client.state, client.state)
     return f"{word} for {format_duration(max(0.0, now - client.since))}"
 
 
