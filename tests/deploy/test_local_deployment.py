@@ -4,15 +4,23 @@ import os
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedlap as fl
-from deployments import LocalDeployment, simulate
+from deployments import CrashError, LocalDeployment, simulate
 from fedlap.algorithms import ALGORITHMS
 from fedlap.deploy import client as client_module
+from fedlap.deploy import failpoints
+from fedlap.deploy.client_storage import ClientStorage
+from fedlap.deploy.event_log import EventReason
+from fedlap.deploy.failpoints import CLIENT_POINTS, SERVER_POINTS
 from fedlap.deploy.plan import Plan
-from property_settings import short_law
+from fedlap.deploy.roster_changes import RosterChange
+from fedlap.deploy.transport import ExitCode, PermanentError
+from fedlap.deploy.wire import ANSWERS, Message, decode_message, encode_message
+from fedlap.storage.files import unwritable_error
+from fedlap.training.worker import Worker
 from random_inputs import random_arrays
 
 COUNTS = (9, 14, 6, 11)
@@ -75,7 +83,7 @@ FAULTS = st.tuples(
 )
 
 
-@short_law
+@settings(max_examples=12, deadline=None, derandomize=True)
 @given(
     st.lists(FAULTS, max_size=60),
     st.permutations("abcd"),
@@ -85,3 +93,216 @@ def test_disturbed_messages_change_nothing(tmp_path_factory, script, order, algo
     plan, federation = build_plan(algorithm), build_federation()
     deployment = LocalDeployment(tmp_path_factory.mktemp("run"), plan, federation, script).run(order)
     assert torch.equal(deployment.models, simulate(plan, federation).models)
+
+
+POINTS = [
+    *(point for point in SERVER_POINTS if not point.startswith(("server.task", "server.reply.ack"))),
+    *CLIENT_POINTS,
+]  # those of server.py, which is not part of this deployment, are passed in test_processes.py
+
+
+@pytest.mark.parametrize("algorithm", ["fedu", "scaffold"])
+@pytest.mark.parametrize("point", POINTS)
+def test_a_process_that_ends_anywhere_changes_nothing(point, algorithm, tmp_path, monkeypatch):
+    def crash():
+        raise CrashError
+
+    monkeypatch.setattr(failpoints, "end_process", crash)
+    monkeypatch.setattr(failpoints, "_passed", {})
+    plan, federation = build_plan(algorithm), build_federation()
+    expected = simulate(plan, federation)
+    times = {"setup": 1, "score": 2}.get(point.split(".")[1], 3)
+    monkeypatch.setenv(failpoints.VARIABLE, f"{point}:{times}")
+    deployment = LocalDeployment(tmp_path, plan, federation).run()
+    assert failpoints._passed[point] >= times, "the point was not passed"
+    assert torch.equal(deployment.models, expected.models)
+    assert [score.round for score in deployment.coordinator.scores] == [2, 4]
+
+
+def test_the_decision_who_counts_survives_the_server(tmp_path, monkeypatch):
+    """A client that the server left out before it ended does not count afterwards, although it is back."""
+
+    def crash():
+        raise CrashError
+
+    monkeypatch.setattr(failpoints, "end_process", crash)
+    plan, federation = build_plan("scaffold", rounds=3), build_federation()
+
+    def train(folder, point):
+        monkeypatch.setattr(failpoints, "_passed", {})
+        monkeypatch.setenv(failpoints.VARIABLE, point)
+        deployment = LocalDeployment(folder, plan, federation)
+        for _ in range(40):
+            if deployment.coordinator.round == 2:
+                break
+            for name in "abcd":
+                deployment.step(name)
+        for _ in range(2):  # c is silent beyond the deadline
+            for name in "abd":
+                deployment.step(name)
+            deployment.advance(16.0)
+        return deployment.run()
+
+    unbroken = train(tmp_path / "one", "none")
+    broken = train(tmp_path / "two", "server.merged:2")
+    assert {"name": "c", "round": 2, "reason": EventReason.SILENT} in unbroken.list_events("left-out")
+    assert unbroken.coordinator.checkpoint.left_out == broken.coordinator.checkpoint.left_out == {"c": 1}
+    assert torch.equal(unbroken.models, broken.models)
+    assert not torch.equal(unbroken.models, simulate(plan, federation).models)
+
+
+def spoil_shape(up):
+    return up[:, :-1]
+
+
+def spoil_type(up):
+    return up.double()
+
+
+def spoil_value(up):
+    return up.index_fill(1, torch.tensor([0]), float("nan"))
+
+
+def spoil_norm(up):
+    return up * 1e9
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (spoil_shape, EventReason.SHAPE),
+        (spoil_type, EventReason.SHAPE),
+        (spoil_value, EventReason.NOT_FINITE),
+        (spoil_norm, EventReason.NORM),
+    ],
+)
+def test_a_spoiled_reply_is_refused_and_counts_as_missing(spoil, reason, tmp_path, monkeypatch):
+    plan, federation = build_plan(rounds=2), build_federation()
+    local = Worker.local
+
+    def train_badly(self, round, down, *, merged):
+        up = local(self, round, down, merged=merged)
+        return spoil(up) if self.client == "b" else up
+
+    monkeypatch.setattr(Worker, "local", train_badly)
+    deployment = LocalDeployment(tmp_path, plan, federation).run()
+    assert deployment.coordinator.checkpoint.left_out == {"b": 2}
+    assert {facts["reason"] for facts in deployment.list_events("left-out")} == {reason}
+    assert bool(deployment.models.isfinite().all())
+
+
+def test_unasked_and_late_replies_are_refused(tmp_path):
+    plan, federation = build_plan(rounds=3), build_federation()
+    deployment = LocalDeployment(tmp_path, plan, federation)
+    for _ in range(2):
+        for name in "abcd":
+            deployment.step(name)
+    up = torch.zeros(1, deployment.coordinator.setup.model.size)
+    for round in (0, 7):
+        content = encode_message(Message("reply", {"round": round, "setup": 1}, up))
+        answer = decode_message(deployment.handle("a", content), ANSWERS)
+        assert answer.kind == "refused"
+    assert torch.equal(deployment.run().models, simulate(plan, federation).models)
+
+
+def test_a_full_disk_declines_the_round_and_returns_later(tmp_path, monkeypatch):
+    plan, federation = build_plan(rounds=3), build_federation()
+    deployment = LocalDeployment(tmp_path, plan, federation)
+    find_problem, full = ClientStorage.find_problem, {"full"}
+
+    def refuse_twice(self, size):
+        if self.folder.name == "b" and full:
+            full.clear()
+            return "the disk is full"
+        return find_problem(self, size)
+
+    monkeypatch.setattr(ClientStorage, "find_problem", refuse_twice)
+    deployment.run()
+    assert deployment.coordinator.checkpoint.left_out == {"b": 1}
+    assert deployment.coordinator.checkpoint.merged == dict.fromkeys("abcd", 3)
+
+
+def test_a_full_disk_stops_the_server_before_it_merges(tmp_path, monkeypatch):
+    plan, federation = build_plan(rounds=2), build_federation()
+    deployment = LocalDeployment(tmp_path, plan, federation)
+
+    def refuse(*values, **named):
+        raise unwritable_error(tmp_path, OSError(28, "No space left on device"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedlap.deploy.run_storage.write_state_file", refuse)
+        with pytest.raises(PermanentError) as caught:
+            deployment.run()
+    assert caught.value.code is ExitCode.STORAGE
+    deployment.start_server()
+    assert torch.equal(deployment.run().models, simulate(plan, federation).models)
+
+
+def play_until(deployment, names, round):
+    for _ in range(200):
+        if deployment.coordinator.round >= round:
+            return
+        for name in names:
+            deployment.step(name)
+    raise AssertionError("the round was not reached")
+
+
+def test_a_newcomer_starts_at_its_neighbours_mean_and_a_leaver_is_gone(tmp_path):
+    federation = build_federation()
+    plan = build_plan(rounds=6, clients=["a", "b", "c"], evaluate_every=0, graph={"name": "complete"})
+    deployment = LocalDeployment(tmp_path, plan, federation)
+    play_until(deployment, "abc", 3)
+    deployment.coordinator.request_change(RosterChange("join", "d", {"a": 1.0, "c": 3.0}))
+    deployment.start_client("d")
+    deployment.step("d")  # It registers.
+    before = deployment.coordinator.checkpoint.server.models.values.clone()
+    play_until(deployment, "abc", 4)
+    setup = deployment.coordinator.setup
+    assert (setup.version, setup.first_round, setup.clients) == (2, 4, ("a", "b", "c", "d"))
+    after = deployment.coordinator.checkpoint.server.models.values
+    assert torch.equal(after[3], (after[0] + 3 * after[2]) / 4)
+    assert before.shape[0] == 3
+    deployment.start_server()  # The server is restarted in between.
+    assert deployment.coordinator.setup.version == 2
+    deployment.clients["b"].leave(for_good=True)
+    del deployment.clients["b"]
+    play_until(deployment, "acd", 5)
+    assert deployment.coordinator.setup.clients == ("a", "c", "d")
+    deployment.run("acd")
+    assert deployment.coordinator.finished == {"a", "c", "d"}
+
+
+@pytest.mark.parametrize("algorithm", ["scaffold", "afl", "fedu-learned", "mocha"])
+def test_methods_whose_state_depends_on_the_number_of_clients_refuse_newcomers(algorithm, tmp_path):
+    plan = build_plan(algorithm, clients=["a", "b", "c"], graph={"name": "complete"})
+    deployment = LocalDeployment(tmp_path, plan, build_federation())
+    play_until(deployment, "abc", 1)
+    with pytest.raises(fl.InputError, match="depends on the number of clients"):
+        deployment.coordinator.request_change(RosterChange("join", "d"))
+
+
+def test_an_ejected_client_is_refused_and_other_plans_and_versions_too(tmp_path):
+    plan, federation = build_plan(), build_federation()
+    deployment = LocalDeployment(tmp_path, plan, federation)
+    play_until(deployment, "abcd", 2)
+    deployment.coordinator.request_change(RosterChange("eject", "b"))
+    with pytest.raises(PermanentError) as caught:
+        deployment.step("b")
+    assert caught.value.code is ExitCode.REFUSED
+    for facts, code in (
+        ({"version": "0.0.0", "plan": ""}, ExitCode.OTHER_VERSION),
+        ({"version": fl.__version__, "plan": "f" * 64}, ExitCode.OTHER_PLAN),
+    ):
+        answer = decode_message(deployment.handle("a", encode_message(Message("hello", facts))), ANSWERS)
+        assert (answer.kind, answer.facts["code"]) == ("refused", code)
+    deployment.run("acd")
+
+
+def test_a_server_of_another_plan_or_format_does_not_load_the_folder(tmp_path):
+    plan, federation = build_plan(), build_federation()
+    deployment = LocalDeployment(tmp_path, plan, federation)
+    play_until(deployment, "abcd", 2)
+    deployment.plan = build_plan(seed=6)
+    with pytest.raises(PermanentError) as caught:
+        deployment.start_server()
+    assert caught.value.code is ExitCode.OTHER_PLAN

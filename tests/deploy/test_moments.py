@@ -14,15 +14,16 @@ import fedlap as fl
 from fedlap.deploy.data_plan import DataPlan
 from fedlap.deploy.moments import (
     CONSTANT_TYPES,
+    MOMENT_TYPES,
     MOST_SUM,
     ColumnSums,
     Moments,
     ScalingConstants,
     apply_constants,
+    check_constants,
+    check_moments,
     combine_moments,
     compute_moments,
-    decode_constants,
-    decode_moments,
     standardize_by_moments,
 )
 from fedlap.training.state_bytes import decode_state, encode_state
@@ -213,6 +214,14 @@ CHANGES = {
         ]
     },
 }  # fmt: skip
+
+
+def decode_moments(content, plan, rows):
+    return check_moments(decode_state(content, MOMENT_TYPES), plan, rows)
+
+
+def decode_constants(content, plan):
+    return check_constants(decode_state(content, CONSTANT_TYPES), plan)
 
 
 @pytest.mark.parametrize("case", CHANGES)

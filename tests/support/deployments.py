@@ -14,6 +14,7 @@ from fedlap.deploy.moments import standardize_by_moments
 from fedlap.deploy.run_storage import RunStorage
 from fedlap.deploy.transport import UnreachableError
 from fedlap.deploy.wire import encode_message
+from fedlap.personal import Personal
 from worker_processes import cut_client
 
 MOST_STEPS = 5_000  # of all clients together; a run that needs more is stuck
@@ -98,8 +99,12 @@ class LocalDeployment:
         self.clients[name].greeted = False
 
     def handle(self, name, content):
-        message = self.coordinator.handle(name, content, self.now)
-        self.coordinator.advance(self.now)
+        try:
+            message = self.coordinator.handle(name, content, self.now)
+            self.coordinator.advance(self.now)
+        except CrashError:
+            self.start_server()
+            raise UnreachableError("the server has ended") from None
         if message.kind == "wait":  # as the server does, which holds polls
             site = self.coordinator.sites[name]
             message = self.coordinator.choose_task(site)
@@ -108,11 +113,23 @@ class LocalDeployment:
     def step(self, name):
         """Let a client take a step; return False at its end."""
         client = self.clients[name]
-        if not client.greeted:
-            client._greet()
-            client.greeted = True
+        try:
+            if not client.greeted:
+                client._greet()
+                client.greeted = True
+                return True
+            return client._work()
+        except CrashError:
+            self.start_client(name)
             return True
-        return client._work()
+
+    def advance(self, seconds=0.0):
+        """Let time pass at the server."""
+        self.now += seconds
+        try:
+            self.coordinator.advance(self.now)
+        except CrashError:
+            self.start_server()
 
     def run(self, order=None, without=()):
         """Let clients take turns until the run has ended."""
@@ -121,7 +138,7 @@ class LocalDeployment:
             name = next(names)
             if name not in without:
                 self.step(name)
-            self.coordinator.advance(self.now)
+            self.advance()
             if self.coordinator.phase is Phase.DONE:
                 return self
         raise AssertionError(f"the run is stuck in {self.coordinator.phase}, round {self.coordinator.round}")
@@ -137,7 +154,7 @@ class LocalDeployment:
 
 def read_model(folder):
     """Return the flat parameters of the model file that a client has written."""
-    return torch.load(__import__("io").BytesIO((folder / MODEL_FILE).read_bytes()))
+    return Personal.load(folder / MODEL_FILE).parameters.unsqueeze(0)
 
 
 def simulate(plan, federation):

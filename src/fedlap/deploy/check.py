@@ -13,7 +13,7 @@ from fedlap.data.federation import Federation
 from fedlap.deploy.client_storage import MODELS_PER_ROUND, SPARE_BYTES
 from fedlap.deploy.data_plan import DataPlan
 from fedlap.deploy.plan import Plan
-from fedlap.deploy.site_data import describe_shapes
+from fedlap.deploy.site_data import describe_site
 from fedlap.deploy.transport import ClientTransport, ExitCode, PermanentError, UnreachableError
 from fedlap.deploy.wire import ANSWERS, Message, WireError, decode_message, encode_message
 from fedlap.errors import InputError
@@ -93,7 +93,7 @@ def check_data(plan: Plan, load_site: Callable[[DataPlan, int], Federation]) -> 
         site = load_site(plan.data, plan.seed)
     except InputError as error:
         return Finding("data", str(error), code=int(ExitCode.OTHER_PLAN))
-    shapes = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in describe_shapes(site).items())
+    shapes = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in describe_site(site).items())
     return Finding("data", "", f"fit the plan; these numbers leave: {shapes}")
 
 

@@ -14,10 +14,10 @@ from fedlap.deploy.coordinator import STATE_TYPES
 from fedlap.deploy.data_plan import DataPlan
 from fedlap.deploy.event_log import EventReason
 from fedlap.deploy.failpoints import pass_point
-from fedlap.deploy.moments import apply_constants, compute_moments
+from fedlap.deploy.moments import apply_constants, check_constants, compute_moments
 from fedlap.deploy.plan import Plan
 from fedlap.deploy.setup import Setup
-from fedlap.deploy.site_data import describe_shapes
+from fedlap.deploy.site_data import describe_site
 from fedlap.deploy.site_model import write_site_model
 from fedlap.deploy.transport import ClientTransport, ExitCode, PermanentError, UnreachableError
 from fedlap.deploy.wire import ANSWERS, Message, WireError, decode_message, encode_message
@@ -105,7 +105,7 @@ class SiteClient:
         self._types = [*list_state_types(self.plan.method_class), *STATE_TYPES]
         self._site = self._load_site(self.plan.data, self.plan.seed)
         moments = compute_moments(self._site, self.plan.data.scale)
-        self._ask(Message("register", {"shapes": describe_shapes(self._site)}, moments))
+        self._ask(Message("register", {"shapes": describe_site(self._site)}, moments))
         pass_point("client.registered")
         self._log("registered", name=self.name, rows=int(self._site.train.count))
 
@@ -198,7 +198,9 @@ class SiteClient:
             answer = self._ask(Message("setup"))
             plan = self.plan
             self._setup = Setup.parse(plan, answer.facts["description"])
-            federation = apply_constants(self._site, plan.data.scale, answer.state)
+            federation = apply_constants(
+                self._site, plan.data.scale, check_constants(answer.state, plan.data)
+            )
             self._standardized = federation
             self._worker = Worker(
                 self._setup.algorithm, federation, plan.build_architecture(), self._setup.roster,

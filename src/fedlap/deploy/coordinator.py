@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import torch
 
-from fedlap.algorithms import State
+from fedlap.algorithms import ClientTable, State
 from fedlap.deploy.event_log import EventReason
 from fedlap.deploy.failpoints import pass_point
-from fedlap.deploy.moments import CONSTANT_TYPES, MOMENT_TYPES, Constants, combine_moments
+from fedlap.deploy.moments import CONSTANT_TYPES, MOMENT_TYPES, ScalingConstants, combine_moments
 from fedlap.deploy.plan import Plan
 from fedlap.deploy.requests import HANDLERS, send_plan
 from fedlap.deploy.roster_changes import RosterChange, change_setup, move_server_state
@@ -33,7 +33,8 @@ from fedlap.training.state_bytes import list_state_types
 from fedlap.training.worker import ClientTally, owns_models
 
 MOST_DAMAGED: Final = 3  # damaged messages of a client in a round, after which it is left out of the round
-STATE_TYPES: Final = (*MOMENT_TYPES, *CONSTANT_TYPES, ClientTally)  # in messages, besides those of the method
+# In messages and files, besides the types of the method.
+STATE_TYPES: Final = (ClientTable, *MOMENT_TYPES, *CONSTANT_TYPES, ClientTally)
 
 
 class Phase(StrEnum):
@@ -95,7 +96,7 @@ class Coordinator:
         self.sites = {name: Site(name) for name in plan.clients}
         self.changes: list[RosterChange] = []
         self.setups: list[Setup] = []
-        self.constants: Constants = Constants(None, None)
+        self.constants = ScalingConstants(None, None)
         self.scores: list[Score] = []
         self.tallies: dict[str, ClientTally] = {}
         self.finished: set[str] = set()
@@ -411,7 +412,7 @@ class Coordinator:
         server = move_server_state(self.checkpoint.server, self.setup, setup)
         self.checkpoint.server, self.checkpoint.setup = server, setup.version
 
-    def _load(self, descriptions: Sequence[dict[str, Any]], constants: Constants, now: float) -> None:
+    def _load(self, descriptions: Sequence[dict[str, Any]], constants: ScalingConstants, now: float) -> None:
         """Load a run that was started before."""
         first = descriptions[0]
         names, counts = first["clients"], first["counts"]

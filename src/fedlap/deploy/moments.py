@@ -23,7 +23,6 @@ from fedlap.data.standardize import UNSCALED, Scaling, Standardizer
 from fedlap.data.target_scale import TargetScale
 from fedlap.deploy.data_plan import DataPlan
 from fedlap.errors import InputError
-from fedlap.training.state_bytes import decode_state
 
 MOST_SUM: Final = 1e140  # Squares of such sums, times the rows of all clients, are still finite.
 LEAST_ROWS: Final = 3  # Count, sum and squares reveal one row, and both of two rows.
@@ -123,9 +122,8 @@ def standardize_by_moments(federation: Federation, scale: Scaling) -> Federation
     return apply_constants(federation, scale, combine_moments(moments, federation.clients))
 
 
-def decode_moments(content: bytes, plan: DataPlan, train_rows: int) -> Moments:
-    """Return the moments in a message; raise InputError unless they are valid and those of the plan."""
-    moments = decode_state(content, MOMENT_TYPES)
+def check_moments(moments: Any, plan: DataPlan, train_rows: int) -> Moments:
+    """Return the moments of a message; raise InputError unless they are valid and those of the plan."""
     if not isinstance(moments, Moments) or not _is_vector(moments.rows, 1, torch.int64):
         raise InputError("the message has no moments of a client; use one version of fedlap")
     if int(moments.rows) != train_rows:
@@ -152,9 +150,8 @@ def decode_moments(content: bytes, plan: DataPlan, train_rows: int) -> Moments:
     return moments
 
 
-def decode_constants(content: bytes, plan: DataPlan) -> ScalingConstants:
-    """Return the constants in a message; raise InputError unless they are valid and those of the plan."""
-    constants: Any = decode_state(content, CONSTANT_TYPES)
+def check_constants(constants: Any, plan: DataPlan) -> ScalingConstants:
+    """Return the constants of a message; raise InputError unless they are valid and those of the plan."""
     if not isinstance(constants, ScalingConstants):
         raise InputError("the message has no constants of the server; use one version of fedlap")
     shapes: dict[str, tuple[int, ...] | None] = {
