@@ -1,4 +1,4 @@
-"""The example that splits radon: regions of whole counties with all 919 houses, and a plan that reads them."""
+"""The example that splits radon: regions of whole counties, all 919 houses, and a plan that reads them."""
 
 import csv
 import importlib.util
