@@ -1,4 +1,4 @@
-"""A deployment within one process: clients ask the coordinator directly, and every message can be disturbed."""
+"""A deployment within one process: clients ask the coordinator directly, and messages can be disturbed."""
 
 import itertools
 from dataclasses import dataclass, field, replace
@@ -28,8 +28,8 @@ class CrashError(Exception):
 class Faults:
     """Disturbances of messages, one for each request; nothing happens after the last one.
 
-    drop: the request is lost. forget: the answer is lost. twice: the request arrives twice. corrupt: a byte of
-    the request is changed. replay: an earlier request of the client arrives first.
+    drop: the request is lost. forget: the answer is lost. twice: the request arrives twice. corrupt: a byte
+    of the request is changed. truncate: its end is cut off. replay: an earlier request arrives first.
     """
 
     script: list = field(default_factory=list)
@@ -163,8 +163,8 @@ def simulate(plan, federation):
     schedule = plan.schedule
     return fl.fit(
         plan.build_algorithm(plan.build_graph(federation.clients)), federation, plan.build_architecture(),
-        rounds=plan.rounds, seed=plan.seed, batch=schedule.batch, sample=schedule.sample, dtype=schedule.dtype,
-        engine="one_by_one", evaluate_every=schedule.evaluate_every,
+        rounds=plan.rounds, seed=plan.seed, batch=schedule.batch, sample=schedule.sample,
+        dtype=schedule.dtype, engine="one_by_one", evaluate_every=schedule.evaluate_every,
     )  # fmt: skip
 
 

@@ -6,8 +6,10 @@ serves clients alone. The server's certificate names its hosts. Keys are ellipti
 
 import hashlib
 import ipaddress
+import re
 import secrets
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -23,6 +25,7 @@ MOST_NAME_BYTES = 54  # X.509 allows 64 bytes in a common name, and the issue ta
 WARNING_TIME = timedelta(days=30)  # warnings begin this long before a certificate expires
 ALLOWED_SKEW = timedelta(minutes=5)  # a certificate is valid this long before its issue: clocks differ
 SERVER_NAME = "server"
+HOST_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
 
 PrivateKey = ec.EllipticCurvePrivateKey
 
@@ -106,6 +109,12 @@ def check_client_name(name: str) -> str:
             field="name",
         )
     return name
+
+
+def check_hosts(hosts: Sequence[str]) -> None:
+    """Raise InputError if a host is neither a DNS name nor an IP address."""
+    for host in hosts:
+        _parse_host(host)
 
 
 def create_private_key() -> PrivateKey:
@@ -269,18 +278,16 @@ def _name_hosts(hosts: Collection[str]) -> x509.SubjectAlternativeName:
 
 
 def _parse_host(host: str) -> x509.GeneralName:
-    """Return a host as an IP address or as a DNS name."""
-    try:
+    """Return a host as an IP address or as a DNS name; raise InputError for anything else."""
+    with suppress(ValueError):
         return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        pass
-    try:
-        return x509.DNSName(host.encode("idna").decode())
-    except ValueError as error:
-        raise InputError(
-            f"host = {host!r}; expected a DNS name or an IP address; use e.g. server.example.org",
-            field="host",
-        ) from error
+    with suppress(ValueError):
+        encoded = host.encode("idna").decode()
+        if HOST_NAME.fullmatch(encoded):
+            return x509.DNSName(encoded)
+    raise InputError(
+        f"host = {host!r}; expected a DNS name or an IP address; use e.g. server.example.org", field="host"
+    )
 
 
 def _read_common_name(subject: x509.Name) -> str:

@@ -26,6 +26,7 @@ from fedlap.deploy.certificates import (
     CertificateFacts,
     PrivateKey,
     check_client_name,
+    check_hosts,
     create_authority_certificate,
     create_private_key,
     create_request,
@@ -149,6 +150,7 @@ def request_certificate(
     if (name is None) == (not hosts):
         raise InputError("pass either a client's name or the hosts of a server", field="name")
     name = SERVER_NAME if name is None else check_client_name(name)
+    check_hosts(hosts)
     create_private_folder(folder)
     if new_key or not (folder / KEY_NAME).exists():
         (folder / CERTIFICATE_NAME).unlink(missing_ok=True)
@@ -232,6 +234,7 @@ def create_server_keys(
 
     The server's folder gets a link to the register, so that the server notices every change.
     """
+    load_private_key(authority)  # before anything is written
     request = request_certificate(folder, hosts=hosts)
     signed, _ = sign_certificate(authority, request, lifetime, start=start)
     link = folder / REGISTER_NAME

@@ -60,6 +60,7 @@ def _shake_hands(connection: socket.socket, host: str, address: str, keys: Clien
     except (OSError, ssl.SSLError) as error:
         raise UnreachableError(f"the keys in {str(keys.folder)!r} cannot be used now ({error})") from error
     try:
+        connection.getpeername()  # Python leaks the socket if it wraps one that is closed already
         with context.wrap_socket(connection, server_hostname=host) as secure:
             with suppress(OSError):  # the server may have closed the connection: reading tells why
                 socket.socket.shutdown(secure, socket.SHUT_WR)

@@ -31,6 +31,7 @@ from fedlap.errors import InputError
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds between failed connections; each pause doubles the last
 HELLO_TIMEOUT = 5.0  # seconds
 TIMEOUT = b"Timeout"  # Zenoh's own error
+TIMER_SLACK = 0.05  # seconds by which a timer of Zenoh may differ from ours
 
 
 class ZenohClient:
@@ -64,14 +65,17 @@ class ZenohClient:
                 "raise most_bytes",
                 field="most_bytes",
             )
-        end = time.monotonic() + timeout
+        end, key = time.monotonic() + timeout, encode_key(self._name)
         session = self._connect(end)
-        answer = self._get(session, encode_key(self._name), content, end)
-        if answer is None and self._is_greeted(session, end):
-            # The server is there and its rules are in force. They refuse this client if it is silent again.
-            answer = self._get(session, encode_key(self._name), content, end)
-            if answer is None and self._has_link(session):
-                raise self._refused_error()
+        try:
+            answer = self._get(session, key, content, end)
+            if answer is None and self._is_greeted(session, end):
+                # The server is there with its rules in force: they refuse this client if it is silent again.
+                answer = self._get(session, key, content, end)
+                if answer is None and self._has_link(session):
+                    raise self._refused_error()
+        except TimeoutError:
+            raise UnreachableError(f"{self._server} did not answer within {timeout:g} seconds") from None
         if answer is None:
             raise UnreachableError(f"the connection to {self._server} broke before the answer")
         return answer
@@ -83,7 +87,7 @@ class ZenohClient:
             self._close_session()
 
     def _get(self, session: zenoh.Session, key: str, content: bytes, end: float) -> bytes | None:
-        """Return the answer to a query, or None if it ended without one."""
+        """Return the answer to a query, or None if it ended without one; raise TimeoutError at the end."""
         replies: SimpleQueue[zenoh.Reply | None] = SimpleQueue()
         timeout = max(end - time.monotonic(), 0.001)
         try:
@@ -103,8 +107,11 @@ class ZenohClient:
                 raise UnreachableError("the connection is closed") from error
             return None
         except Empty:
-            raise self._silence_error(timeout) from None
+            raise TimeoutError from None
         if reply is None:
+            # The server's side of Zenoh ends a query at the same time as the client's, and may be first.
+            if time.monotonic() > end - TIMER_SLACK and self._has_link(session):
+                raise TimeoutError
             return None
         if reply.ok is not None:
             if len(reply.ok.payload) > self._most_bytes:
@@ -112,7 +119,7 @@ class ZenohClient:
             return reply.ok.payload.to_bytes()
         reason = b"" if reply.err is None else reply.err.payload.to_bytes()
         if reason == TIMEOUT:
-            raise self._silence_error(timeout)
+            raise TimeoutError
         if reason == REFUSED:
             raise self._refused_error()
         raise UnreachableError(f"{self._server} did not answer: {reason.decode(errors='replace')}")
@@ -121,8 +128,10 @@ class ZenohClient:
         """Return whether the server answers a hello over this connection."""
         if not self._has_link(session):
             return False
-        end = min(end, time.monotonic() + HELLO_TIMEOUT)
-        return self._get(session, HELLO_KEY, b"", end) is not None
+        try:
+            return self._get(session, HELLO_KEY, b"", min(end, time.monotonic() + HELLO_TIMEOUT)) is not None
+        except TimeoutError:
+            return False
 
     def _connect(self, end: float) -> zenoh.Session:
         """Return a session with a link to the server; after a failure, pause before the next attempt."""
@@ -168,9 +177,6 @@ class ZenohClient:
             return not session.is_closed() and bool(session.info.links())
         except zenoh.ZError:
             return False
-
-    def _silence_error(self, seconds: float) -> UnreachableError:
-        return UnreachableError(f"{self._server} did not answer within {seconds:.3g} seconds")
 
     def _refused_error(self) -> PermanentError:
         if self._keys is None:
