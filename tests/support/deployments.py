@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 import torch
 
 import fedlap as fl
-from fedlap.deploy import client as client_module
+from fedlap.data.standardize import UNSCALED
 from fedlap.deploy.client import SiteClient
-from fedlap.deploy.client_storage import ClientStorage
+from fedlap.deploy.client_storage import MODEL_FILE, ClientStorage
 from fedlap.deploy.coordinator import Coordinator, Phase
-from fedlap.deploy.plan import Plan
+from fedlap.deploy.moments import standardize_by_moments
 from fedlap.deploy.run_storage import RunStorage
 from fedlap.deploy.transport import UnreachableError
 from fedlap.deploy.wire import encode_message
@@ -91,9 +91,7 @@ class LocalDeployment:
         k = self.federation.clients.index(name)
 
         def load_site(data, seed):
-            return replace(
-                cut_client(self.federation, k), scale=fl.data.standardize.UNSCALED, target_scale=None
-            )
+            return cut_client(unscale(self.federation), k)
 
         storage = ClientStorage(self.folder / name)
         self.clients[name] = SiteClient(name, load_site, LocalTransport(self, name), storage, self.log)
@@ -139,21 +137,19 @@ class LocalDeployment:
 
 def read_model(folder):
     """Return the flat parameters of the model file that a client has written."""
-    personal = fl.Personals.load(folder / client_module.MODEL_FILE) if False else None
-    return personal
+    return torch.load(__import__("io").BytesIO((folder / MODEL_FILE).read_bytes()))
 
 
-def simulate(plan, federation, constants=None):
-    """Train the plan in one process with the plain engine."""
-    if constants is not None and constants.scale is not None:
-        federation = replace(federation, scale=constants.scale, target_scale=constants.target_scale)
-    graph = plan.build_graph(federation.clients)
+def simulate(plan, federation):
+    """Train the plan in one process with the plain engine, with the constants of its deployment."""
+    federation = standardize_by_moments(unscale(federation), plan.data.scale)
     schedule = plan.schedule
     return fl.fit(
-        plan.build_algorithm(graph), federation, plan.build_architecture(), rounds=plan.rounds, seed=plan.seed,
-        batch=schedule.batch, sample=schedule.sample, dtype=schedule.dtype, engine="one_by_one",
-        evaluate_every=schedule.evaluate_every,
+        plan.build_algorithm(plan.build_graph(federation.clients)), federation, plan.build_architecture(),
+        rounds=plan.rounds, seed=plan.seed, batch=schedule.batch, sample=schedule.sample, dtype=schedule.dtype,
+        engine="one_by_one", evaluate_every=schedule.evaluate_every,
     )  # fmt: skip
 
 
-__all__ = ["Plan"]
+def unscale(federation):
+    return replace(federation, scale=UNSCALED, target_scale=None)

@@ -21,6 +21,15 @@ from fedlap.cli.commands.graph import (
     graph_make_command,
 )
 from fedlap.cli.commands.join import join_command
+from fedlap.cli.commands.keys import (
+    keys_authority_command,
+    keys_install_command,
+    keys_request_command,
+    keys_revoke_command,
+    keys_server_command,
+    keys_show_command,
+    keys_sign_command,
+)
 from fedlap.cli.commands.paper import reproduce_command, results_command, theory_command
 from fedlap.cli.commands.results import (
     clients_command,
@@ -85,6 +94,15 @@ GRAPH_COMMANDS: dict[str, Callable[..., None]] = {
     "learn": graph_learn_command,
     "draw": graph_draw_command,
 }
+KEYS_COMMANDS: dict[str, Callable[..., None]] = {
+    "authority": keys_authority_command,
+    "server": keys_server_command,
+    "request": keys_request_command,
+    "sign": keys_sign_command,
+    "install": keys_install_command,
+    "revoke": keys_revoke_command,
+    "show": keys_show_command,
+}
 
 
 def _unwrap_docstring(command: Callable[..., None]) -> str:
@@ -104,6 +122,9 @@ data_app = typer.Typer(cls=HelpGroup, help="List, download and describe data set
 graph_app = typer.Typer(
     cls=HelpGroup, help="Build, describe, learn and draw graphs.", rich_markup_mode="rich"
 )
+keys_app = typer.Typer(
+    cls=HelpGroup, help="Create, sign and revoke certificates of deployments.", rich_markup_mode="rich"
+)
 for _panel, _commands in COMMANDS.items():
     for _name, _command in _commands.items():
         app.command(_name, cls=HelpCommand, help=_unwrap_docstring(_command), rich_help_panel=_panel)(
@@ -113,6 +134,9 @@ for _name, _command in DATA_COMMANDS.items():
     data_app.command(_name, cls=HelpCommand, help=_unwrap_docstring(_command))(accept_plugins(_command))
 for _name, _command in GRAPH_COMMANDS.items():
     graph_app.command(_name, cls=HelpCommand, help=_unwrap_docstring(_command))(accept_plugins(_command))
+for _name, _command in KEYS_COMMANDS.items():
+    keys_app.command(_name, cls=HelpCommand, help=_unwrap_docstring(_command))(accept_plugins(_command))
+app.add_typer(keys_app, name="keys", rich_help_panel="Deploy")
 app.add_typer(data_app, name="data", rich_help_panel="Catalogue")
 app.add_typer(graph_app, name="graph", rich_help_panel="Catalogue")
 
@@ -141,6 +165,7 @@ def _print_version_or_help(
 
 @data_app.callback(invoke_without_command=True)
 @graph_app.callback(invoke_without_command=True)
+@keys_app.callback(invoke_without_command=True)
 def _print_help(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         context.get_help()  # prints it, since typer formats help with rich

@@ -20,6 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedlap.errors import InputError
 
 MOST_NAME_BYTES = 54  # X.509 allows 64 bytes in a common name, and the issue takes up to ten
+WARNING_TIME = timedelta(days=30)  # warnings begin this long before a certificate expires
 ALLOWED_SKEW = timedelta(minutes=5)  # a certificate is valid this long before its issue: clocks differ
 SERVER_NAME = "server"
 
@@ -50,12 +51,35 @@ class CertificateFacts:
 
     def describe_invalidity(self, now: datetime | None = None) -> str | None:
         """Return why the certificate is not valid now, or None if it is."""
-        now = now or datetime.now(UTC)
-        if now > self.not_after:
-            return f"expired at {format_time(self.not_after)}"
-        if now < self.not_before:
-            return f"is not valid before {format_time(self.not_before)}"
+        return describe_invalidity(self.not_before, self.not_after, now or datetime.now(UTC))
+
+    def describe_expiry(self, now: datetime | None = None) -> str | None:
+        """Return when the certificate expires, or has expired, if that is less than 30 days ahead."""
+        return describe_expiry(self.not_before, self.not_after, now or datetime.now(UTC))
+
+
+def describe_invalidity(start: datetime, end: datetime, now: datetime) -> str | None:
+    """Return why a certificate with this validity is not valid now, or None if it is."""
+    if now > end:
+        return f"expired at {format_time(end)}"
+    if now < start:
+        return f"is not valid before {format_time(start)}"
+    return None
+
+
+def describe_expiry(start: datetime, end: datetime, now: datetime) -> str | None:
+    """Return when a certificate expires, or has expired, if that is less than 30 days ahead."""
+    if end - now >= WARNING_TIME:
         return None
+    return describe_invalidity(start, end, now) or f"expires in {describe_time_left(end - now)}"
+
+
+def describe_time_left(left: timedelta) -> str:
+    """Return a positive duration in days, hours or seconds."""
+    for unit, seconds in (("day", 86400), ("hour", 3600), ("second", 1)):
+        if (count := int(left.total_seconds()) // seconds) >= 1:
+            return f"{count} {unit}{'s' if count > 1 else ''}"
+    return "a second"
 
 
 def format_time(time: datetime) -> str:
@@ -70,7 +94,12 @@ def format_common_name(name: str, issue: int) -> str:
 
 def check_client_name(name: str) -> str:
     """Return the name; raise InputError if a certificate cannot carry it."""
-    if not name or len(name.encode()) > MOST_NAME_BYTES or not name.isprintable() or name != name.strip():
+    if (
+        not name
+        or not name.isprintable()  # a lone surrogate, which has no bytes, is not printable
+        or name != name.strip()
+        or len(name.encode()) > MOST_NAME_BYTES
+    ):
         raise InputError(
             f"name = {name!r}; expected 1 to {MOST_NAME_BYTES} bytes of printable characters "
             "without spaces at the ends; choose another name",
@@ -107,6 +136,14 @@ def encode_certificate(certificate: x509.Certificate) -> bytes:
 def decode_certificates(content: bytes) -> list[x509.Certificate]:
     """Return the certificates in PEM content; raise ValueError if there is none."""
     return x509.load_pem_x509_certificates(content)
+
+
+def fingerprint_public_key(request: x509.CertificateSigningRequest) -> str:
+    """Return the SHA-256 of the public key in a request, in hexadecimal digits."""
+    content = request.public_key().public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return hashlib.sha256(content).hexdigest()
 
 
 def has_public_key(certificate: x509.Certificate | x509.CertificateSigningRequest, key: PrivateKey) -> bool:

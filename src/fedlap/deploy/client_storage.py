@@ -55,15 +55,20 @@ class ClientStorage:
             worker.load(self.folder / STATE_FILE)
 
     def save_worker(self, worker: Worker) -> None:
-        """Store the private state of a worker before and after its round."""
+        """Store the private state of a worker before and after its round, if it has any."""
         pass_point("client.state.writing")
-        worker.save(self.folder / STATE_FILE)
+        if worker.private is not None:
+            worker.save(self.folder / STATE_FILE)
         pass_point("client.state.written")
 
     def write_reply(self, task: bytes, reply: bytes) -> None:
-        """Store the reply to a task; the same task gets the same reply."""
+        """Store the reply to a task, which gets it again if it is repeated.
+
+        A reply that a power cut loses is computed again, so that nobody waits for the disk here.
+        """
         pass_point("client.reply.writing")
-        self._write(REPLY_FILE, hashlib.sha256(task).hexdigest().encode() + b"\n" + _sign(reply))
+        content = hashlib.sha256(task).hexdigest().encode() + b"\n" + _sign(reply)
+        self._write(REPLY_FILE, content, durable=False)
         pass_point("client.reply.written")
 
     def read_reply(self, task: bytes) -> bytes | None:
@@ -90,9 +95,9 @@ class ClientStorage:
         """Delete the private state, the reply, the model and the plan."""
         shutil.rmtree(self.folder)
 
-    def _write(self, name: str, content: bytes) -> None:
+    def _write(self, name: str, content: bytes, durable: bool = True) -> None:
         try:
-            with replace_file(self.folder / name, durable=True) as file:
+            with replace_file(self.folder / name, durable) as file:
                 file.write(content)
         except OSError as error:
             raise build_storage_error(self.folder, error) from error

@@ -256,6 +256,8 @@ class Coordinator:
                 return False
             counted = [k for k in opened.cohort if k in opened.replies]
             self.storage.write_cohort(opened.number, counted)
+        elif any(k not in opened.replies for k in counted):  # lost in a power cut, and asked for again
+            return False
         pass_point("server.merge.starting")
         self._merge(opened, counted, now)
         self.open_round = None

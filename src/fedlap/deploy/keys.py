@@ -1,8 +1,8 @@
 """Folders of keys: the authority's, the server's and a client's. A private key never leaves its folder.
 
-    authority/  key.pem  certificate.pem  register.json  issued/north-1.pem …
-    server/     key.pem  certificate.pem  authority.pem  register.json
-    north/      key.pem  certificate.pem  authority.pem  request.pem
+    authority/     key.pem  certificate.pem  register.json  issued/client-north-1.pem …
+    server/        key.pem  certificate.pem  authority.pem  register.json
+    client-north/  key.pem  certificate.pem  authority.pem  request.pem
 
 A client creates its key and a request, the authority signs the request, and the client installs the signed
 file, which holds its certificate and that of the authority. A renewed certificate is one more issue for the
@@ -11,6 +11,7 @@ same key. Folders have mode 0700 and files 0600; a private key that other users 
 
 import os
 import stat
+import string
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from fedlap.deploy.certificates import (
     decode_request,
     encode_certificate,
     encode_private_key,
+    fingerprint_public_key,
     has_public_key,
     is_issued_by,
     read_facts,
@@ -40,7 +42,7 @@ from fedlap.deploy.certificates import (
 )
 from fedlap.deploy.register import REGISTER_NAME, Register
 from fedlap.errors import InputError
-from fedlap.storage.files import describe_error, read_file, write_file
+from fedlap.storage.files import describe_error, read_file, unwritable_error, write_file
 
 KEY_NAME, CERTIFICATE_NAME, AUTHORITY_NAME, REQUEST_NAME = (
     "key.pem",
@@ -49,6 +51,7 @@ KEY_NAME, CERTIFICATE_NAME, AUTHORITY_NAME, REQUEST_NAME = (
     "request.pem",
 )
 ISSUED_NAME = "issued"
+PLAIN_CHARACTERS = f"{string.ascii_letters}{string.digits}-_"
 LOCK_TIMEOUT = 10.0  # seconds; signing takes milliseconds
 
 
@@ -124,6 +127,7 @@ def create_authority(folder: Path, name: str, lifetime: timedelta) -> Certificat
     """Create an authority in a new folder: its key, its certificate and an empty register."""
     if (folder / KEY_NAME).exists():
         raise InputError(f"{str(folder)!r} has an authority already; use it, or choose another folder")
+    check_client_name(name)
     create_private_folder(folder)
     key = create_private_key()
     certificate = create_authority_certificate(key, name, lifetime)
@@ -165,17 +169,11 @@ def sign_certificate(
     """Sign a request, add the certificate to the register, and return its file and facts.
 
     The file holds the certificate and that of the authority; both are public.
-    to: file to write; by default NAME-ISSUE.pem in the folder `issued` of the authority.
+    to: file to write; by default client-NAME-ISSUE.pem in the folder `issued` of the authority.
     name: expected name; a request for another name is refused.
     start: first moment of validity; by default a few minutes ago, since clocks differ.
     """
-    try:
-        decoded, requested, hosts = decode_request(read_file(request))
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{str(request)!r} is not a request for a certificate ({describe_error(error)}); "
-            "use the file that `fedlap keys request` wrote"
-        ) from error
+    decoded, requested, hosts = _load_request(request)
     check_client_name(requested)
     if name is not None and requested != name:
         raise InputError(f"{str(request)!r} is a request of {requested!r}, not of {name!r}; do not sign it")
@@ -195,10 +193,15 @@ def sign_certificate(
         register.add(facts).save(authority / REGISTER_NAME)
         if to is None:
             create_private_folder(authority / ISSUED_NAME)
-            safe = requested if requested.isalnum() else requested.encode().hex()
-            to = authority / ISSUED_NAME / f"{role}-{safe}-{issue}.pem"
+            to = authority / ISSUED_NAME / f"{name_folder(facts)}-{issue}.pem"
         write_private_file(to, encode_certificate(signed) + encode_certificate(certificate))
     return to, facts
+
+
+def fingerprint_request(request: Path) -> str:
+    """Return the first 16 digits of the SHA-256 of a request's public key, for people to compare."""
+    decoded, _, _ = _load_request(request)
+    return fingerprint_public_key(decoded)[:16]
 
 
 def install_certificate(folder: Path, signed: Path) -> CertificateFacts:
@@ -270,6 +273,17 @@ def load_private_key(folder: Path) -> PrivateKey:
         ) from error
 
 
+def name_folder(facts: CertificateFacts) -> str:
+    """Return the name of the folder, or the stem of the file, for a certificate."""
+    return SERVER_NAME if facts.role == "server" else name_client_folder(facts.name)
+
+
+def name_client_folder(name: str) -> str:
+    """Return the name of a client's folder; a name with unusual characters is in hexadecimal digits."""
+    is_plain = name.isascii() and not set(name) - set(PLAIN_CHARACTERS)
+    return f"client-{name if is_plain else name.encode().hex()}"
+
+
 def check_private(path: Path) -> None:
     """Raise InputError if users other than the owner can read or change a file."""
     mode = stat.S_IMODE(path.stat().st_mode)
@@ -281,20 +295,32 @@ def check_private(path: Path) -> None:
 
 
 def create_private_folder(folder: Path) -> None:
-    """Create a folder that its owner alone can use."""
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o700)
+    """Create a folder that its owner alone can use; raise InputError if one exists that others can use."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise unwritable_error(folder, error) from error
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    if mode & 0o077:
+        raise InputError(
+            f"folder {str(folder)!r} has mode {mode:04o}, so that other users can use it; "
+            "choose another folder, or run chmod 700 on it"
+        )
 
 
 def write_private_file(path: Path, content: bytes) -> None:
     """Write a file, whole or not at all, that its owner alone can read."""
-    write_file(path, content)
-    path.chmod(0o600)
+    try:
+        write_file(path, content)
+        path.chmod(0o600)
+    except OSError as error:
+        raise unwritable_error(path, error) from error
 
 
 @contextmanager
 def _lock_authority(folder: Path) -> Iterator[None]:
-    """Let one process at a time change the register."""
+    """Exclude other processes from changes of the register."""
     load_private_key(folder)  # so that no lock file is written into a folder that is not an authority's
     try:
         with FileLock(folder / ".lock", timeout=LOCK_TIMEOUT):
@@ -329,6 +355,17 @@ def _check_certificate(
     if not is_issued_by(certificate, authority):
         raise InputError(f"{str(path)!r} is not signed by its authority; install the file that was signed")
     return facts
+
+
+def _load_request(path: Path) -> tuple[x509.CertificateSigningRequest, str, tuple[str, ...]]:
+    """Return a request with its name and its hosts."""
+    try:
+        return decode_request(read_file(path))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{str(path)!r} is not a request for a certificate ({describe_error(error)}); "
+            "use the file that `fedlap keys request` wrote"
+        ) from error
 
 
 def _load_certificates(path: Path) -> list[x509.Certificate]:

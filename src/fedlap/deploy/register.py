@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fedlap.deploy.certificates import CertificateFacts, format_common_name
+from fedlap.deploy.certificates import CertificateFacts, describe_expiry, format_common_name
 from fedlap.errors import InputError, unknown_name_error
 from fedlap.storage.files import describe_error, parse_json, read_file, write_file
 
@@ -47,6 +47,32 @@ class Issue:
             not_after=facts.not_after.isoformat(),
         )
 
+    def check(self) -> None:
+        """Raise ValueError if a field has another type than the register's."""
+        texts = (self.role, self.name, self.serial, self.fingerprint, self.revoked or "")
+        if not all(isinstance(text, str) for text in texts) or type(self.issue) is not int:
+            raise ValueError(f"a field of {self.name!r} has a wrong type")
+        if self.start.tzinfo is None or self.end.tzinfo is None:
+            raise ValueError(f"a time of {self.name!r} has no time zone")
+
+    @property
+    def start(self) -> datetime:
+        """The first moment of validity."""
+        return datetime.fromisoformat(self.not_before)
+
+    @property
+    def end(self) -> datetime:
+        """The last moment of validity."""
+        return datetime.fromisoformat(self.not_after)
+
+    def describe_expiry(self, now: datetime) -> str | None:
+        """Return when the certificate expires, or has expired, if that is less than 30 days ahead."""
+        return describe_expiry(self.start, self.end, now)
+
+    def describe_state(self, now: datetime) -> str:
+        """Return whether the certificate is revoked, invalid, about to expire or valid."""
+        return "revoked" if self.revoked is not None else self.describe_expiry(now) or "valid"
+
 
 @dataclass(frozen=True)
 class Register:
@@ -61,7 +87,10 @@ class Register:
             facts = parse_json(read_file(path))
             if facts["version"] != REGISTER_VERSION:
                 raise ValueError(f"its version is {facts['version']!r}, expected {REGISTER_VERSION}")
-            return Register(tuple(Issue(**issue) for issue in facts["issues"]))
+            register = Register(tuple(Issue(**issue) for issue in facts["issues"]))
+            for issue in register.issues:
+                issue.check()
+            return register
         except OSError as error:
             raise InputError(
                 f"register {str(path)!r} cannot be read ({describe_error(error)}); "
@@ -107,7 +136,7 @@ class Register:
         )
 
     def allowed_common_names(self, names: Iterable[str]) -> dict[str, list[str]]:
-        """Return the common names of certificates that are allowed, for each of these clients."""
+        """Return the common names of certificates that are allowed, by client."""
         return {name: self._allowed_common_names(name) for name in names}
 
     def issued_common_names(self, name: str) -> set[str]:

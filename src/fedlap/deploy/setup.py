@@ -19,6 +19,7 @@ from fedlap.models import CrossEntropy, Model, SquaredError
 from fedlap.models.model import Stack
 from fedlap.randomness import digest_names
 from fedlap.training.client_sampling import ClientSampler, SamplingGroup
+from fedlap.training.jobs import plan_local_work
 from fedlap.training.plain_task import HOST, PlainTask
 from fedlap.training.schedule import build_start, compute_sample_size
 from fedlap.training.state import describe_shapes, gather_lazy_rows
@@ -138,7 +139,8 @@ class Setup:
         private = self.method.init_clients(start, torch.ones(1, dtype=torch.int64))
         x = start.new_zeros(1, 1, plan.data.inputs)
         y = start.new_zeros(1, 1, plan.data.outputs) if plan.data.classes is None else ids.view(1, 1)
-        task = PlainTask(self.model, x, y, [torch.zeros(1, dtype=torch.int64)])
+        steps = plan_local_work(self.method, 1).count_steps(1, plan.batch)
+        task = PlainTask(self.model, x, y, [ids] * steps)
         down = gather_lazy_rows(self.method.send(server, ids))
         return describe_shapes(self.method.local(private, down, task)[1])
 

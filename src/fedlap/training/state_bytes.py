@@ -50,11 +50,14 @@ def decode_state(content: bytes, types: Iterable[type[Any]] = ()) -> State:
         ) from error
 
 
-def write_state_file(path: Path, facts: Mapping[str, Any], state: State) -> None:
-    """Write a state with facts about it atomically: a line with a checksum, a line of JSON, the state."""
+def write_state_file(path: Path, facts: Mapping[str, Any], state: State, durable: bool = True) -> None:
+    """Write a state with facts about it atomically: a line with a checksum, a line of JSON, the state.
+
+    durable: wait for the disk, so that a power cut does not lose the file.
+    """
     payload = json.dumps({"format": STATE_FORMAT, **facts}).encode() + b"\n" + encode_state(state)
     try:
-        with replace_file(path, durable=True) as file:
+        with replace_file(path, durable) as file:
             file.write(hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
     except OSError as error:
         raise unwritable_error(path, error) from error
