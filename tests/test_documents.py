@@ -89,7 +89,8 @@ def test_the_command_line_finds_the_example_s_method(tmp_path):
 
 def code_blocks(page, language):
     """Return the code blocks of a page in this language; a block without one is a shell's."""
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.S | re.M)
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.S | re.M)
+    return [text for found, text in blocks if found == language]
 
 
 def python_blocks(name):
