@@ -13,7 +13,14 @@ from fedlap import __version__
 from fedlap.cli import console
 from fedlap.cli.commands.catalogue import algorithms_command, cite_command
 from fedlap.cli.commands.data import data_describe_command, data_get_command, data_list_command
-from fedlap.cli.commands.deploy import status_command
+from fedlap.cli.commands.deploy import (
+    admit_command,
+    check_command,
+    client_command,
+    eject_command,
+    serve_command,
+    status_command,
+)
 from fedlap.cli.commands.graph import (
     graph_describe_command,
     graph_draw_command,
@@ -50,6 +57,7 @@ from fedlap.cli.commands.train import (
 from fedlap.cli.help_pages import HelpCommand, HelpGroup
 from fedlap.cli.plugins import accept_plugins
 from fedlap.cli.streams import OutputError, check_streams
+from fedlap.deploy.transport import PermanentError
 from fedlap.errors import InputError, StoppedError, is_out_of_memory, shorten
 
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {  # by heading of `fedlap --help`
@@ -71,7 +79,12 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {  # by heading of `fedlap
         "rm": rm_command,
     },
     "Between machines": {
+        "serve": serve_command,
+        "client": client_command,
+        "check": check_command,
         "status": status_command,
+        "admit": admit_command,
+        "eject": eject_command,
     },
     "Paper": {
         "reproduce": reproduce_command,
@@ -136,7 +149,7 @@ for _name, _command in GRAPH_COMMANDS.items():
     graph_app.command(_name, cls=HelpCommand, help=_unwrap_docstring(_command))(accept_plugins(_command))
 for _name, _command in KEYS_COMMANDS.items():
     keys_app.command(_name, cls=HelpCommand, help=_unwrap_docstring(_command))(accept_plugins(_command))
-app.add_typer(keys_app, name="keys", rich_help_panel="Deploy")
+app.add_typer(keys_app, name="keys", rich_help_panel="Between machines")
 app.add_typer(data_app, name="data", rich_help_panel="Catalogue")
 app.add_typer(graph_app, name="graph", rich_help_panel="Catalogue")
 
@@ -194,6 +207,8 @@ def run_command_line(words: Sequence[str]) -> int:
         return _fail("interrupted", EXIT_INTERRUPTED)
     except InputError as error:
         return _fail(str(error), EXIT_USAGE)
+    except PermanentError as error:
+        return _fail(str(error), int(error.code))
     except COMMAND_ERROR as error:
         return _fail(error.format_message(), EXIT_USAGE)
     except OutputError as error:

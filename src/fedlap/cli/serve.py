@@ -11,11 +11,11 @@ import torch
 from fedlap.cli import console
 from fedlap.cli.interrupts import SIGNALS
 from fedlap.deploy.coordinator import Coordinator, Phase
-from fedlap.deploy.event_log import EventLog
+from fedlap.deploy.event_log import EVENT_LOG_FILE, EventLog
 from fedlap.deploy.keys import ServerKeys
 from fedlap.deploy.plan import Plan
 from fedlap.deploy.roster_changes import RosterChange
-from fedlap.deploy.run_storage import RunStorage
+from fedlap.deploy.run_storage import SETUPS_FILE, RunStorage
 from fedlap.deploy.server import DeploymentServer, write_change
 from fedlap.deploy.status_board import StatusBoard
 from fedlap.deploy.zenoh_server import ZenohServer
@@ -32,7 +32,7 @@ def serve(plan_file: Path, listen: str, keys: Path | None, folder: Path | None, 
         raise InputError(
             "--keys and --insecure are both set; use one"
             if insecure
-            else "no keys are given; pass --keys FOLDER (made by fedlap keys), or --insecure on a trusted network"
+            else "no keys are given; pass --keys FOLDER (fedlap keys server), or --insecure on a trusted network"
         )
     os.umask(PRIVATE_FILES)
     torch.set_num_threads(1)  # Merging is cheap, and clients may share the machine in a test.
@@ -42,10 +42,14 @@ def serve(plan_file: Path, listen: str, keys: Path | None, folder: Path | None, 
     with ExitStack() as until_end:
         until_end.enter_context(catch_signals(SIGNALS, stop.set))
         until_end.enter_context(lock_folders([storage.folder]))
-        log = until_end.enter_context(EventLog.open(storage.folder, plan.name, plan.clients, console.print_remark))
+        log = EventLog(storage.folder / EVENT_LOG_FILE, plan.name, plan.clients, show=console.print_remark)
+        until_end.callback(log.close)
         coordinator = Coordinator(plan, storage, log.write, time.monotonic())
         transport = ZenohServer(
-            listen, None if keys is None else ServerKeys.load(keys), list(coordinator.sites), plan.limits.most_bytes
+            listen,
+            None if keys is None else ServerKeys.load(keys),
+            list(coordinator.sites),
+            plan.limits.most_bytes,
         )
         until_end.callback(transport.close)
         console.print_remark(f"{plan.name}: listening on port {transport.port}; plan {plan.digest[:16]}")
@@ -54,9 +58,10 @@ def serve(plan_file: Path, listen: str, keys: Path | None, folder: Path | None, 
 
         def look_after(now: float) -> None:
             transport.refresh()
+            log.allow(coordinator.sites)
             board.update(now)
 
-        DeploymentServer(coordinator, transport, log.write, stop, look_after).run()
+        DeploymentServer(coordinator, transport, log.write, stop, look_after, console.print_remark).run()
         if coordinator.phase is not Phase.DONE:
             log.write("run-stopped", round=coordinator.round)
             console.print_remark(f"stopped in round {coordinator.round}; repeat the command to resume")
@@ -64,9 +69,27 @@ def serve(plan_file: Path, listen: str, keys: Path | None, folder: Path | None, 
     console.print_result(f"{plan.name}: {plan.rounds} rounds are done; {storage.folder}")
 
 
-def change_roster(folder: Path, change: RosterChange) -> None:
-    """Ask the server of a run to change its roster."""
-    if not (folder / "setups.json").exists():
-        raise InputError(f"{str(folder)!r} is no run of fedlap serve; pass the folder of the server")
+def admit_client(folder: Path, name: str, neighbours: str | None) -> None:
+    """Ask the server of a run to admit a client."""
+    weights = {}
+    for text in (neighbours or "").split(",") if neighbours else []:
+        neighbour, has_weight, weight = text.strip().partition("=")
+        try:
+            weights[neighbour] = float(weight) if has_weight else 1.0
+        except ValueError:
+            raise InputError(f"--neighbours {text}: expected NAME or NAME=WEIGHT") from None
+    _request_change(folder, RosterChange.parse({"kind": "join", "name": name, "neighbours": weights}))
+
+
+def eject_client(folder: Path, name: str) -> None:
+    """Ask the server of a run to eject a client."""
+    _request_change(folder, RosterChange("eject", name))
+
+
+def _request_change(folder: Path, change: RosterChange) -> None:
+    if not (folder / SETUPS_FILE).exists():
+        raise InputError(
+            f"{str(folder)!r} is no run of fedlap serve that has started; pass the server's folder"
+        )
     write_change(folder, change)
-    console.print_result(f"{change.name}: {change.kind} before the next round; see fedlap status {folder}")
+    console.print_result(f"{change.name}: requested; see fedlap status {folder}")

@@ -1,7 +1,6 @@
 """`fedlap client` and `fedlap check`: a client of a deployment."""
 
 import os
-import shutil
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -16,15 +15,17 @@ from fedlap.cli.interrupts import SIGNALS
 from fedlap.cli.serve import PRIVATE_FILES
 from fedlap.data.federation import Federation
 from fedlap.deploy.check import ConnectionChecker, Finding, check_data, check_disk
+from fedlap.deploy.certificates import format_time
 from fedlap.deploy.client import SiteClient
 from fedlap.deploy.client_storage import ClientStorage
 from fedlap.deploy.data_plan import DataPlan
-from fedlap.deploy.event_log import EventLog
+from fedlap.deploy.event_log import EVENT_LOG_FILE, EventLog
 from fedlap.deploy.keys import ClientKeys
 from fedlap.deploy.site_data import load_site
-from fedlap.deploy.transport import PermanentError
+from fedlap.deploy.transport import ExitCode, PermanentError
 from fedlap.deploy.zenoh_client import ZenohClient
 from fedlap.errors import InputError
+from fedlap.personal import Personal
 from fedlap.storage.locks import lock_folders
 from fedlap.training.interrupts import catch_signals
 
@@ -55,8 +56,41 @@ def open_transport(name: str, server: str, keys: Path | None, insecure: bool) ->
         )
     loaded = None if keys is None else ClientKeys.load(keys)
     if loaded is not None and loaded.name != name:
-        raise InputError(f"--name {name}: the certificate in {str(keys)!r} is for {loaded.name!r}; use that name")
+        raise InputError(
+            f"--name {name}: the certificate in {str(keys)!r} is for {loaded.name!r}; use that name"
+        )
     return ZenohClient(server, name, loaded, MOST_BYTES)
+
+
+def choose_client_action(
+    name: str,
+    server: str | None,
+    data: str | None,
+    label: str | None,
+    columns: str | None,
+    keys: Path | None,
+    insecure: bool,
+    folder: Path | None,
+    *,
+    leave: bool,
+    model: Path | None,
+    forget: bool,
+) -> None:
+    """Take part in a run, leave it, copy the model, or forget everything."""
+    place = folder or Path(f"fedlap-{name}")
+    if forget:
+        forget_client(place)
+    elif model is not None:
+        export_model(place, model)
+    elif server is None or (data is None and not leave):
+        raise InputError("--server and --data are needed; pass the server's address and the file of rows")
+    else:
+        run_client(name, data or "", label, split_columns(columns), server, keys, place, insecure, leave)
+
+
+def split_columns(columns: str | None) -> list[str]:
+    """Return comma-separated names of columns."""
+    return [column.strip() for column in columns.split(",")] if columns else []
 
 
 def run_client(
@@ -78,11 +112,12 @@ def run_client(
     with ExitStack() as until_end:
         until_end.enter_context(catch_signals(SIGNALS, stop.set))
         until_end.enter_context(lock_folders([folder]))
-        log = until_end.enter_context(EventLog.open(folder, name, [name], console.print_remark))
+        log = EventLog(folder / EVENT_LOG_FILE, name, [name], show=console.print_remark)
+        until_end.callback(log.close)
         transport = open_transport(name, server, keys, insecure)
         until_end.callback(transport.close)
         load = read_rows(name, data, label, client_columns)
-        client = SiteClient(name, load, transport, storage, log.write, stop)
+        client = SiteClient(name, load, transport, storage, log.write, stop, console.print_remark)
         if leave:
             client.leave(for_good=True)
             return
@@ -91,14 +126,13 @@ def run_client(
         console.print_result(f"{name}: model {storage.model_path}")
 
 
-def export_model(folder: Path, to: Path | None) -> None:
-    """Print where the client's model is, or copy it, without a word to the server."""
+def export_model(folder: Path, to: Path) -> None:
+    """Copy the client's model, without a word to the server."""
     path = ClientStorage(folder).model_path
     if not path.exists():
         raise InputError(f"{str(folder)!r} has no model yet; a client stores it after the first scored round")
-    if to is not None:
-        shutil.copyfile(path, to)
-    console.print_result(str(to or path))
+    Personal.load(path).save(to)
+    console.print_result(str(to))
 
 
 def forget_client(folder: Path) -> None:
@@ -116,10 +150,10 @@ def check_client(
     name: str,
     data: str,
     label: str | None,
-    client_columns: Sequence[str],
+    columns: str | None,
     server: str,
     keys: Path | None,
-    folder: Path,
+    folder: Path | None,
     insecure: bool,
 ) -> None:
     """Print one line per check; exit with the code of the first problem."""
@@ -143,8 +177,8 @@ def check_client(
         for finding in checker.check():
             add(finding)
         if checker.plan is not None:
-            add(check_data(checker.plan, read_rows(name, data, label, client_columns)))
-            add(check_disk(checker.plan, folder))
+            add(check_data(checker.plan, read_rows(name, data, label, split_columns(columns))))
+            add(check_disk(checker.plan, folder or Path(f"fedlap-{name}")))
     finally:
         transport.close()
     problems = [finding for finding in findings if finding.problem]
@@ -154,5 +188,7 @@ def check_client(
 
 def describe_certificate(keys: ClientKeys) -> list[Finding]:
     """Return a finding about the time that a certificate is still valid."""
-    warning = keys.describe_expiry()
-    return [Finding("certificate", "", warning)]
+    warning = keys.facts.describe_expiry()
+    problem = warning if warning is not None and keys.facts.describe_invalidity() else ""
+    end = f"valid until {format_time(keys.facts.not_after)}"
+    return [Finding("certificate", problem, warning or end, int(ExitCode.EXPIRED))]

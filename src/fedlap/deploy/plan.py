@@ -127,15 +127,14 @@ class Plan:
             raise InputError(f"task = {self.task!r}; use plain or fast", field="task")
         check_integer("seed", self.seed)
         _ = self.schedule  # raises InputError for invalid values
-        for section, kind, known in (
-            ("algorithm", "algorithm", ALGORITHMS),
-            ("model", "model", MODELS),
-            ("graph", "graph without rows", NAMED_GRAPHS),
+        for section, known, skip in (
+            ("algorithm", ALGORITHMS, ("graph",)),
+            ("model", MODELS, ()),
+            ("graph", {name: GRAPHS[name] for name in NAMED_GRAPHS}, ("clients", "seed")),
         ):
-            name = check_section_name(section, kind, getattr(self, section), known)
-            build = {"algorithm": ALGORITHMS, "model": MODELS, "graph": GRAPHS}[section][name]
-            skip = ("graph",) if section == "algorithm" else ("clients", "seed") if section == "graph" else ()
-            complete = complete_section(section, name, build, getattr(self, section), skip=skip)
+            values, builders = getattr(self, section), dict[str, Any](known)
+            name = check_section_name(section, section, values, builders)
+            complete = complete_section(section, name, builders[name], values, skip=skip)
             object.__setattr__(self, section, complete)
         if self.algorithm.get("strength") == AUTO:
             raise InputError(

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from fedlap import __version__
 from fedlap.deploy.event_log import EventReason
@@ -173,7 +173,7 @@ def _refuse_reply(run: "Coordinator", site: "Site", reason: EventReason) -> Mess
     return refuse(f"the reply is refused: {reason}")
 
 
-HANDLERS: Final[dict[str, Callable[..., Any]]] = {
+HANDLERS: Final[dict[str, Callable[..., Message]]] = {
     "hello": greet,
     "register": register,
     "setup": describe_setup,
