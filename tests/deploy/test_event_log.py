@@ -21,16 +21,14 @@ from hypothesis import strategies as st
 
 from fedlap.deploy import event_log
 from fedlap.deploy.event_log import (
-    EVENTS,
-    NUMBERS,
     Event,
     EventLog,
-    EventReason,
     decode_event,
     encode_event,
     format_event,
     read_events,
 )
+from fedlap.deploy.event_words import EVENTS, NUMBERS, EventReason
 from fedlap.deploy.transport import ExitCode
 from property_settings import short_law
 

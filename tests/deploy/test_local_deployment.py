@@ -13,7 +13,7 @@ from fedlap.algorithms import ALGORITHMS
 from fedlap.deploy import client as client_module
 from fedlap.deploy import failpoints
 from fedlap.deploy.client_storage import ClientStorage
-from fedlap.deploy.event_log import EventReason
+from fedlap.deploy.event_words import EventReason
 from fedlap.deploy.failpoints import CLIENT_POINTS, SERVER_POINTS
 from fedlap.deploy.plan import Plan
 from fedlap.deploy.roster_changes import RosterChange

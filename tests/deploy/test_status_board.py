@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from fedlap.deploy.coordinator import Coordinator, OpenRound, Phase, Site
-from fedlap.deploy.event_log import EventReason
+from fedlap.deploy.event_words import EventReason
 from fedlap.deploy.status import read_status
 from fedlap.deploy.status_board import StatusBoard, choose_state
 

@@ -32,7 +32,7 @@ def serve(plan_file: Path, listen: str, keys: Path | None, folder: Path | None, 
         raise InputError(
             "--keys and --insecure are both set; use one"
             if insecure
-            else "no keys are given; pass --keys FOLDER (fedlap keys server), or --insecure on a trusted network"
+            else "no keys are given; pass --keys FOLDER (fedlap keys), or --insecure on a trusted network"
         )
     os.umask(PRIVATE_FILES)
     torch.set_num_threads(1)  # Merging is cheap, and clients may share the machine in a test.

@@ -14,8 +14,8 @@ from fedlap.cli import console
 from fedlap.cli.interrupts import SIGNALS
 from fedlap.cli.serve import PRIVATE_FILES
 from fedlap.data.federation import Federation
-from fedlap.deploy.check import ConnectionChecker, Finding, check_data, check_disk
 from fedlap.deploy.certificates import format_time
+from fedlap.deploy.check import ConnectionChecker, Finding, check_data, check_disk
 from fedlap.deploy.client import SiteClient
 from fedlap.deploy.client_storage import ClientStorage
 from fedlap.deploy.data_plan import DataPlan

@@ -12,7 +12,7 @@ from fedlap.data.federation import Federation
 from fedlap.deploy.client_storage import ClientStorage
 from fedlap.deploy.coordinator import STATE_TYPES
 from fedlap.deploy.data_plan import DataPlan
-from fedlap.deploy.event_log import EventReason
+from fedlap.deploy.event_words import EventReason
 from fedlap.deploy.failpoints import pass_point
 from fedlap.deploy.moments import apply_constants, check_constants, compute_moments
 from fedlap.deploy.plan import Plan

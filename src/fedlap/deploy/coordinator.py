@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 
 from fedlap.algorithms import ClientTable, State
-from fedlap.deploy.event_log import EventReason
+from fedlap.deploy.event_words import EventReason
 from fedlap.deploy.failpoints import pass_point
 from fedlap.deploy.moments import CONSTANT_TYPES, MOMENT_TYPES, ScalingConstants, combine_moments
 from fedlap.deploy.plan import Plan

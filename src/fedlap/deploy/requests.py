@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from fedlap import __version__
-from fedlap.deploy.event_log import EventReason
+from fedlap.deploy.event_words import EventReason
 from fedlap.deploy.failpoints import pass_point
 from fedlap.deploy.moments import check_moments
 from fedlap.deploy.roster_changes import RosterChange

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fedlap.deploy.coordinator import Coordinator, Phase, Site
-from fedlap.deploy.event_log import EventReason
+from fedlap.deploy.event_words import EventReason
 from fedlap.deploy.status import ClientState, ClientStatus, Status, StatusWriter
 from fedlap.deploy.status_display import StatusDisplay
 
