@@ -51,7 +51,7 @@ def assert_refused(server, keys, code, words, name="north"):
 
 
 def copy_authority(keys, other):
-    """Let keys trust the authority of others."""
+    """Make keys trust the authority of others."""
     shutil.copy(other.authority, keys.authority)
 
 

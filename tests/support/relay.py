@@ -68,7 +68,7 @@ class Relay:
             self._refusing = True
 
     def release(self):
-        """Forward everything again, also what was kept back."""
+        """Forward everything again, also everything that was held back."""
         with self._lock:
             self._limits = dict.fromkeys(DIRECTIONS)
             self._held = dict.fromkeys(DIRECTIONS, 0)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from fedlap import __version__
 from fedlap.algorithms import State
 from fedlap.data.federation import Federation
 from fedlap.deploy.client_storage import ClientStorage
@@ -19,8 +18,14 @@ from fedlap.deploy.plan import Plan
 from fedlap.deploy.setup import Setup
 from fedlap.deploy.site_data import describe_site
 from fedlap.deploy.site_model import write_site_model
-from fedlap.deploy.transport import ClientTransport, ExitCode, PermanentError, UnreachableError
-from fedlap.deploy.wire import ANSWERS, Message, WireError, decode_message, encode_message
+from fedlap.deploy.transport import (
+    REMARK_INTERVAL,
+    ClientTransport,
+    ExitCode,
+    PermanentError,
+    UnreachableError,
+)
+from fedlap.deploy.wire import ANSWERS, FEDLAP_VERSION, Message, WireError, decode_message, encode_message
 from fedlap.errors import InputError
 from fedlap.training.state import count_bytes
 from fedlap.training.state_bytes import list_state_types
@@ -28,7 +33,6 @@ from fedlap.training.worker import Worker
 
 ANSWER_TIMEOUT: Final = 60.0  # seconds; the server answers a poll within HOLD_SECONDS (server.py)
 FIRST_DELAY, LONGEST_DELAY = 0.1, 30.0  # seconds between attempts to reach the server
-REMARK_INTERVAL: Final = 60.0  # seconds between remarks about what the client waits for
 HEARTBEAT_INTERVAL: Final = 5.0  # seconds, at most; a fifth of the deadline if that is less
 LEAVE_TIMEOUT: Final = 2.0  # seconds
 
@@ -90,7 +94,7 @@ class SiteClient:
         """Compare versions and plans, and register the shapes of the rows."""
         known = self._storage.read_plan()
         expected = known["digest"] if known else ""
-        answer = self._ask(Message("hello", {"version": __version__, "plan": expected}))
+        answer = self._ask(Message("hello", {"version": FEDLAP_VERSION, "plan": expected}))
         self._register(answer)
 
     def _register(self, answer: Message) -> None:

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import torch
 
 from fedlap.algorithms import Penalised
-from fedlap.deploy.run_storage import Checkpoint
+from fedlap.deploy.run_storage import ServerCheckpoint
 from fedlap.deploy.setup import Setup
 from fedlap.training.scores import Score, Tally, compute_score
 from fedlap.training.worker import ClientTally, RowSums
 
 
-def add_tallies(setup: Setup, checkpoint: Checkpoint, tallies: Sequence[ClientTally]) -> Score:
+def add_tallies(setup: Setup, checkpoint: ServerCheckpoint, tallies: Sequence[ClientTally]) -> Score:
     """Return the score of the last round from the sums of the clients that have answered."""
     train, test = (_join_sums([getattr(tally, rows) for tally in tallies]) for rows in ("train", "test"))
     ridge = torch.cat([tally.ridge for tally in tallies])

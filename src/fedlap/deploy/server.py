@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fedlap.deploy.coordinator import Coordinator, Phase, Site
+from fedlap.deploy.coordinator import Coordinator
 from fedlap.deploy.failpoints import pass_point
 from fedlap.deploy.roster_changes import RosterChange
-from fedlap.deploy.transport import Request, ServerTransport
+from fedlap.deploy.run_state import Phase, Site
+from fedlap.deploy.transport import REMARK_INTERVAL, Request, ServerTransport
 from fedlap.deploy.wire import Message, encode_message
 from fedlap.errors import InputError
 from fedlap.storage.files import read_file, write_file
 
 HOLD_SECONDS: Final = 20.0  # a poll without work is answered after this time
 TICK_SECONDS: Final = 0.2  # between looks at the clock and at the operator's wishes
-REMARK_INTERVAL: Final = 60.0  # seconds between remarks about clients that the run waits for
 CHANGES_FOLDER: Final = "changes"
 
 
