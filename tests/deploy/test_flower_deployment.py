@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from benchmarks.flower_federation import FlowerFederation, wait_for
 
 from fedlap.training.state_bytes import list_state_types, read_state_file
 from fedlap_flower.task import build_algorithm
-from flower_processes import FlowerFederation, wait_for
 from flower_runs import APP, load_models, read_config, simulate, write_sites
 
 pytestmark = [

@@ -16,12 +16,14 @@ NAMES = ("north", "east", "south", "west", "island")
 
 
 def read_config(**changes):
-    """Return the configuration of the app as Flower passes it, with changes; `algorithm__lr` is `algorithm.lr`."""
+    """Return the configuration as Flower passes it, with changes; `algorithm__lr` is `algorithm.lr`."""
     tables = tomllib.loads((APP / "pyproject.toml").read_text("utf-8"))["tool"]["flwr"]["app"]["config"]
     config = {key: value for key, value in tables.items() if not isinstance(value, dict)}
     for section in (key for key, value in tables.items() if isinstance(value, dict)):
         config |= {f"{section}.{key}": value for key, value in tables[section].items()}
-    named = {key.replace("__", ".").replace("least_replies", "least-replies"): changes[key] for key in changes}
+    named = {
+        key.replace("__", ".").replace("least_replies", "least-replies"): changes[key] for key in changes
+    }
     return config | {"clients": ",".join(NAMES), "labels": 3, "dtype": "float64", "batch": 4} | named
 
 

@@ -1,9 +1,10 @@
-"""A Flower federation of real processes on loopback: a SuperLink with TLS, and SuperNodes with registered keys.
+"""A Flower federation of processes on loopback: a SuperLink with TLS, SuperNodes with registered keys.
 
-Every process has a process group, which is ended by its id, and writes to a log file in the folder. The tools
-of Flower are those next to this Python.
+Every process is ended by its id, with its children, and writes to a log file in the folder. Tests and
+benchmarks use it.
 """
 
+import contextlib
 import datetime
 import ipaddress
 import json
@@ -13,9 +14,10 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-BIN = Path(sys.executable).parent
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -28,15 +30,19 @@ QUIET = {
 class FlowerFederation:
     """A SuperLink and SuperNodes; `sites` are the node configurations by name.
 
-    secure: with TLS and registered keys. Without, names are what nodes claim.
+    secure: with TLS and registered keys; without it, a node has the name that it claims. tools: the folder of
+    Flower's commands, by default that of this Python.
     """
 
-    def __init__(self, folder, sites, secure=True):
-        self.folder, self.sites, self.secure = Path(folder), sites, secure
-        self.processes = {}
+    def __init__(
+        self, folder: Path, sites: dict[str, dict[str, Any]], secure: bool = True, tools: Path | None = None
+    ) -> None:
+        self.folder, self.sites, self.secure = folder, sites, secure
+        self.tools = Path(sys.executable).parent if tools is None else tools
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
         home = self.folder / "flwr"
         home.mkdir(parents=True)
-        paths = os.pathsep.join([str(BIN), os.environ["PATH"]])
+        paths = os.pathsep.join([str(self.tools), os.environ["PATH"]])
         self.environment = {**os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": paths}
         self.port = find_free_port()
         trust = f'root-certificates = "{self.folder}/ca.pem"' if secure else "insecure = true"
@@ -48,7 +54,7 @@ class FlowerFederation:
             for name in sites:
                 write_keys(self.folder / name)
 
-    def __enter__(self):
+    def __enter__(self) -> "FlowerFederation":
         try:
             self.start_all()
         except BaseException:
@@ -56,17 +62,17 @@ class FlowerFederation:
             raise
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         for name in list(self.processes):
             self.end(name)
 
-    def start_all(self):
+    def start_all(self) -> None:
         """Start the SuperLink, then the SuperNodes."""
         self.start_superlink()
         for name in self.sites:
             self.start_supernode(name)
 
-    def start_superlink(self):
+    def start_superlink(self) -> None:
         """Start the SuperLink, wait until it answers, and register the keys of all nodes."""
         options = ["--insecure"]
         if self.secure:
@@ -77,7 +83,7 @@ class FlowerFederation:
         for name in self.sites if self.secure else ():
             self.call("supernode", "register", self.folder / f"{name}.pub", "test", "--name", name)
 
-    def start_supernode(self, name):
+    def start_supernode(self, name: str) -> None:
         """Start the SuperNode of a client, which dials the SuperLink."""
         options = ["--insecure"]
         if self.secure:
@@ -89,72 +95,76 @@ class FlowerFederation:
             "--node-config", config, *options,
         )  # fmt: skip
 
-    def start(self, name, tool, *words):
-        """Start a process in a group of its own; its output goes to a file."""
+    def start(self, name: str, tool: str, *words: str | Path) -> None:
+        """Start a process in a new session; its output goes to a file."""
         with (self.folder / f"{name}.log").open("ab") as log:
-            command = [str(BIN / tool), *map(str, words)]
+            command = [str(self.tools / tool), *map(str, words)]
             self.processes[name] = subprocess.Popen(
                 command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.folder,
                 env=self.environment, start_new_session=True,
             )  # fmt: skip
 
-    def end(self, name, number=signal.SIGTERM):
-        """End a process and its children; kill those that do not end."""
+    def end(self, name: str, number: int = signal.SIGTERM) -> None:
+        """Send a signal to a process; after its end, or 15 seconds, kill it and its children."""
         process = self.processes.pop(name)
-        signal_group(process.pid, number)
-        try:
+        family = list_processes(process.pid)
+        send_signal(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(15)
-        except subprocess.TimeoutExpired:
-            pass
-        signal_group(process.pid, signal.SIGKILL)
+        for member in {*family, *list_processes(process.pid)}:
+            send_signal(member, signal.SIGKILL)
         process.wait(15)
 
-    def call(self, *words):
+    def call(self, *words: str | Path) -> str:
         """Run `flwr` and return its output."""
         done = subprocess.run(
-            [str(BIN / "flwr"), *map(str, words)], capture_output=True, text=True, env=self.environment,
-            cwd=self.folder, timeout=120,
+            [str(self.tools / "flwr"), *map(str, words)], capture_output=True, text=True, cwd=self.folder,
+            env=self.environment, timeout=120,
         )  # fmt: skip
         assert done.returncode == 0, f"flwr {words}: {done.stdout}{done.stderr}\n{self.read_logs()}"
         return done.stdout
 
-    def run(self, app, changes):
+    def run(self, app: Path, changes: dict[str, Any]) -> str:
         """Start a run of an app and return its id; `changes` overrides its configuration."""
         path = self.folder / "changes.toml"
         path.write_text("".join(f'"{key}" = {json.dumps(value)}\n' for key, value in changes.items()))
         text = self.call("run", app, "test", "--run-config", path, "--format", "json")
         return str(json.loads(text)["run-id"])
 
-    def read_status(self, run):
+    def read_status(self, run: str) -> str:
         """Return the status of a run, such as "finished:completed"."""
-        return json.loads(self.call("list", "test", "--run-id", run, "--format", "json"))["runs"][0]["status"]
+        answer = json.loads(self.call("list", "test", "--run-id", run, "--format", "json"))
+        return str(answer["runs"][0]["status"])
 
-    def wait_for_end(self, run, seconds):
+    def wait_for_end(self, run: str, seconds: float) -> str:
         """Wait until a run ends; return its status."""
-        wait_for(lambda: self.read_status(run).startswith("finished"), seconds, self.read_logs, 1.0)
+        # Every question to the SuperLink starts a process, which takes 2 s of CPU time.
+        wait_for(lambda: self.read_status(run).startswith("finished"), seconds, self.read_logs, 5.0)
         return self.read_status(run)
 
-    def read_logs(self):
+    def read_logs(self) -> str:
         """Return the ends of all logs."""
         logs = sorted(self.folder.glob("*.log"))
         return "\n".join(f"--- {path.stem}\n{path.read_text(errors='replace')[-3000:]}" for path in logs)
 
 
-def find_free_port():
+def find_free_port() -> int:
     """Return a port that nobody listens on."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+        return int(listener.getsockname()[1])
 
 
-def is_open(port):
+def is_open(port: int) -> bool:
     """Return whether somebody listens on a port."""
     with socket.socket() as dialler:
         dialler.settimeout(1)
         return dialler.connect_ex(("127.0.0.1", port)) == 0
 
 
-def wait_for(condition, seconds, describe, pause=0.1):
+def wait_for(
+    condition: Callable[[], bool], seconds: float, describe: Callable[[], str], pause: float = 0.1
+) -> None:
     """Wait until a condition holds; fail after this time, with the logs."""
     end = time.monotonic() + seconds
     while not condition():
@@ -162,15 +172,26 @@ def wait_for(condition, seconds, describe, pause=0.1):
         time.sleep(pause)
 
 
-def signal_group(number, kind):
-    """Send a signal to a process group if it is still there."""
-    try:
-        os.killpg(number, kind)
-    except ProcessLookupError:
-        return
+def send_signal(process: int, number: int) -> None:
+    """Send a signal to a process if it is still there."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, number)
 
 
-def write_keys(path):
+def list_processes(first: int) -> list[int]:
+    """Return the ids of a process and of all its descendants, whatever their sessions."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(path.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(path.parent.name))
+    family = [first]
+    for process in family:  # it grows
+        family += children.get(process, [])
+    return family
+
+
+def write_keys(path: Path) -> None:
     """Write a private key, and the public key as `.pub`, as SuperNodes need them."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -183,13 +204,13 @@ def write_keys(path):
     path.with_suffix(".pub").write_bytes(key.public_key().public_bytes(*public))
 
 
-def write_certificates(folder):
+def write_certificates(folder: Path) -> None:
     """Write an authority, `ca.pem`, and the certificate and key of a server on loopback."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    def build(name, issuer, key):
+    def build(name: str, issuer: str, key: Any) -> Any:
         begin = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1)
         subject, by = (x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, n)]) for n in (name, issuer))
         start = x509.CertificateBuilder().subject_name(subject).issuer_name(by).public_key(key.public_key())
