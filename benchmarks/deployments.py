@@ -14,7 +14,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +28,16 @@ from benchmarks.flower_federation import FlowerFederation, list_processes, wait_
 from benchmarks.results import write_section
 
 FEDAVG = Path(__file__).with_name("flower_fedavg")
-HEADERS = ("system", "clients", "ms/round", "least to most", "MB, server", "MB per client", "MB per process")
+HEADERS = (
+    "system",
+    "clients",
+    "ms/round",
+    "least to most",
+    "CPU s/round",
+    "MB, server",
+    "MB per client",
+    "MB per process",
+)
 
 
 @dataclass(frozen=True)
@@ -37,6 +47,7 @@ class Measurement:
     system: str
     clients: int
     seconds: list[float]
+    cpu_seconds: float  # per round, of all processes; it depends less on the load by others
     server_mb: float
     client_mb: float
     processes: str
@@ -44,8 +55,8 @@ class Measurement:
     def cells(self) -> list[str]:
         """Cells of the row as text."""
         middle, least, most = (f"{1000 * f(self.seconds):,.0f}" for f in (statistics.median, min, max))
-        memory = f"{self.server_mb:.0f}", f"{self.client_mb:.0f}"
-        return [self.system, str(self.clients), middle, f"{least} to {most}", *memory, self.processes]
+        numbers = f"{self.cpu_seconds:.1f}", f"{self.server_mb:.0f}", f"{self.client_mb:.0f}"
+        return [self.system, str(self.clients), middle, f"{least} to {most}", *numbers, self.processes]
 
 
 class MemorySampler:
@@ -84,6 +95,18 @@ def read_memory_mb(process: int) -> float:
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
+def read_cpu_seconds(first: Iterable[int]) -> float:
+    """Return the CPU time of processes and their descendants, of those that have ended too."""
+    ticks = 0
+    for process in (process for number in first for process in list_processes(number)):
+        with suppress(OSError):
+            stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(
+                map(int, stat[11:15])
+            )  # user and system time, of the process and of its ended children
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def read_name(process: int) -> str:
     """Return the name of the tool that a process runs; "" if it has ended."""
     try:
@@ -105,13 +128,16 @@ def measure_flower(clients: int, rounds: int) -> Measurement:
                 changes = {"rounds": rounds + 1, "clients": clients, "times": str(times)}
                 federation.run(FEDAVG, changes)
                 most = 120 + 20 * clients * (rounds + 1)
-                wait_for(lambda: len(read_times(times)) > rounds, most, federation.read_logs, 1.0)
+                wait_for(lambda: len(read_times(times)) > 0, most, federation.read_logs, 0.5)
+                used = read_cpu_seconds(sides.values())
+                wait_for(lambda: len(read_times(times)) > rounds, most, federation.read_logs, 0.5)
+                used = (read_cpu_seconds(sides.values()) - used) / rounds
         seconds = read_times(times)[1:]
         nodes = [side for side in sides if side != "superlink"]
         largest = max(nodes, key=memory.most.__getitem__)
         kinds = "; ".join(f"{side}: {', '.join(memory.names[side])}" for side in ("superlink", largest))
     return Measurement(
-        "Flower 1.41.0, FedAvg", clients, seconds, memory.most["superlink"], memory.most[largest], kinds
+        "Flower 1.41.0, FedAvg", clients, seconds, used, memory.most["superlink"], memory.most[largest], kinds
     )
 
 
@@ -152,8 +178,8 @@ def main() -> int:
     if options.results and rows:
         about = (
             "79,510 parameters, 5 local steps, all clients in every round; processes on loopback with TLS, "
-            f"{os.cpu_count()} cores with a load of {load:.1f} by others; medians of {options.rounds} rounds; memory is the largest sum of PSS; "
-            "`python -m benchmarks.deployments`"
+            f"{os.cpu_count()} cores, load by others before the start {load:.1f}; {options.rounds} rounds; "
+            "memory is the largest sum of PSS; `python -m benchmarks.deployments`"
         )
         write_section(options.results, "deployments", about, HEADERS, rows)
     return 0

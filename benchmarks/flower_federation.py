@@ -44,7 +44,7 @@ class FlowerFederation:
         home.mkdir(parents=True)
         paths = os.pathsep.join([str(self.tools), os.environ["PATH"]])
         self.environment = {**os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": paths}
-        self.port = find_free_port()
+        self.port = self.fleet_port = find_free_port()  # SuperNodes dial the second one, which may be a proxy
         trust = f'root-certificates = "{self.folder}/ca.pem"' if secure else "insecure = true"
         (home / "config.toml").write_text(
             f'[superlink]\ndefault = "test"\n[superlink.test]\naddress = "127.0.0.1:{self.port}"\n{trust}\n'
@@ -91,8 +91,8 @@ class FlowerFederation:
             options += [f"--auth-supernode-private-key={self.folder}/{name}"]
         config = " ".join(f"{key}={json.dumps(value)}" for key, value in self.sites[name].items())
         self.start(
-            name, "flower-supernode", f"--superlink=127.0.0.1:{self.port}", f"--port={find_free_port()}",
-            "--node-config", config, *options,
+            name, "flower-supernode", f"--superlink=127.0.0.1:{self.fleet_port}",
+            f"--port={find_free_port()}", "--node-config", config, *options,
         )  # fmt: skip
 
     def start(self, name: str, tool: str, *words: str | Path) -> None:

@@ -10,7 +10,7 @@ from flower_runs import NAMES, load_models, read_config, simulate, write_sites
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -173,6 +173,22 @@ def test_nodes_that_are_late_or_offline_are_missing(tmp_path, caplog):
     grid.nodes[104] = gone
     server.play()
     assert server.merged == {"east": 2, "south": 2, "west": 2, "island": 2}
+
+
+@pytest.mark.parametrize(
+    "records",
+    [{}, {"reply": ConfigRecord({})}, {"reply": ConfigRecord({"facts": "{", "state": b""})}],
+    ids=["empty", "no facts", "no JSON"],
+)
+def test_replies_of_another_form_are_refused(records, tmp_path, caplog):
+    def fault(message, reply):
+        spoilt = (message.metadata.dst_node_id, message.metadata.message_type) == (102, "train")
+        return [Message(RecordDict(records), reply_to=message) if spoilt else reply]
+
+    grid, _ = build_grid(tmp_path, fault=fault)
+    server = rounds.train(configure(tmp_path, names="registered"), GridExchange(grid, "registered"))
+    assert server.merged == {name: 2 for name in NAMES if name != "south"}
+    assert "south: the reply is refused" in caplog.text
 
 
 def test_a_client_that_fails_says_why(tmp_path, caplog):

@@ -224,6 +224,20 @@ def test_clients_differ_in_columns(sites, tmp_path):
         train(configure(tmp_path), DirectExchange(sites))
 
 
+@pytest.mark.parametrize(
+    "facts",
+    [{}, [], {"rows": 0}, {"rows": "7"}, {"rows": True}, {"inputs": [4.0]}, {"outputs": 10**12}, {"x": 1}],
+    ids=str,
+)
+def test_invalid_descriptions_are_missing_replies(facts, sites, tmp_path):
+    def lose(verb, name, reply):
+        changed = {**reply[0], **facts} if isinstance(facts, dict) and facts else facts
+        return (changed, reply[1]) if name == "west" else reply
+
+    with pytest.raises(fl.InputError, match="4 of 5 clients reply; start the others"):
+        train(configure(tmp_path), DirectExchange(sites, lose))
+
+
 def test_a_client_refuses_what_is_not_for_it(sites, tmp_path):
     server = Server(configure(tmp_path), tmp_path / "checkpoint", DirectExchange(sites))
     for changes, message in (

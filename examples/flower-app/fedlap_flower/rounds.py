@@ -177,7 +177,8 @@ class Server:
             missing = {
                 name: ({"plan": plan, "client": name}, b"") for name in self.clients if name not in known
             }
-            known |= self.exchange.ask("describe", missing, self.config["deadline"])
+            replies = self.exchange.ask("describe", missing, self.config["deadline"])
+            known |= {name: reply for name, reply in replies.items() if _is_description(reply[0])}
             if len(known) == len(self.clients):
                 break
         else:
@@ -203,6 +204,16 @@ class Server:
         batches = [one] * (self.method.batches_per_step if isinstance(self.method, Grouping) else 1)
         with torch.no_grad():
             return describe_shapes(self.method.local(private, down, PlainTask(model, x, y, batches))[1])
+
+
+def _is_description(facts: Any) -> bool:
+    """Return whether a client has described its rows: their number, inputs and outputs."""
+    if not isinstance(facts, dict) or set(facts) != {"rows", "inputs", "outputs"}:
+        return False
+    inputs = facts["inputs"] if isinstance(facts["inputs"], list) else [None]
+    return all(
+        type(number) is int and 0 < number < 2**31 for number in (facts["rows"], facts["outputs"], *inputs)
+    )
 
 
 def _check_method(algorithm: Any, config: Plan) -> None:

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
@@ -49,20 +49,23 @@ class GridExchange:
         replies = self._exchange(messages, seconds)
         for name in requests.keys() - replies.keys():
             LOG.warning("client %s does not reply (%s)", name, "late" if name in messages else "offline")
-        return {name: (json.loads(record["facts"]), record["state"]) for name, record in replies.items()}
+        return replies
 
-    def _exchange(self, messages: Mapping[object, Message], seconds: float) -> dict[object, ConfigRecord]:
+    def _exchange(self, messages: Mapping[Any, Message], seconds: float) -> dict[Any, Content]:
         """Push messages and return the replies; that of a lost node comes from the SuperLink, as an error."""
-        pushed = dict(zip(self.grid.push_messages(list(messages.values())), messages, strict=True))
-        pushed.pop(None, None)  # messages that the SuperLink refused
+        pushed = {number: key for key in messages for number in self.grid.push_messages([messages[key]])}
         replies, end = {}, time.monotonic() + seconds
         while pushed and time.monotonic() < end:
             for reply in self.grid.pull_messages(list(pushed)):
                 key = pushed.pop(reply.metadata.reply_to_message_id)
                 if reply.has_error():
                     LOG.warning("%s: error %d: %s", key, reply.error.code, reply.error.reason)
-                else:
-                    replies[key] = reply.content["reply"]
+                    continue
+                try:
+                    record = reply.content["reply"]
+                    replies[key] = json.loads(record["facts"]), record["state"]
+                except (KeyError, TypeError, ValueError) as error:
+                    LOG.warning("%s: the reply is refused: %r", key, error)
             time.sleep(POLL)
         return replies
 
@@ -74,8 +77,8 @@ class GridExchange:
         else:
             new = [node.node_id for node in online if node.node_id not in self._claims]
             asked = {node: Message(RecordDict(), node, MessageType.QUERY) for node in new}
-            for node, record in self._exchange(asked, 60.0).items():
-                self._claims[node] = json.loads(record["facts"])["name"]
+            for node, (facts, _) in self._exchange(asked, 60.0).items():
+                self._claims[node] = facts["name"]
             names = {
                 node.node_id: self._claims[node.node_id] for node in online if node.node_id in self._claims
             }
