@@ -14,6 +14,7 @@ from fedlap.training.state_bytes import decode_state, encode_state
 from fedlap_flower import rounds
 from fedlap_flower.client import answer
 from fedlap_flower.rounds import Server, train
+from fedlap_flower.task import build_graph
 from flower_runs import NAMES, DirectExchange, load_models, read_config, simulate, write_sites
 
 METHODS = [
@@ -53,6 +54,15 @@ def test_rounds_repeat_the_simulation(name, sites, tmp_path):
     config = configure(tmp_path, name, sample=0.6)
     train(config, DirectExchange(sites))
     assert_equal(sites, simulate(config, sites))
+
+
+def test_edges_make_a_graph(tmp_path):
+    edges = "north:east:2.0, east:south, west:island:0.5"
+    graph = build_graph(configure(tmp_path, graph__edges=edges))
+    expected = [("north", "east", 2.0), ("east", "south", 1.0), ("west", "island", 0.5)]
+    matrix = fl.Graph.from_edges(expected, NAMES).weights.matrix()
+    assert graph.clients == NAMES
+    assert (graph.weights.matrix() - matrix).count_nonzero() == 0
 
 
 def test_real_targets(tmp_path):
@@ -198,7 +208,7 @@ REFUSED = {
     "labels = 0": ({"labels": 0}, "use scale = 'none'"),
     "pooled": ({"scale": "pooled"}, "use scale = 'none', or 'client'"),
     "peers": ({"name": "dfedu"}, "DFedU has no server"),
-    "rows": ({"graph__name": "similar"}, "graph 'similar' needs the rows of all clients"),
+    "rows": ({"graph__name": "similar"}, "graph 'similar' needs a file or the rows of all clients"),
     "auto": ({"algorithm__strength": "auto"}, "strength = 'auto' needs the rows of all clients"),
 }
 

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -46,12 +45,14 @@ def build_algorithm(plan: Plan) -> Algorithm:
 
 
 def build_graph(plan: Plan) -> fl.Graph:
-    """Build the graph from the names of the clients, or read it from a file of this package."""
+    """Build the graph from its edges, such as "north:east:1.0, east:south:0.5", or from names alone."""
     name, settings = _split_section(plan, "graph")
-    if "path" in settings:
-        settings["path"] = str(Path(__file__).parent / settings["path"])
-    if _has(GRAPHS[name], "federation"):
-        raise fl.InputError(f"graph {name!r} needs the rows of all clients; use 'complete' or 'file'")
+    if edges := settings.pop("edges", ""):
+        parts = [edge.strip().split(":") for edge in edges.split(",")]
+        triples = [(a, b, *map(float, weight)) for a, b, *weight in parts]
+        return fl.Graph.from_edges(triples, list_clients(plan))
+    if name == "file" or _has(GRAPHS[name], "federation"):
+        raise fl.InputError(f"graph {name!r} needs a file or the rows of all clients; set `edges` instead")
     return GRAPHS[name](list_clients(plan), **settings)
 
 
