@@ -96,7 +96,7 @@ def read_memory_mb(process: int) -> float:
 
 
 def read_cpu_seconds(first: Iterable[int]) -> float:
-    """Return the CPU time of processes and their descendants, of those that have ended too."""
+    """Return the CPU time of processes and their descendants, including ended ones."""
     ticks = 0
     for process in (process for number in first for process in list_processes(number)):
         with suppress(OSError):

@@ -175,7 +175,7 @@ def test_too_few_replies_stop_the_run_and_not_the_training(sites, tmp_path):
 
 
 def test_a_new_training_does_not_use_old_private_state(sites, tmp_path):
-    """Without its checkpoint a run of an old name starts anew, and so do the clients."""
+    """Without its checkpoint a run of an old name starts from the first round, and so do the clients."""
     config = configure(tmp_path, "scaffold", rounds=1)
     train(config, DirectExchange(sites))
     shutil.rmtree(tmp_path / "server")

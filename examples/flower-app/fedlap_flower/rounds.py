@@ -43,7 +43,7 @@ MAY_CHANGE = {"rounds", "deadline", "least-replies", "folder", "names"}  # when 
 
 
 class Exchange(Protocol):
-    """Sends requests to clients by name, and vouches for the names of those that reply."""
+    """Sends requests to clients by name, and vouches for the name of each reply."""
 
     def ask(self, verb: str, requests: Mapping[str, Content], seconds: float) -> dict[str, Content]:
         """Return the replies that arrive in time; clients that are offline or fail are missing."""
@@ -118,7 +118,7 @@ class Server:
         LOG.info("round %d: merged %d of %d replies", round, len(up), len(names))
 
     def evaluate(self) -> Score:
-        """Let every client write its personal model; return the score over those that reply."""
+        """Let every client write its personal model; return the score over all clients that reply."""
         tables = isinstance(self.state, tuple) and any(isinstance(part, ClientTable) for part in self.state)
         is_model, count = tables or self.private is None, len(self.clients)
         if is_model:
