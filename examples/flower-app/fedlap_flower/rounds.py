@@ -118,7 +118,7 @@ class Server:
         LOG.info("round %d: merged %d of %d replies", round, len(up), len(names))
 
     def evaluate(self) -> Score:
-        """Let every client write its personal model; return the score over all clients that reply."""
+        """Ask every client to write its personal model; return the score over all clients that reply."""
         tables = isinstance(self.state, tuple) and any(isinstance(part, ClientTable) for part in self.state)
         is_model, count = tables or self.private is None, len(self.clients)
         if is_model:
