@@ -7,7 +7,7 @@ from typing import Any, get_args
 from fedlap.algorithms import Algorithm, Binding, Coupled, Grouping, Pooling, list_settings
 from fedlap.algorithms.local_work import BatchSize, LocalWork
 from fedlap.data.federation import Federation
-from fedlap.errors import DivergedError, InputError, check_integer
+from fedlap.errors import DivergedError, InputError, UnsuitedError, check_integer
 from fedlap.models import Architecture, Model
 from fedlap.models.torch_module import ModuleNetwork
 from fedlap.summaries import summarise_fields
@@ -53,7 +53,7 @@ def compute_stack_key(job: Job) -> Any:
         for name, value in list_settings(algorithm).items()
         if name != "graph" and float not in (types[name], *get_args(types[name]))
     )
-    shape = federation.inputs, federation.outputs, type(federation.loss)
+    shape = federation.inputs, federation.outputs, type(federation.loss), federation.roster.is_weighted
     # The number of pooled clients determines the number of local steps.
     pooled = len(federation.clients) if isinstance(algorithm, Pooling) else None
     return type(algorithm), settings, job.model, shape, pooled, job.rounds_done
@@ -80,7 +80,13 @@ def plan_local_work(algorithm: Algorithm, sampled: int) -> LocalWork:
 def check_single_rows(
     model: Model, scored: Federation, trainees: Federation, work: LocalWork, batch: BatchSize
 ) -> None:
-    """Raise InputError for a batch of one row if the module rejects it, as batch norm does."""
+    """Raise InputError for a batch of one row, or a row of weight 0, if the module rejects it."""
+    weight = trainees.train.weight
+    if weight is not None and model.is_batch_dependent and not bool((weight > 0).all()):
+        raise UnsuitedError(
+            "module: rows of a batch affect each other, as in batch norm, and a row has weight 0; "
+            "remove rows of weight 0, or use GroupNorm"
+        )
     problem = model.network.single_row_error if isinstance(model.network, ModuleNetwork) else ""
     if not problem:
         return

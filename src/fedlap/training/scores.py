@@ -21,7 +21,7 @@ NOT_APPLICABLE: Statistics = (None, None, None, None)
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """Sums over each client's rows."""
+    """Sums over each client's rows; losses and errors of training rows are multiplied by their weights."""
 
     loss: Float64[Tensor, "client"]  # loss without the L2 term, in the unit that models are trained in
     hits: Float64[Tensor, "client"] | None  # correct predictions; None for regression
@@ -92,7 +92,8 @@ class Score:
     r2, r2_mean, r2_worst, r2_std: those of R² = 1 − Σ(y − ŷ)² / Σ(y − ȳ)² (worst: lowest). ȳ is the mean of
         the pooled test rows; in the statistics over clients it is the mean of the client's test rows, and
         only clients count whose test targets are not constant. None if no such client exists.
-    train_loss: mean loss over the pooled training rows, without the L2 term.
+    train_loss: mean loss over the pooled training rows, without the L2 term. Sample weights count in it and
+        in the objective, divided by the mean weight of their client; test scores count every row once.
     objective: J(W), the sum of the clients' training losses with the L2 term, plus the method's penalty.
     gap: the duality gap if the method computes it, an upper bound on the objective minus its minimum.
     bytes_up, bytes_down: bytes sent by and to all clients since the first round.
