@@ -200,6 +200,9 @@ def table_from_frame(
         blank = torch.zeros(len(y), 1)
         table = Table.of((blank, y), names, labels=labels, test=is_test, where=location.name)
         table = replace(table, x=raw.values, raw=raw)
+    weight = (name := settings.weight) and [
+        read_weight_column(require_complete(data[name], source), source) for data, source in frames
+    ]
     present = set(table.clients)
     empty = [
         name for name in dict.fromkeys(n for names in names_before for n in names) if name not in present
@@ -211,9 +214,7 @@ def table_from_frame(
         clients=(clients := (*table.clients, *empty)),
         places=Places.of(settings.places, [place_of[name] for name in clients]) if place_of else None,
         split=_build_split(frames, settings),
-        weight=None
-        if settings.weight is None
-        else torch.cat([read_weight_column(data[settings.weight], source) for data, source in frames]),
+        weight=torch.cat(weight) if weight else None,
         skip_empty=settings.skip_empty,
         notes=tuple(notes),
     )

@@ -1,6 +1,6 @@
 """Sample weights of training rows: reading, checking, and weights relative to a client's mean."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,14 @@ RowWeights = Float64[Tensor, "row"]
 EXPECTED_WEIGHT = "expected a finite number of at least 0; correct the weight or remove the row"
 
 
-def convert_weights(where: str, values: Any, rows: int, first_row: int = 0) -> RowWeights:
+def convert_weights(
+    where: str, values: Any, rows: int, describe_row: Callable[[int], str] | None = None
+) -> RowWeights:
     """Convert weights to a tensor; raise InputError unless there is a valid one per row.
 
-    Errors begin with `where`; `first_row` is the number of the first row in them.
+    Errors begin with `where`, or with the description of a row.
     """
+    describe = describe_row or (lambda row: f"{where}, row {row}")
     array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
     if array.shape != (rows,):
         raise InputError(
@@ -28,25 +31,23 @@ def convert_weights(where: str, values: Any, rows: int, first_row: int = 0) -> R
             field="weight",
         )
     if array.dtype.kind not in "fiub":
-        array = _convert_objects(where, array, first_row)
+        array = _convert_objects(array, describe)
     weights: Float64[np.ndarray, row] = array.astype(np.float64)
     wrong = ~(np.isfinite(weights) & (weights >= 0))
     if wrong.any():
         row = int(wrong.nonzero()[0][0])
         raise InputError(
-            f"{where}, row {row + first_row}: the weight is {weights[row]:g}; {EXPECTED_WEIGHT}",
-            field="weight",
+            f"{describe(row)}: the weight is {weights[row]:g}; {EXPECTED_WEIGHT}", field="weight"
         )
     return torch.from_numpy(weights)
 
 
-def _convert_objects(where: str, array: np.ndarray, first_row: int) -> np.ndarray:
+def _convert_objects(array: np.ndarray, describe: Callable[[int], str]) -> np.ndarray:
     """Convert numbers that are stored as objects; None is NaN."""
     for row, value in enumerate(array.tolist()):
         if value is not None and not isinstance(value, int | float):
             raise InputError(
-                f"{where}, row {row + first_row}: the weight {str(value)[:40]!r} is not a number; "
-                f"{EXPECTED_WEIGHT}",
+                f"{describe(row)}: the weight {str(value)[:40]!r} is not a number; {EXPECTED_WEIGHT}",
                 field="weight",
             )
     return np.array([np.nan if value is None else value for value in array.tolist()], dtype=np.float64)
@@ -56,7 +57,8 @@ def read_weight_column(column: Series, location: FrameLocation) -> RowWeights:
     """Read the weights of a frame's rows; an error names the first wrong cell."""
     is_number = is_real(column.dtype)
     cells = column.to_numpy(dtype=np.float64, na_value=np.nan) if is_number else column.to_numpy(object)
-    return convert_weights(f"{location.name}, column {str(column.name)!r}", cells, len(cells), location.first)
+    name = str(column.name)
+    return convert_weights(location.name, cells, len(cells), lambda row: location.describe_cell(row, name))
 
 
 def collect_weights(
@@ -88,12 +90,12 @@ def collect_weights(
 
 
 def check_training_weights(clients: Sequence[str], train: ClientRows) -> None:
-    """Raise InputError if all training rows of a client have weight 0."""
+    """Raise InputError if all training rows of a client have weight zero."""
     if train.weight is None:
         return
     for place in (train.sum_weights() <= 0).nonzero().flatten().tolist():
         raise InputError(
-            f"all training rows of client {clients[place]!r} have weight 0; "
+            f"all training rows of client {clients[place]!r} have weight zero; "
             "use a positive weight, or remove the client",
             field="weight",
             scope="data",
