@@ -41,7 +41,7 @@ def build(arrays, weight=None, scale="pooled", test_share=0.0):
 
 def train(name, federation, graph, kind="steps", **schedule):
     method = METHODS[name]
-    schedule = {"rounds": 6, "batch": 4, "seed": 5, "dtype": "float64", "evaluate_every": 3, **schedule}
+    schedule = {"rounds": 4, "batch": 4, "seed": 5, "dtype": "float64", "evaluate_every": 2, **schedule}
     return fl.fit(method.make(graph, **WORK[kind]), federation, method.model, **schedule)
 
 
@@ -56,7 +56,7 @@ ARRAYS = random_arrays(COUNTS)
 
 
 @pytest.fixture(scope="module")
-def weighted():
+def survey():
     return build(ARRAYS, draw_weights(), test_share=0.25)
 
 
@@ -68,10 +68,10 @@ def list_trials(first, later):
 
 
 @pytest.mark.parametrize(("name", "kind"), list_trials("steps", "epochs"))
-def test_stacked_is_one_by_one(name, kind, weighted, graph):
+def test_stacked_is_one_by_one(name, kind, survey, graph):
     how = {"sample": 0.5 if METHODS[name].sampled else 1.0}
     together, apart = (
-        train(name, weighted, graph, kind, **how, engine=engine) for engine in ("stacked", "one_by_one")
+        train(name, survey, graph, kind, **how, engine=engine) for engine in ("stacked", "one_by_one")
     )
     check_close(together, apart)
     assert together.scores[-1].loss == pytest.approx(apart.scores[-1].loss, rel=1e-9)
@@ -155,23 +155,23 @@ def test_the_training_loss_is_weighted_and_test_scores_are_not(real, graph):
     assert score.objective == pytest.approx(float(means.sum() + ridge + penalty), rel=1e-12)
 
 
-def test_resuming_is_exact_and_other_weights_are_refused(weighted, graph):
+def test_resuming_is_exact_and_other_weights_are_refused(survey, graph):
     same(
-        train("scaffold", weighted, graph, rounds=5, resume=train("scaffold", weighted, graph, rounds=2)),
-        train("scaffold", weighted, graph, rounds=5),
+        train("scaffold", survey, graph, rounds=5, resume=train("scaffold", survey, graph, rounds=2)),
+        train("scaffold", survey, graph, rounds=5),
     )
-    first = train("fedu", weighted, graph, rounds=2)
+    first = train("fedu", survey, graph, rounds=2)
     other = {name: values + 1 for name, values in draw_weights().items()}
-    changed = replace(weighted, train=build(ARRAYS, other, test_share=0.25).train)
+    changed = replace(survey, train=build(ARRAYS, other, test_share=0.25).train)
     with pytest.raises(fl.InputError, match="the training rows of client 'a' differ"):
         train("fedu", changed, graph, rounds=3, resume=first)
 
 
-def test_folds_train_on_weights_and_validate_without_them(weighted):
-    fold = weighted.fold(4, 1)
+def test_folds_train_on_weights_and_validate_without_them(survey):
+    fold = survey.fold(4, 1)
     assert fold.test.weight is None
     assert len(fold.train.weight) == len(fold.train.row)
-    by_row = dict(zip(weighted.train.row.tolist(), weighted.train.weight.tolist(), strict=True))
+    by_row = dict(zip(survey.train.row.tolist(), survey.train.weight.tolist(), strict=True))
     assert fold.train.weight.tolist() == [by_row[row] for row in fold.train.row.tolist()]
 
 
@@ -184,20 +184,20 @@ def test_a_fold_never_holds_out_all_the_weight_of_a_client():
     assert len(fold.test.row) < len(federation.train.row) / 4
 
 
-def test_the_strength_is_chosen_with_weights(weighted, graph):
-    chosen = fl.fit(fl.FedU(graph, strength="auto"), weighted, LINEAR, rounds=5)
+def test_the_strength_is_chosen_with_weights(survey, graph):
+    chosen = fl.fit(fl.FedU(graph, strength="auto"), survey, LINEAR, rounds=5)
     assert chosen.algorithm.strength >= 0
 
 
 @pytest.mark.parametrize("fast", [False, True])
-def test_a_worker_uses_its_weights(fast, weighted, graph):
-    result = train("local", weighted, graph, engine="stacked" if fast else "one_by_one")
-    for k, client in enumerate(weighted.clients):
-        parts = {"train": weighted.train.reorder([k]), "test": weighted.test.reorder([k])}
-        alone = replace(weighted, clients=(client,), **parts)
+def test_a_worker_uses_its_weights(fast, survey, graph):
+    result = train("local", survey, graph, engine="stacked" if fast else "one_by_one")
+    for k, client in enumerate(survey.clients):
+        parts = {"train": survey.train.reorder([k]), "test": survey.test.reorder([k])}
+        alone = replace(survey, clients=(client,), **parts)
         method = METHODS["local"].make(graph, **WORK["steps"])
-        worker = Worker(method, alone, LINEAR, weighted.roster, seed=5, batch=4, dtype="float64", fast=fast)
-        for round in range(1, 8):  # The last round is never merged.
+        worker = Worker(method, alone, LINEAR, survey.roster, seed=5, batch=4, dtype="float64", fast=fast)
+        for round in range(1, 6):  # The last round is never merged.
             worker.local(round, None, merged=round - 1)
         assert (worker.personal_model(None) - result.models[k]).abs().max() < 1e-9
 
@@ -240,17 +240,17 @@ def test_coefficients_of_weighted_rows_have_no_standard_errors(graph):
     assert found.values.isfinite().all()
 
 
-def test_mocha_refuses_weights(weighted, graph):
+def test_mocha_refuses_weights(survey, graph):
     with pytest.raises(UnsuitedError, match="mocha: the dual is that of rows with equal weights"):
-        train("mocha", weighted, graph)
+        train("mocha", survey, graph)
     train("mocha", build(ARRAYS, {name: np.full(len(y), 3.0) for name, (_, y) in ARRAYS.items()}), graph)
 
 
-def test_batch_norm_refuses_weights_of_zero(weighted, graph):
+def test_batch_norm_refuses_weights_of_zero(survey, graph):
     layers = torch.nn.BatchNorm1d(4, track_running_stats=False), torch.nn.Linear(4, 3)
     module = fl.models.module(torch.nn.Sequential(*layers))
     with pytest.raises(UnsuitedError, match=r"module: rows of a batch affect each other.*weight 0"):
-        fl.fit(fl.Local(), weighted, module, rounds=1)
+        fl.fit(fl.Local(), survey, module, rounds=1)
     positive = build(ARRAYS, {name: values + 0.5 for name, values in draw_weights().items()})
     one, other = (
         fl.fit(fl.Local(), positive, module, rounds=2, dtype="float64", engine=engine)

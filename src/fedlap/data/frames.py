@@ -200,9 +200,8 @@ def table_from_frame(
         blank = torch.zeros(len(y), 1)
         table = Table.of((blank, y), names, labels=labels, test=is_test, where=location.name)
         table = replace(table, x=raw.values, raw=raw)
-    weight = (name := settings.weight) and [
-        read_weight_column(require_complete(data[name], source), source) for data, source in frames
-    ]
+    name = settings.weight
+    weight = name and [read_weight_column(require_complete(d[name], source), source) for d, source in frames]
     present = set(table.clients)
     empty = [
         name for name in dict.fromkeys(n for names in names_before for n in names) if name not in present

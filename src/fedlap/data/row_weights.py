@@ -71,19 +71,19 @@ def collect_weights(
             field="weight",
             scope="data",
         )
-    given = {str(name): values for name, values in weight.items()}
-    for name in given:
+    weights_of = {str(name): values for name, values in weight.items()}
+    for name in weights_of:
         if name not in names:
             raise unknown_name_error("client among the weights", name, names, field="weight")
     for name in names:
-        if name not in given:
+        if name not in weights_of:
             raise InputError(
                 f"client {name!r} has no weights; pass one array of weights per client",
                 field="weight",
                 scope="data",
             )
     parts = [
-        convert_weights(f"data: client {name!r}", given[name], count)
+        convert_weights(f"data: client {name!r}", weights_of[name], count)
         for name, count in zip(names, counts, strict=True)
     ]
     return torch.cat([*parts, torch.ones(test_rows, dtype=torch.float64)])
