@@ -61,7 +61,7 @@ class PlainTask:
         """Return the weights of a batch: 1/|B| for each row, times its weight."""
         if self.weight is None:
             return self.x.new_full((1, len(rows)), 1 / len(rows))
-        return (self.weight[rows] / len(rows)).to(self.x).unsqueeze(0)
+        return (self.weight.to(self.x.device)[rows] / len(rows)).to(self.x).unsqueeze(0)
 
     def gradient(self, w: Stack, batch: Batch) -> Stack:
         """Return ∇F̃(w) by autograd."""
