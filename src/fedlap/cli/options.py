@@ -212,6 +212,29 @@ TRAINING_OPTIONS: Options = {
         ],
         1.0,
     ),
+    "evaluate_every": (
+        Annotated[
+            str,
+            typer.Option(
+                metavar="N",
+                help="Score every N rounds; 0 scores the last round only. "
+                "'auto' chooses N so that scoring takes less time than training.",
+                rich_help_panel=TRAINING_PANEL,
+            ),
+        ],
+        "auto",
+    ),
+    "score_training": (
+        Annotated[
+            str,
+            typer.Option(
+                metavar="WHEN",
+                help="Score training rows, J(W) included: in the 'last' round, or 'always'.",
+                rich_help_panel=TRAINING_PANEL,
+            ),
+        ],
+        "last",
+    ),
     "lr": (
         Annotated[
             float | None,
