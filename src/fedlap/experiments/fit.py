@@ -148,7 +148,10 @@ def fit(
         None if resume is None else resume.algorithm,
     )
     schedule = _choose_interval(job, schedule)
-    watching = [*check_callbacks(callbacks, schedule), _FunctionCallback(on_score, on_round)]
+    watching = [*check_callbacks(callbacks), _FunctionCallback(on_score, on_round)]
+    for callback in watching:
+        if isinstance(callback, EarlyStopping):
+            callback.check_schedule(schedule)
     with ExitStack() as until_end:
         storage = None
         if folder is not None:
@@ -221,8 +224,8 @@ def _announce_stop() -> None:
     _LOG.warning("stopping after this round (press Ctrl-C again to quit now)")
 
 
-def check_callbacks(callbacks: Any, schedule: Schedule) -> list[Callback]:
-    """Return the callbacks; raise InputError unless each of them is a Callback that fits the schedule."""
+def check_callbacks(callbacks: Any) -> list[Callback]:
+    """Return the callbacks; raise InputError unless every one of them is a Callback."""
     if isinstance(callbacks, Callback):
         raise InputError("callbacks is a single callback; pass a list", field="callbacks")
     for callback in callbacks:
@@ -232,8 +235,6 @@ def check_callbacks(callbacks: Any, schedule: Schedule) -> list[Callback]:
                 "pass a function as on_score or on_round",
                 field="callbacks",
             )
-        if isinstance(callback, EarlyStopping):
-            callback.check_schedule(schedule)
     return list(callbacks)
 
 
