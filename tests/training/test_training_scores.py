@@ -53,7 +53,7 @@ def test_training_rows_are_read_only_where_they_are_scored(engine, federation, g
     monkeypatch.setattr(ENGINES[engine], "_tally", record)
     gaps = []
     gap = fl.Mocha.gap
-    monkeypatch.setattr(fl.Mocha, "gap", lambda self, *given: gaps.append(1) or gap(self, *given))
+    monkeypatch.setattr(fl.Mocha, "gap", lambda self, *parts: gaps.append(1) or gap(self, *parts))
 
     def train(**settings):
         seen.clear()
@@ -62,9 +62,9 @@ def test_training_rows_are_read_only_where_they_are_scored(engine, federation, g
         return list(seen)
 
     calls = 1 if engine == "stacked" else len(federation.clients)
-    assert train(rounds=4, evaluate_every=2) == ["test", "train", "test"]
+    assert train(rounds=4, evaluate_every=2) == ["test", "test", "train"]
     assert len(gaps) == calls
-    assert train(rounds=4, evaluate_every=2, score_training="always") == ["train", "test"] * 2
+    assert train(rounds=4, evaluate_every=2, score_training="always") == ["test", "train"] * 2
     assert len(gaps) == 2 * calls
 
 

@@ -217,8 +217,7 @@ TRAINING_OPTIONS: Options = {
             str,
             typer.Option(
                 metavar="N",
-                help="Score every N rounds; 0 scores the last round only. "
-                "'auto' chooses N so that scoring takes less time than training.",
+                help="Score every N rounds; 0: the last only; auto: in less time than training takes.",
                 rich_help_panel=TRAINING_PANEL,
             ),
         ],
@@ -228,9 +227,7 @@ TRAINING_OPTIONS: Options = {
         Annotated[
             str,
             typer.Option(
-                metavar="WHEN",
-                help="Score training rows, J(W) included: in the 'last' round, or 'always'.",
-                rich_help_panel=TRAINING_PANEL,
+                metavar="WHEN", help="Score training rows: last or always.", rich_help_panel=TRAINING_PANEL
             ),
         ],
         "last",

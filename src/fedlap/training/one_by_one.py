@@ -133,17 +133,18 @@ class OneByOne:
         """Tally client by client."""
         tallies = []
         for number, (run, W) in enumerate(zip(method.runs, self.models(method, server), strict=True)):
-            algorithm, private = run.algorithm, self.private[number]
-            train = gap = None
-            if training and isinstance(algorithm, Certified):
+            test, finite = self._tally(W, self.scored.test, number), find_finite_models(W)
+            if not training:
+                tallies.append(Tallies(None, test, finite, None, None, None))
+                continue
+            train = self._tally(W, self.scored.train, number)
+            algorithm, private, gap = run.algorithm, self.private[number], None
+            if isinstance(algorithm, Certified):
                 tasks = enumerate(self._scoring_tasks(number))
                 parts = [algorithm.gap(take_row(private, k), W[k : k + 1], task) for k, task in tasks]
                 gap = float(torch.cat(parts).double().sum())
             penalty = compute_penalty(algorithm, server[number], private)
-            if training:
-                train = self._tally(W, self.scored.train, number)
-            test, ridge = self._tally(W, self.scored.test, number), compute_ridge(self.clients.model, W)
-            tallies.append(Tallies(train, test, ridge, penalty, gap, find_finite_models(W)))
+            tallies.append(Tallies(train, test, finite, compute_ridge(self.clients.model, W), penalty, gap))
         return tallies
 
     def wait(self) -> None:

@@ -177,15 +177,15 @@ def compute_score(
     round: int,
     train: Tally | None,
     test: Tally,
-    ridge: Float64[Tensor, "client"],
-    penalty: float,
+    ridge: Float64[Tensor, "client"] | None,
+    penalty: float | None,
     gap: float | None,
     sent: tuple[int, int],
     seconds: float,
 ) -> Score:
     """Compute the scores of a round from the sums over each client's rows.
 
-    train: None leaves out the training loss and the objective.
+    train, ridge, penalty: None leaves out the training loss and the objective.
     """
     clients = {name: values[test.count > 0] for name, values in test.client_scores().items()}
     rows = test.count.sum()
@@ -202,6 +202,8 @@ def compute_score(
         r2 = _summarise(pooled_r2, clients["r2"][~clients["r2"].isnan()], lowest=True)
     objective = pooled = None
     if train is not None:
+        assert ridge is not None
+        assert penalty is not None
         objective = float((train.loss / train.count + ridge).sum()) + penalty
         pooled = float(train.reported_loss.sum() / train.count.sum())
     return Score(round, *accuracy, *loss, pooled, objective, gap, *sent, seconds, *rmse, *mae, *r2)
