@@ -123,11 +123,7 @@ CLIENT_OPTIONS: Options = {
     "drop": (
         Annotated[
             list[str] | None,
-            typer.Option(
-                metavar="COLUMN",
-                help="Column of your file to ignore (repeatable).",
-                rich_help_panel=DATA_PANEL,
-            ),
+            typer.Option(metavar="COLUMN", help="Column to ignore (repeatable).", rich_help_panel=DATA_PANEL),
         ],
         None,
     ),
