@@ -4,8 +4,8 @@
 
 Each workload is trained by FedU with 5 local steps of 20 rows. `training/scoring_interval.py` chooses the
 interval by counting: the last column is the cost of a round as a number of scored rows, and the column before
-it is the measured number. The exit code is 1 if scoring takes longer than training on a workload with the
-chosen interval.
+it is the measured number, which is low where few rows are scored, since a scoring has a fixed cost, too. The
+exit code is 1 if scoring takes longer than training on a workload with the chosen interval.
 """
 
 import argparse

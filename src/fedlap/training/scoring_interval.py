@@ -13,8 +13,8 @@ from fedlap.training.jobs import Job, plan_local_work
 from fedlap.training.schedule import AUTO_INTERVAL, Schedule, compute_sample_size
 
 INTERVALS: Final = (1, 2, 5, 10, 20, 50, 100)
-# A row of a mini-batch took at least as long as this number of scored rows where rows decide the time, and a
-# round took at least as long as this number of multiplications beyond its rows (benchmarks/scoring.py).
+# Lower ends of the times that benchmarks/scoring.py measured on one thread: a row of a mini-batch takes as
+# long as 1.5 scored rows, and a round has 5 million multiplications more of fixed cost than a scoring.
 SCORED_ROWS_PER_TRAINED_ROW: Final = 1.5
 ROUND_MULTIPLICATIONS: Final = 5e6
 INTERVAL_RULE: Final = "so that scoring takes less time than training"
@@ -25,8 +25,8 @@ def choose_interval(job: Job, schedule: Schedule) -> int:
 
     The choice is the smallest of 1, 2, 5, 10, 20, 50 and 100 rounds whose training is estimated to take as
     long as one scoring, or 100. A trained row counts as 1.5 scored rows, and the fixed cost of a round as 5
-    million multiplications if the model is linear or an MLP. The rounds of the schedule do not matter, so a
-    run that is extended later has the same scored rounds from the beginning.
+    million multiplications more than that of a scoring if the model is linear or an MLP. The rounds of the
+    schedule do not matter, so a run that is extended later has the same scored rounds from the beginning.
     """
     if schedule.evaluate_every != AUTO_INTERVAL:
         return schedule.evaluate_every
