@@ -1,5 +1,6 @@
 """The interval between scores: exact answers, and equal scored rounds in every form of a run."""
 
+import json
 import logging
 
 import pytest
@@ -13,7 +14,6 @@ from fedlap.training.jobs import Job
 from fedlap.training.schedule import Schedule
 from fedlap.training.scoring_interval import (
     INTERVALS,
-    ROUND_MULTIPLICATIONS,
     SCORED_ROWS_PER_TRAINED_ROW,
     choose_interval,
     count_scored_rows,
@@ -74,7 +74,7 @@ def test_rows_of_a_scoring_are_counted(federation):
 def test_the_fixed_cost_of_a_round_counts_for_dense_networks_alone(federation, module):
     inputs, outputs = federation.inputs[0], federation.outputs
     size = DenseNetwork((inputs, 4, outputs)).size
-    assert estimate_fixed_rows(federation, fl.models.mlp((4,))) == ROUND_MULTIPLICATIONS / size
+    assert estimate_fixed_rows(federation, fl.models.mlp((4,))) == 5e6 / (500 + size)
     assert estimate_fixed_rows(federation, module) == 0
 
 
@@ -145,3 +145,18 @@ def test_what_is_no_interval_is_refused(wrong):
 def test_an_unknown_way_to_score_training_rows_is_refused():
     with pytest.raises(fl.InputError, match="score_training = 'never'"):
         Experiment.of({"score_training": "never"})
+
+
+def test_the_command_line_says_once_how_often_it_scores(call, tmp_path):
+    words = ("--data", "synthetic", "--sample", "0.01", "--rounds", "4", "--json")
+    words += ("--set", "data.clients=100")
+    wanted = "scores every 2 rounds so that scoring takes less time than training; --evaluate-every 1 scores"
+    code, out, err = call("compare", *words, "--algorithms", "local,fedavg", "--seeds", "0,1")
+    assert code == 0, err
+    assert " ".join(err.split()).count(wanted) == 1
+    for run in (tmp_path / "runs").glob("*/experiment.toml"):
+        assert "evaluate_every = 2" in run.read_text()
+    code, out, err = call("run", *words, "--algorithm", "local", "--evaluate-every", "2")
+    assert "finished and loaded from" in err  # the run of the comparison
+    assert "scores every" not in err
+    assert json.loads(out)["last"]["objective"] is not None

@@ -17,6 +17,7 @@ INTERVALS: Final = (1, 2, 5, 10, 20, 50, 100)
 # long as 1.5 scored rows, and a round has 5 million multiplications more of fixed cost than a scoring.
 SCORED_ROWS_PER_TRAINED_ROW: Final = 1.5
 ROUND_MULTIPLICATIONS: Final = 5e6
+ROW_MULTIPLICATIONS: Final = 500  # of a scored row beyond those by parameters, which decide for small models
 INTERVAL_RULE: Final = "so that scoring takes less time than training"
 
 
@@ -71,4 +72,6 @@ def estimate_fixed_rows(federation: Federation, model: Architecture) -> float:
     It is 0 unless the network is dense, since the multiplications per row of other networks are not known.
     """
     network = model.build(federation.inputs, federation.outputs)
-    return ROUND_MULTIPLICATIONS / network.size if isinstance(network, DenseNetwork) else 0.0
+    if not isinstance(network, DenseNetwork):
+        return 0.0
+    return ROUND_MULTIPLICATIONS / (ROW_MULTIPLICATIONS + network.size)
