@@ -4,6 +4,10 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any, get_args
 
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
 from fedlap.algorithms import Algorithm, Binding, Coupled, Grouping, Pooling, list_settings
 from fedlap.algorithms.local_work import BatchSize, LocalWork
 from fedlap.data.federation import Federation
@@ -15,7 +19,7 @@ from fedlap.training.result import Progress
 from fedlap.training.schedule import check_algorithm_and_model
 from fedlap.training.scores import Tally
 
-DIVERGENCE_FACTOR = 1e6  # a loss above this multiple of the run's lowest training loss counts as diverged
+DIVERGENCE_FACTOR = 1e6  # a loss above this multiple of the run's lowest loss counts as diverged
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,10 +114,19 @@ def check_single_rows(
 
 
 def detect_divergence(
-    train: Tally, federation: Federation, round: int, algorithm: Algorithm, lowest: float = math.inf
+    tally: Tally,
+    is_finite: Bool[Tensor, "client"],
+    federation: Federation,
+    round: int,
+    algorithm: Algorithm,
+    lowest: float = math.inf,
 ) -> DivergedError | None:
-    """Return the error of a run if a client's training loss is not finite, or far above the lowest so far."""
-    mean = train.loss / train.count
+    """Return the error of a run if a client's loss is not finite, or far above the lowest so far.
+
+    is_finite: whether the parameters of each client's model are finite. It decides for clients without rows
+        in the tally.
+    """
+    mean = torch.where(tally.count > 0, tally.loss / tally.count, torch.where(is_finite, 0.0, math.nan))
     failed = ~mean.isfinite()
     problem = "is not finite"
     if not bool(failed.any()):

@@ -15,7 +15,14 @@ from fedlap.algorithms.server_state import Ids
 from fedlap.data.client_rows import ClientRows
 from fedlap.models import CrossEntropy
 from fedlap.training.client_sampling import ClientSampler
-from fedlap.training.engines import Replies, Tallies, compute_penalty, compute_ridge, count_exchanged
+from fedlap.training.engines import (
+    Replies,
+    Tallies,
+    compute_penalty,
+    compute_ridge,
+    count_exchanged,
+    find_finite_models,
+)
 from fedlap.training.placement import PlacedClients, check_models
 from fedlap.training.plain_task import PlainTask, draw_client_batches
 from fedlap.training.scores import Tally
@@ -124,19 +131,22 @@ class OneByOne:
                 check_models(f"the return value of {name}.adapt", models[number], *expected)
         return models
 
-    def score(self, method: ManyRuns, server: Sequence[State]) -> list[Tallies]:
+    def score(self, method: ManyRuns, server: Sequence[State], training: bool) -> list[Tallies]:
         """Tally client by client."""
         tallies = []
         for number, (run, W) in enumerate(zip(method.runs, self.models(method, server), strict=True)):
-            algorithm, private = run.algorithm, self.private[number]
-            gap = None
+            test, finite = self._tally(W, self.scored.test, number), find_finite_models(W)
+            if not training:
+                tallies.append(Tallies(None, test, finite, None, None, None))
+                continue
+            train = self._tally(W, self.scored.train, number)
+            algorithm, private, gap = run.algorithm, self.private[number], None
             if isinstance(algorithm, Certified):
                 tasks = enumerate(self._scoring_tasks(number))
                 parts = [algorithm.gap(take_row(private, k), W[k : k + 1], task) for k, task in tasks]
                 gap = float(torch.cat(parts).double().sum())
             penalty = compute_penalty(algorithm, server[number], private)
-            train, test = (self._tally(W, rows, number) for rows in (self.scored.train, self.scored.test))
-            tallies.append(Tallies(train, test, compute_ridge(self.clients.model, W), penalty, gap))
+            tallies.append(Tallies(train, test, finite, compute_ridge(self.clients.model, W), penalty, gap))
         return tallies
 
     def wait(self) -> None:
