@@ -87,6 +87,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks --results benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/loading.py
 	$(BIN)/python -m benchmarks.saving
+	$(BIN)/python -m benchmarks.scoring --results benchmarks/RESULTS.md
 
 # Ratios only, compared with the committed ones; one minute.
 bench-small: $(READY)

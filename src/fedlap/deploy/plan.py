@@ -126,6 +126,7 @@ class Plan:
         if self.task not in ("plain", "fast"):
             raise InputError(f"task = {self.task!r}; use plain or fast", field="task")
         check_integer("seed", self.seed)
+        check_integer("evaluate_every", self.evaluate_every, 0)
         _ = self.schedule  # raises InputError for invalid values
         for section, known, skip in (
             ("algorithm", ALGORITHMS, ("graph",)),
@@ -164,7 +165,7 @@ class Plan:
         """The schedule of the simulation that the deployment repeats."""
         return Schedule(
             self.rounds, self.batch, self.sample, self.dtype, engine="one_by_one",
-            evaluate_every=self.evaluate_every,
+            evaluate_every=self.evaluate_every, score_training="always",
         )  # fmt: skip
 
     def describe(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Scores of a run from the clients' sums over rows; rows stay where they are."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -17,12 +18,13 @@ def add_tallies(setup: Setup, checkpoint: ServerCheckpoint, tallies: Sequence[Cl
     ridge = torch.cat([tally.ridge for tally in tallies])
     gaps = [tally.gap for tally in tallies if tally.gap is not None]
     gap = float(torch.cat(gaps).sum()) if len(gaps) == len(tallies) else None
-    # A penalty of private state is not known here.
     method, penalty = setup.method, 0.0
-    if isinstance(method, Penalised) and setup.initial_private is None:
+    is_known = not isinstance(method, Penalised) or setup.initial_private is None
+    if isinstance(method, Penalised) and is_known:
         penalty = float(method.penalty(checkpoint.server, None))
     sent = checkpoint.bytes_up, checkpoint.bytes_down
-    return compute_score(checkpoint.round, train, test, ridge, penalty, gap, sent, checkpoint.seconds)
+    score = compute_score(checkpoint.round, train, test, ridge, penalty, gap, sent, checkpoint.seconds)
+    return score if is_known else replace(score, objective=None)  # A penalty of private state is not known.
 
 
 def _join_sums(sums: Sequence[RowSums]) -> Tally:
