@@ -131,7 +131,7 @@ WEIGHTS = {
     ("algorithms",): 0.3,
     ("theory",): 0.3,
     ("tune",): 0.5,
-    **dict.fromkeys((path for path in BASES if path[0] == "keys"), 0.4),
+    **dict.fromkeys((path for path in BASES if path[0] == "keys"), 0.1),
 }
 # Larger values of the options below are valid, but take for ever.
 LASTING = ("rounds", "local_steps", "local_epochs", "inner_steps", "inner_epochs", "steps", "epochs")
