@@ -46,6 +46,7 @@ def serve(plan_file: Path, listen: str, keys: Path | None, folder: Path | None, 
         log = EventLog(storage.folder / EVENT_LOG_FILE, plan.name, plan.clients, show=console.print_remark)
         until_end.callback(log.close)
         coordinator = Coordinator(plan, storage, log.write, time.monotonic())
+        log.allow(coordinator.sites)  # with the newcomers of a run that resumes
         transport = ZenohServer(
             listen,
             None if keys is None else ServerKeys.load(keys),

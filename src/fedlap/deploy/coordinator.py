@@ -1,6 +1,7 @@
 """The coordinator: the server's side of a run as a state machine, without a clock, socket or thread."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import torch
@@ -340,8 +341,11 @@ class Coordinator:
         """Change the roster from the next round on; raise InputError if the graph or method forbids it."""
         if not self.setups:
             raise InputError("the run has not started; change the clients in the plan instead")
+        if change in self.changes:
+            return
         change_setup(self.setup, change, 1, self.checkpoint.round + 1)
         self.changes.append(change)
+        self._write_pending()
         if change.kind == "join":
             self.sites[change.name] = Site(change.name)
         else:
@@ -355,7 +359,13 @@ class Coordinator:
         for change in ready:
             self.changes.remove(change)
             rows = self.sites[change.name].rows
-            setup = change_setup(self.setup, change, rows, number)
+            try:
+                setup = change_setup(self.setup, change, rows, number)
+            except InputError:  # An earlier change stands in its way, such as a neighbour that has left.
+                self.log("not-changed", name=change.name, round=number, reason=EventReason.ROSTER)
+                if change.kind == "join":
+                    del self.sites[change.name]
+                continue
             self._adopt(setup)
             self.setups.append(setup)
             self.storage.write_setups(
@@ -366,6 +376,11 @@ class Coordinator:
             event = {"join": "joined", "leave": "left", "eject": "ejected"}[change.kind]
             self.log(event, name=change.name, round=number)
             self.log("graph-changed", round=number, version=setup.version, clients=len(setup.clients))
+        if ready:
+            self._write_pending()
+
+    def _write_pending(self) -> None:
+        self.storage.write_pending([change.to_dict() for change in self.changes])
 
     def _adopt(self, setup: Setup) -> None:
         """Move the server's state to a new setup."""
@@ -394,3 +409,6 @@ class Coordinator:
         self.scores = self.storage.read_scores(self.checkpoint.round)
         self.log("run-resumed", round=self.checkpoint.round)
         self._choose_phase(now)
+        for values in self.storage.read_pending():  # The round in progress has the roster that it began with.
+            with suppress(InputError):  # The change is in force: the server ended before it noted that.
+                self.request_change(RosterChange.parse(values))

@@ -23,6 +23,7 @@ RUN_FORMAT: Final = 1
 SETUPS_FILE, CHECKPOINT_FILE, COHORT_FILE, SCORES_FILE = (
     "setups.json", "checkpoint.state", "cohort.json", "rounds.jsonl",
 )  # fmt: skip
+PENDING_FILE: Final = "pending.json"
 REPLIES_FOLDER: Final = "replies"
 
 
@@ -78,6 +79,19 @@ class RunStorage:
                 ExitCode.OTHER_PLAN,
             )
         return facts["setups"], constants
+
+    def write_pending(self, changes: Sequence[dict[str, Any]]) -> None:
+        """Store the changes of the roster that are not in force yet."""
+        try:
+            with replace_file(self.folder / PENDING_FILE, durable=True) as file:
+                file.write(json.dumps(list(changes)).encode())
+        except OSError as error:
+            raise build_storage_error(self.folder, error) from error
+
+    def read_pending(self) -> list[Any]:
+        """Return the changes of the roster that are not in force yet, or that are since the last setup."""
+        path = self.folder / PENDING_FILE
+        return list(json.loads(read_file(path))) if path.exists() else []
 
     # The checkpoint.
 
