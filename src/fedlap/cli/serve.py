@@ -15,7 +15,6 @@ from fedlap.deploy.event_log import EVENT_LOG_FILE, EventLog
 from fedlap.deploy.keys import ServerKeys
 from fedlap.deploy.plan import Plan
 from fedlap.deploy.roster_changes import RosterChange
-from fedlap.deploy.run_report import write_run_report
 from fedlap.deploy.run_storage import SETUPS_FILE, RunStorage
 from fedlap.deploy.server import DeploymentServer, write_change
 from fedlap.deploy.status_board import StatusBoard
@@ -67,6 +66,9 @@ def serve(plan_file: Path, listen: str, keys: Path | None, folder: Path | None, 
             log.write("run-stopped", round=coordinator.round)
             console.print_remark(f"stopped in round {coordinator.round}; repeat the command to resume")
             return
+        # Imported here, since pages load much that a server does not need before the end.
+        from fedlap.deploy.run_report import write_run_report
+
         try:
             console.print_remark(f"{plan.name}: report {write_run_report(storage.folder)}")
         except InputError as error:  # such as a full disk; the models are stored

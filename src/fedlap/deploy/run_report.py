@@ -9,7 +9,7 @@ from typing import Any, Final
 from fedlap.algorithms import ClientTable
 from fedlap.deploy.moments import CONSTANT_TYPES
 from fedlap.deploy.plan import Plan
-from fedlap.deploy.run_storage import PLAN_FILE, Checkpoint, RunStorage
+from fedlap.deploy.run_storage import SETUPS_FILE, Checkpoint, RunStorage
 from fedlap.deploy.setup import digest_setup, parse_graph
 from fedlap.report.comparison import format_bytes
 from fedlap.report.page import (
@@ -74,7 +74,7 @@ class RunRecord:
 
 def is_server_folder(folder: Path) -> bool:
     """Return whether a folder is that of a run of `fedlap serve`."""
-    return (folder / PLAN_FILE).is_file()
+    return (folder / SETUPS_FILE).is_file()
 
 
 def write_run_report(folder: Path) -> Path:
