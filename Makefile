@@ -3,10 +3,11 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo test test-all test-deploy test-oldest test-flower torture lint types format results bench bench-small compare-speed golden golden-check clean
+.PHONY: help demo demo-server test test-all test-deploy test-oldest test-flower torture lint types format results bench bench-small compare-speed golden golden-check clean
 
 help:
 	@echo "make demo      compare FedU, Local and Global on embedded data; a page with a map"
+	@echo "make demo-server  a server and four clients on this machine, with certificates"
 	@echo "make test      the tests (under five minutes on two cores)"
 	@echo "make test-all  the tests, slow ones included"
 	@echo "make test-deploy  a server and clients over real connections, with faults"
@@ -33,6 +34,10 @@ demo: $(READY)
 	$(BIN)/fedlap compare --data radon --graph known,shuffled --algorithms fedu,local,global --seeds 0-9 --threads 1
 	@echo "HTML page of the second comparison, with a map and an answer per county:"
 	@$(BIN)/fedlap report "$$(ls -td runs/radon-compare-* | head -n 1)"
+
+# Radon, split into four regions: keys, a server and four clients on loopback, a report; under a minute.
+demo-server: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python examples/deploy/demo.py
 
 # One thread per process: two processes with two BLAS threads each crawl.
 test: $(READY)

@@ -165,7 +165,8 @@ def simulate(plan, federation):
     return fl.fit(
         plan.build_algorithm(plan.build_graph(federation.clients)), federation, plan.build_architecture(),
         rounds=plan.rounds, seed=plan.seed, batch=schedule.batch, sample=schedule.sample,
-        dtype=schedule.dtype, engine="one_by_one", evaluate_every=schedule.evaluate_every, score_training="always",
+        dtype=schedule.dtype, engine="one_by_one", evaluate_every=schedule.evaluate_every,
+        score_training="always",
     )  # fmt: skip
 
 

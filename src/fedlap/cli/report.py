@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fedlap.cli import console
 from fedlap.cli.threads import use_threads
+from fedlap.deploy.run_report import REPORT_FOLDER, RunRecord, build_run_page, is_server_folder
 from fedlap.experiments.find_folder import find_folder
 from fedlap.report.page import write_page
 from fedlap.report.page.result_folders import load_results
@@ -20,9 +21,12 @@ def write_report(runs: list[Path], out: Path | None, metric: str | None, open_: 
     chosen = [] if metric is None else ["--metric", metric]
     command = shlex.join(["fedlap", "report", *map(str, runs), *chosen])
     runs = [find_folder(run, DEFAULT_RUNS_FOLDER) for run in runs]
-    found = load_results(runs, metric)
-    folder = runs[0] / "report" if out is None else out
-    page = build_page(found, command, lambda text: console.print_remark(f"note: {text}"))
+    folder = runs[0] / REPORT_FOLDER if out is None else out
+    if len(runs) == 1 and is_server_folder(runs[0]):
+        page = build_run_page(RunRecord.read(runs[0]), command, metric)
+    else:
+        found = load_results(runs, metric)
+        page = build_page(found, command, lambda text: console.print_remark(f"note: {text}"))
     address = write_page(page, folder).resolve().as_uri()
     console.print_result(address)
     if open_ and not webbrowser.open(address):

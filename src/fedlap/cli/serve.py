@@ -68,6 +68,13 @@ def serve(plan_file: Path, listen: str, keys: Path | None, folder: Path | None, 
             log.write("run-stopped", round=coordinator.round)
             console.print_remark(f"stopped in round {coordinator.round}; repeat the command to resume")
             return
+        # Imported here, since pages load much that a server does not need before the end.
+        from fedlap.deploy.run_report import write_run_report
+
+        try:
+            console.print_remark(f"{plan.name}: report {write_run_report(storage.folder)}")
+        except InputError as error:  # such as a full disk; the models are stored
+            console.print_remark(f"note: there is no report ({error}); repeat fedlap report {storage.folder}")
     console.print_result(f"{plan.name}: {plan.rounds} rounds are done; {storage.folder}")
 
 

@@ -15,7 +15,7 @@ from fedlap.deploy.requests import HANDLERS, send_plan
 from fedlap.deploy.roster_changes import RosterChange, change_setup, move_server_state
 from fedlap.deploy.run_state import OpenRound, Phase, Site
 from fedlap.deploy.run_storage import RunStorage, ServerCheckpoint
-from fedlap.deploy.score_sums import add_tallies
+from fedlap.deploy.score_sums import add_tallies, score_clients
 from fedlap.deploy.setup import Setup
 from fedlap.deploy.transport import ExitCode, PermanentError
 from fedlap.deploy.wire import REQUESTS, Message, WireError, decode_message, refuse
@@ -169,6 +169,7 @@ class Coordinator:
         graph = self.plan.build_graph(clients)
         self.setups = [Setup.of(self.plan, clients, counts, graph, version=1, first_round=1)]
         self.constants = combine_moments({site.name: site.moments for site in sites}, clients)
+        self.storage.write_plan(self.plan.describe())
         self.storage.write_setups(
             self.plan.digest, [setup.describe() for setup in self.setups], self.constants
         )
@@ -248,6 +249,7 @@ class Coordinator:
             before.bytes_up + sum(count_bytes(opened.replies[k]) for k in counted),
             before.bytes_down + sum(count_bytes(opened.messages[k]) for k in opened.cohort),
             before.seconds + now - opened.opened,
+            before.traffic | {site.name: [site.bytes_up, site.bytes_down] for site in self.sites.values()},
         )
         pass_point("server.merged")
         self.log("round-merged", round=opened.number, replies=len(counted), clients=len(opened.cohort))
@@ -268,10 +270,11 @@ class Coordinator:
 
     def _score(self, now: float) -> bool:
         """Compute the scores from the clients' sums."""
-        tallies = [self.tallies[name] for name in self.setup.clients if name in self.tallies]
+        tallies = {name: self.tallies[name] for name in self.setup.clients if name in self.tallies}
         if tallies:
-            score = add_tallies(self.setup, self.checkpoint, tallies)
+            score = add_tallies(self.setup, self.checkpoint, list(tallies.values()))
             self.scores.append(score)
+            self.storage.write_client_scores(score.round, score_clients(tallies))
             self.storage.write_scores(self.scores)
             values = {name: getattr(score, name) for name in ("loss", "accuracy", "rmse")}
             known = {name: value for name, value in values.items() if value is not None}
@@ -406,6 +409,8 @@ class Coordinator:
             self.sites.setdefault(name, Site(name)).rows = rows
         for name in set(self.sites) - set(self.setup.clients):
             del self.sites[name]
+        for site in self.sites.values():
+            site.bytes_up, site.bytes_down = self.checkpoint.traffic.get(site.name, (0, 0))
         self.scores = self.storage.read_scores(self.checkpoint.round)
         self.log("run-resumed", round=self.checkpoint.round)
         self._choose_phase(now)

@@ -6,7 +6,7 @@ the rest of the round with the same clients, and gets the same numbers.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +23,7 @@ RUN_FORMAT: Final = 1
 SETUPS_FILE, CHECKPOINT_FILE, COHORT_FILE, SCORES_FILE = (
     "setups.json", "checkpoint.state", "cohort.json", "rounds.jsonl",
 )  # fmt: skip
-PENDING_FILE: Final = "pending.json"
+PENDING_FILE, PLAN_FILE, CLIENTS_FILE = "pending.json", "plan.json", "clients.json"
 REPLIES_FOLDER: Final = "replies"
 
 
@@ -39,6 +39,7 @@ class ServerCheckpoint:
     bytes_up: int = 0  # of states, as the simulation counts them
     bytes_down: int = 0
     seconds: float = 0.0
+    traffic: dict[str, list[int]] = field(default_factory=dict)  # bytes of messages by client: up, down
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,21 @@ class RunStorage:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.folder.chmod(0o700)
         (self.folder / REPLIES_FOLDER).mkdir(exist_ok=True, mode=0o700)
+
+    def write_plan(self, plan: dict[str, Any]) -> None:
+        """Store the plan as plain values, for reports."""
+        self._write_json(PLAN_FILE, plan)
+
+    def read_plan(self) -> dict[str, Any]:
+        """Return the plan as plain values; raise InputError if the run has not started."""
+        path = self.folder / PLAN_FILE
+        if not path.exists():
+            raise InputError(
+                f"{str(self.folder)!r} has no {PLAN_FILE}; pass the folder of a run of `fedlap serve` that "
+                "has started"
+            )
+        plan: dict[str, Any] = json.loads(read_file(path))
+        return plan
 
     # Setups: the roster and the graph of each version, and the constants of the run.
 
@@ -142,12 +158,7 @@ class RunStorage:
     def write_cohort(self, round: int, counted: Sequence[int]) -> None:
         """Store the places of the clients that count in a round, before they are merged."""
         pass_point("server.cohort.writing")
-        content = json.dumps({"round": round, "counted": list(counted)}).encode()
-        try:
-            with replace_file(self.folder / COHORT_FILE, durable=True) as file:
-                file.write(content)
-        except OSError as error:
-            raise build_storage_error(self.folder, error) from error
+        self._write_json(COHORT_FILE, {"round": round, "counted": list(counted)}, durable=True)
         pass_point("server.cohort.written")
 
     def read_cohort(self, round: int) -> list[int] | None:
@@ -178,6 +189,25 @@ class RunStorage:
             return []
         scores = [Score.from_dict(json.loads(line)) for line in read_file(path).splitlines()]
         return [score for score in scores if score.round <= last]
+
+    def write_client_scores(self, round: int, clients: Mapping[str, Mapping[str, float | None]]) -> None:
+        """Store rows and scores of each client in the last scored round."""
+        self._write_json(CLIENTS_FILE, {"round": round, "clients": clients})
+
+    def read_client_scores(self) -> tuple[int, dict[str, dict[str, float | None]]]:
+        """Return the last scored round, and each client's rows and scores in it; 0 and none before it."""
+        path = self.folder / CLIENTS_FILE
+        if not path.exists():
+            return 0, {}
+        values = json.loads(read_file(path))
+        return values["round"], values["clients"]
+
+    def _write_json(self, name: str, values: Mapping[str, Any], durable: bool = False) -> None:
+        try:
+            with replace_file(self.folder / name, durable=durable) as file:
+                file.write(json.dumps(values).encode())
+        except OSError as error:
+            raise build_storage_error(self.folder, error) from error
 
     def _write(self, name: str, facts: dict[str, Any], state: State, durable: bool = True) -> None:
         try:

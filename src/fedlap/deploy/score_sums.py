@@ -1,6 +1,7 @@
 """Scores of a run from the clients' sums over rows; rows stay where they are."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -25,6 +26,20 @@ def add_tallies(setup: Setup, checkpoint: ServerCheckpoint, tallies: Sequence[Cl
     sent = checkpoint.bytes_up, checkpoint.bytes_down
     score = compute_score(checkpoint.round, train, test, ridge, penalty, gap, sent, checkpoint.seconds)
     return score if is_known else replace(score, objective=None)  # A penalty of private state is not known.
+
+
+def score_clients(tallies: Mapping[str, ClientTally]) -> dict[str, dict[str, float | None]]:
+    """Return each client's numbers of rows, and its test scores by metric; None where one is not defined."""
+    clients = {}
+    for name, tally in tallies.items():
+        train, test = Tally(*tally.train), Tally(*tally.test)
+        scores = {metric: values.item() for metric, values in test.client_scores().items()}
+        clients[name] = {
+            "train_rows": int(train.count),
+            "test_rows": int(test.count),
+            **{metric: value if math.isfinite(value) else None for metric, value in scores.items()},
+        }
+    return clients
 
 
 def _join_sums(sums: Sequence[RowSums]) -> Tally:

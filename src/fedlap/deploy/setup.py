@@ -82,7 +82,7 @@ class Setup:
     @property
     def digest(self) -> str:
         """SHA-256 of the clients, the graph and the settings."""
-        return hashlib.sha256(json.dumps(self.describe(), sort_keys=True).encode()).hexdigest()
+        return digest_setup(self.describe())
 
     @cached_property
     def roster(self) -> Roster:
@@ -143,6 +143,11 @@ class Setup:
         task = PlainTask(self.model, x, y, [ids] * steps)
         down = gather_lazy_rows(self.method.send(server, ids))
         return describe_shapes(self.method.local(private, down, task)[1])
+
+
+def digest_setup(description: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a setup that `Setup.describe` described."""
+    return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
 
 
 def encode_graph(graph: Graph) -> dict[str, Any]:

@@ -162,7 +162,7 @@ def report_command(
         list[Path],
         typer.Argument(
             metavar="RUN",
-            help="Folders of runs, or one folder of compare, sweep or tune; or names in runs/.",
+            help="Folders of runs, or one of compare, sweep, tune or serve; or names in runs/.",
             show_default=False,
         ),
     ],

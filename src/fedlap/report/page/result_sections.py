@@ -248,14 +248,14 @@ def build_settings_sections(results: ReportedResults) -> Iterator[PageSection]:
     ]
     facts = []
     for field in SHARED_SETTINGS:
-        values = {_format_setting(described[field]) if field in described else "" for described in every}
+        values = {format_setting(described[field]) if field in described else "" for described in every}
         if values != {""}:
             facts.append((field.replace("_", " "), values.pop() if len(values) == 1 else "varied"))
     facts.append(("seeds", ", ".join(map(str, dict.fromkeys(results.comparison.seeds)))))
     for row, described in zip(results.runs, every, strict=True):
-        text = _format_setting(described["algorithm"]).removeprefix(f"{row}, ")
+        text = format_setting(described["algorithm"]).removeprefix(f"{row}, ")
         facts.append(
-            (row, f"{text}; graph: {_format_setting(described['graph'])}" if described.get("graph") else text)
+            (row, f"{text}; graph: {format_setting(described['graph'])}" if described.get("graph") else text)
         )
     yield FactsSection("Settings", facts)
     environment = results.first_row[0].read_environment()
@@ -272,7 +272,8 @@ def _merge_settings(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _format_setting(value: Any) -> str:
+def format_setting(value: Any) -> str:
+    """Format a setting; of a section, its name and then its settings."""
     if isinstance(value, dict):
         rest = [
             f"{key} = {format_value(item)}" for key, item in value.items() if key not in ("name", "sha256")

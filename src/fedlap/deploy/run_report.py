@@ -1,0 +1,223 @@
+"""The page of a run between machines, from the files in the server's folder."""
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from fedlap.algorithms import ClientTable
+from fedlap.deploy.moments import CONSTANT_TYPES
+from fedlap.deploy.plan import Plan
+from fedlap.deploy.run_storage import SETUPS_FILE, RunStorage, ServerCheckpoint
+from fedlap.deploy.setup import decode_graph, digest_setup
+from fedlap.report.comparison import format_bytes
+from fedlap.report.page import (
+    CurveSeries,
+    FactsSection,
+    FigureSection,
+    Page,
+    PageSection,
+    Panel,
+    Records,
+    TableCell,
+    TableSection,
+    TextSection,
+    write_page,
+)
+from fedlap.report.page.client_figures import build_graph_sections
+from fedlap.report.page.result_sections import format_setting
+from fedlap.report.page.sections import RecordValue
+from fedlap.training.metrics import METRICS, Metric, choose_metric
+from fedlap.training.scores import Score
+from fedlap.training.state_bytes import list_state_types
+
+REPORT_FOLDER: Final = "report"
+SHOWN_DIGITS: Final = 16  # of digests
+STATISTICS: Final = {"": "all test rows", "_mean": "mean over clients", "_worst": "worst tenth of clients"}
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run as its files describe it; `clients` has rows and scores of the last scored round."""
+
+    plan: Plan
+    setups: Sequence[Mapping[str, Any]]
+    checkpoint: ServerCheckpoint
+    scores: Sequence[Score]
+    scored_round: int
+    clients: Mapping[str, Mapping[str, float | None]]
+
+    @staticmethod
+    def read(folder: Path) -> "RunRecord":
+        """Read the folder of a server; raise InputError if its run has not started."""
+        storage = RunStorage(folder)
+        plan = Plan.of(storage.read_plan())
+        types = [*list_state_types(plan.method_class), ClientTable, *CONSTANT_TYPES]
+        stored = storage.read_setups(plan.digest, types)
+        setups = [] if stored is None else stored[0]
+        checkpoint = storage.read_checkpoint(types) or ServerCheckpoint(0, None)
+        scored_round, clients = storage.read_client_scores()
+        return RunRecord(
+            plan, setups, checkpoint, storage.read_scores(checkpoint.round), scored_round, clients
+        )
+
+    @property
+    def roster(self) -> dict[str, int]:
+        """Training rows of every client that has taken part, by name; those who left are last."""
+        rows: dict[str, int] = {}
+        for setup in reversed(self.setups):
+            for name, count in zip(setup["clients"], setup["counts"], strict=True):
+                rows.setdefault(name, count)
+        return rows
+
+
+def is_server_folder(folder: Path) -> bool:
+    """Return whether a folder is that of a run of `fedlap serve`."""
+    return (folder / SETUPS_FILE).is_file()
+
+
+def write_run_report(folder: Path) -> Path:
+    """Write the page of a run into `report` in the server's folder; return the page's path."""
+    command = shlex.join(["fedlap", "report", str(folder)])
+    return write_page(build_run_page(RunRecord.read(folder), command), folder / REPORT_FOLDER)
+
+
+def build_run_page(run: RunRecord, command: str, metric: str | None = None) -> Page:
+    """Build the page: curves of scores, a table of clients, the graph with its versions, and the plan."""
+    chosen = choose_metric(run.scores, metric) if run.scores else None
+    plan, last = run.plan, run.scores[-1] if run.scores else None
+    lead = f"Round {run.checkpoint.round} of {plan.rounds}, {len(run.roster)} clients."
+    value = None if last is None or chosen is None else getattr(last, chosen.name)
+    if last is not None and chosen is not None and value is not None:
+        lead += f" {chosen.label} over all test rows after round {last.round}: {chosen.format(value)}."
+    sections: list[PageSection] = []
+    if chosen is not None and len(run.scores) > 1:
+        sections.append(build_curves(run.scores, chosen))
+    sections += [build_client_table(run), build_traffic(run), build_version_table(run)]
+    if run.setups:
+        newest = run.setups[-1]
+        graph = decode_graph(newest["graph"], newest["clients"])
+        sections += build_graph_sections(f"version {newest['version']}", graph, None, "")
+    sections.append(build_plan_facts(plan))
+    return Page(f"{plan.name}: {plan.algorithm['name']} between machines", lead, sections, command)
+
+
+def build_curves(scores: Sequence[Score], metric: Metric) -> FigureSection:
+    """Build curves of the test score and of the training loss over rounds."""
+    panels = [
+        Panel(
+            "On test rows",
+            "round",
+            f"{metric.label}{metric.unit}{metric.direction}",
+            list(_build_series(scores, metric)),
+        ),
+        Panel(
+            "On training rows",
+            "round",
+            "loss",
+            [_build_curve("all training rows", scores, "train_loss", 1.0)],
+        ),
+    ]
+    about = "Scores after each evaluated round, from counts and sums that the clients sent."
+    return FigureSection("Learning curves", about, "curves", [panel for panel in panels if panel.series])
+
+
+def _build_series(scores: Sequence[Score], metric: Metric) -> Iterator[CurveSeries]:
+    for suffix, name in STATISTICS.items():
+        if all(getattr(score, metric.name + suffix) is not None for score in scores):
+            yield _build_curve(name, scores, metric.name + suffix, metric.factor)
+
+
+def _build_curve(name: str, scores: Sequence[Score], field: str, factor: float) -> CurveSeries:
+    values = [float(f"{factor * getattr(score, field):.7g}") for score in scores]
+    return CurveSeries(name, [float(score.round) for score in scores], values)
+
+
+def build_client_table(run: RunRecord) -> TableSection:
+    """Build a line per client: rows, scores of its last tally, rounds that it missed, and messages."""
+    metrics = [metric for metric in METRICS.values()
+               if any(metric.name in scores for scores in run.clients.values())]  # fmt: skip
+    current = run.setups[-1]["clients"] if run.setups else []
+    rows, records = [], []
+    for name, train_rows in run.roster.items():
+        scores = run.clients.get(name, {})
+        test_rows = scores.get("test_rows")
+        left_out = run.checkpoint.left_out.get(name, 0)
+        up, down = run.checkpoint.traffic.get(name, (0, 0))
+        values = [scores.get(metric.name) for metric in metrics]
+        shown = [
+            "–" if value is None else f"{metric.factor * value:.{metric.digits}f}"
+            for metric, value in zip(metrics, values, strict=True)
+        ]
+        note = "" if name in current else "has left"
+        counts = [f"{train_rows:,}", "–" if test_rows is None else f"{int(test_rows):,}"]
+        texts = [*counts, *shown, f"{left_out:,}", format_bytes(up), format_bytes(down)]
+        rows.append([TableCell(name, note), *map(TableCell, texts)])
+        record: list[RecordValue] = [name, train_rows, test_rows, *values, left_out, up, down]
+        records.append(record)
+    names = ["train_rows", "test_rows", *(metric.name for metric in metrics)]
+    when = f" after round {run.scored_round}" if run.scored_round else ""
+    return TableSection(
+        "Clients",
+        f"Test scores of each client's model{when}, rounds in which it was sampled and its reply did not "
+        "count, and bytes of its messages.",
+        "clients",
+        ["client", "training rows", "test rows", *(metric.label + metric.unit for metric in metrics),
+         "rounds left out", "upload", "download"],
+        rows,
+        records=Records(["client", *names, "rounds_left_out", "upload_bytes", "download_bytes"], records),
+    )  # fmt: skip
+
+
+def build_traffic(run: RunRecord) -> FactsSection | TextSection:
+    """Build the traffic of the run: states as a simulation counts them, and messages as they were sent."""
+    checkpoint = run.checkpoint
+    if not checkpoint.round:
+        return TextSection("Traffic", ["No round is merged yet."])
+    up, down = (sum(each[side] for each in checkpoint.traffic.values()) for side in (0, 1))
+    per_round = 1000 * checkpoint.seconds / checkpoint.round
+    return FactsSection(
+        "Traffic",
+        [
+            ("merged rounds", f"{checkpoint.round:,}"),
+            ("time per round, ms", f"{per_round:.1f}"),
+            ("models and updates up", format_bytes(checkpoint.bytes_up)),
+            ("models and updates down", format_bytes(checkpoint.bytes_down)),
+            ("all messages up", format_bytes(up)),
+            ("all messages down", format_bytes(down)),
+        ],
+    )
+
+
+def build_version_table(run: RunRecord) -> TableSection:
+    """Build a line per version of the graph: from when it is in force, and its digest."""
+    rows, records = [], list[list[RecordValue]]()
+    for setup in run.setups:
+        digest, settings = digest_setup(setup), setup["settings"]
+        clients, edges = len(setup["clients"]), len(setup["graph"]["edges"])
+        numbers = [str(setup["version"]), str(setup["first_round"]), f"{clients:,}", f"{edges:,}"]
+        cells = [*numbers, format_setting(settings) or "–", digest[:SHOWN_DIGITS]]
+        rows.append([TableCell(text) for text in cells])
+        records.append([setup["version"], setup["first_round"], clients, edges, digest])
+    return TableSection(
+        "Versions of the graph",
+        "Every client that joins, leaves or is ejected gives the graph a new version, in force from the "
+        "stated round.",
+        "versions",
+        ["version", "from round", "clients", "edges", "settings that follow from the data", "digest"],
+        rows,
+        records=Records(["version", "first_round", "clients", "edges", "digest"], records),
+    )
+
+
+def build_plan_facts(plan: Plan) -> FactsSection:
+    """Build the settings of the plan, and its digest."""
+    facts = [("digest", plan.digest)]
+    for name, value in plan.describe().items():
+        if name == "data":
+            kept = {key: item for key, item in value.items() if item not in (None, [], {}, "")}
+            facts.append((name, format_setting(kept)))
+        elif name not in ("name", "clients"):
+            facts.append((name.replace("_", " "), format_setting(value)))
+    return FactsSection("Plan", facts)
