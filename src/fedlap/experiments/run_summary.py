@@ -4,7 +4,7 @@ import json
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,9 +31,9 @@ class ListedScore:
     value: float
 
     @staticmethod
-    def of(scores: Sequence[Mapping[str, Any]]) -> "ListedScore | None":
-        """Return the mean of the default metric over scores; None if they do not have it."""
-        for name in DEFAULT_METRICS:
+    def of(scores: Sequence[Mapping[str, Any]], metric: str | None = None) -> "ListedScore | None":
+        """Return the mean of a metric over scores, by default that of the task; None if they lack it."""
+        for name in DEFAULT_METRICS if metric is None else (metric,):
             values = [score.get(name) for score in scores]
             if values and all(type(value) in (int, float) for value in values):
                 return ListedScore(METRICS[name], sum(values) / len(values))  # type: ignore[arg-type]
@@ -47,6 +47,7 @@ class RunSummary:
     date: time of the last score, in seconds since 1970. settings: fields of the experiment by dotted path.
     unknown: descriptions of names that are not registered in this process; only training needs them.
     problem: why a damaged run cannot be read.
+    metric: the metric of its score; None is the default of the task.
     """
 
     folder: Path
@@ -61,6 +62,7 @@ class RunSummary:
     last: Mapping[str, Any]
     unknown: tuple[str, ...] = ()
     problem: str | None = None
+    metric: str | None = None
 
     @property
     def name(self) -> str:
@@ -70,7 +72,7 @@ class RunSummary:
     @property
     def score(self) -> ListedScore | None:
         """The last score."""
-        return ListedScore.of([self.last]) if self.last else None
+        return ListedScore.of([self.last], self.metric) if self.last else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,15 +126,19 @@ def read_run_summary(folder: Path) -> RunSummary:
     )
 
 
-def read_group_summary(group: GroupFolder) -> GroupSummary:
-    """Read the results of a group; one that cannot be read has no runs."""
+def read_group_summary(group: GroupFolder, metric: str | None = None) -> GroupSummary:
+    """Read the results of a group; one that cannot be read has no runs.
+
+    metric: the metric to rank its rows by; None is the one that the group was ranked by.
+    """
     date = _read_time(group.folder, (RESULT_FILES[group.command],))
     try:
         facts = group.read_facts()
         names_per_row = list_run_names(facts)
+        ranked_by = facts.get("metric") if metric is None else metric
         scores = [_list_scores(row) for row in _list_rows(facts, group.command)]
         rows = {
-            label: ListedScore.of(row)
+            label: ListedScore.of(row, ranked_by if ranked_by in METRICS else None)
             for label, row in zip(names_per_row, scores, strict=True)
             if row is not None
         }
@@ -148,8 +154,8 @@ def read_group_summary(group: GroupFolder) -> GroupSummary:
     )
 
 
-def list_summaries(out: Path) -> tuple[list[RunSummary], list[GroupSummary]]:
-    """Return all runs and groups in a folder, newest first."""
+def list_summaries(out: Path, metric: str | None = None) -> tuple[list[RunSummary], list[GroupSummary]]:
+    """Return all runs and groups in a folder, newest first, with their scores by a metric."""
     runs, groups = [], []
     try:
         entries = sorted(entry.name for entry in os.scandir(out) if entry.is_dir(follow_symlinks=False))
@@ -157,9 +163,9 @@ def list_summaries(out: Path) -> tuple[list[RunSummary], list[GroupSummary]]:
         return [], []
     for name in entries:
         if (out / name / EXPERIMENT_FILE).is_file():
-            runs.append(read_run_summary(out / name))
+            runs.append(replace(read_run_summary(out / name), metric=metric))
         elif (group := GroupFolder.find(out / name)) is not None:
-            groups.append(read_group_summary(group))
+            groups.append(read_group_summary(group, metric))
     return (
         sorted(runs, key=lambda run: run.date, reverse=True),
         sorted(groups, key=lambda group: group.date, reverse=True),
