@@ -51,7 +51,7 @@ class RunFilter:
         """Return whether a run meets all conditions."""
         return (
             self.data in (None, run.data, run.settings.get("data.name"))
-            and self.algorithm in (None, run.algorithm)
+            and (self.algorithm is None or self.algorithm.casefold() == run.algorithm.casefold())
             and self.state in (None, run.state)
             and run.date >= (self.since or 0)
         )

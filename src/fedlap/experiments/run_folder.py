@@ -21,6 +21,7 @@ from fedlap.errors import DivergedError, InputError
 from fedlap.experiments import checkpoints
 from fedlap.experiments.checkpoints import Checkpoint, Owner, UnusableCheckpointError
 from fedlap.experiments.experiment import Experiment
+from fedlap.experiments.fit_description import FIT_FILE, convert_fit_file
 from fedlap.experiments.score_log import SCORE_LOG_FILE, format_line, get_stat
 from fedlap.kernels import cpp_library
 from fedlap.storage.files import (
@@ -39,6 +40,7 @@ from fedlap.training.scores import Score
 
 RunStatus = Literal["new", "unfinished", "done", "diverged"]
 EXPERIMENT_FILE, ENVIRONMENT_FILE = "experiment.toml", "environment.json"
+DESCRIPTION_FILES = (EXPERIMENT_FILE, FIT_FILE)  # of the command line and of `fedlap.fit`
 FAILURE_FILE = "diverged.json"
 CHECKPOINT_FOLDER, MODELS_FOLDER = "checkpoint", "models"
 RUN_SUBFOLDERS = (CHECKPOINT_FOLDER, MODELS_FOLDER, "report")  # checked for links
@@ -97,15 +99,16 @@ class RunFolder:
     def open(path: Path) -> "RunFolder":
         """Open an existing folder; raise InputError for links, which would lead out of it."""
         refuse_links(path, RUN_SUBFOLDERS)
-        if not (path / EXPERIMENT_FILE).is_file():
+        file = find_description(path)
+        if file is None:
             raise InputError(f"{str(path)!r} is not the folder of a run; `fedlap runs` lists all runs")
-        return RunFolder(path)
+        return RunFolder(path, file)
 
     @property
     def experiment(self) -> Experiment:
         """The stored experiment."""
         refuse_links(self.folder, RUN_SUBFOLDERS)
-        return read_experiment(self.folder / EXPERIMENT_FILE, stored=True)
+        return read_experiment(self.folder / self.description_file, stored=True)
 
     @property
     def name(self) -> str:
@@ -273,7 +276,13 @@ def read_experiment(path: Path, stored: bool = False) -> Experiment:
         raise InputError(f"{str(path)!r} cannot be read: {describe_error(error)}") from error
     except (ValueError, RecursionError) as error:  # invalid TOML or text, too many digits, too deep nesting
         raise InputError(f"{str(path)!r} is not a TOML file: {error}") from error
-    return Experiment.of(description, stored)
+    is_fit = stored and path.name == FIT_FILE
+    return Experiment.of(convert_fit_file(description) if is_fit else description, stored)
+
+
+def find_description(folder: Path) -> str | None:
+    """Return the name of the file that describes the run in a folder; None if there is none."""
+    return next((name for name in DESCRIPTION_FILES if (folder / name).is_file()), None)
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedlap.errors import InputError
+from fedlap.experiments.fit_description import FIT_FILE, convert_fit_file
 from fedlap.experiments.group_folder import RESULT_FILES, GroupFolder, list_member_names, list_run_names
 from fedlap.experiments.plugins import REGISTRIES, list_unknown_names
-from fedlap.experiments.run_folder import CHECKPOINT_FOLDER, EXPERIMENT_FILE, FAILURE_FILE
+from fedlap.experiments.run_folder import CHECKPOINT_FOLDER, EXPERIMENT_FILE, FAILURE_FILE, find_description
 from fedlap.experiments.score_log import SCORE_LOG_FILE
 from fedlap.experiments.settings import flatten_fields
 from fedlap.storage.files import describe_error, parse_json, read_last_bytes, read_text
@@ -100,11 +101,13 @@ class GroupSummary:
 
 def read_run_summary(folder: Path) -> RunSummary:
     """Read the experiment and the last score of a run; a run that cannot be read is damaged."""
-    title, date = folder.name, _read_time(folder, (SCORE_LOG_FILE, EXPERIMENT_FILE))
-    file = folder / EXPERIMENT_FILE
+    file = folder / (find_description(folder) or EXPERIMENT_FILE)
+    title, date = folder.name, _read_time(folder, (SCORE_LOG_FILE, file.name))
     try:
         names = _list_entries(folder)
         experiment = tomllib.loads(read_text(file))
+        if file.name == FIT_FILE:
+            experiment = convert_fit_file(experiment)
         data, algorithm = experiment["data"], experiment["algorithm"]["name"]
         title = str(Path(data["path"]).stem if "path" in data else data["name"])
         rounds, seed = int(experiment["rounds"]), int(experiment["seed"])
@@ -112,8 +115,10 @@ def read_run_summary(folder: Path) -> RunSummary:
         last = _read_last_score(file) if SCORE_LOG_FILE in names else {}
         saved = _find_last_checkpoint(folder) if CHECKPOINT_FOLDER in names else 0
         sections = {section: experiment[section] for section in REGISTRIES}
-        unknown = tuple(list_unknown_names(experiment.get("plugins"), sections))
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        objects = experiment.pop("objects", {})
+        named = {name: section for name, section in sections.items() if name not in objects}
+        unknown = tuple(list_unknown_names(experiment.get("plugins"), named))
+    except (OSError, InputError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         reason = f"missing {error}" if isinstance(error, KeyError) else describe_error(error)
         problem = f"{str(file)!r} cannot be read ({reason})"
         return RunSummary(folder, "damaged", date, title, "", None, 0, 0, {}, {}, (), problem)
@@ -155,14 +160,19 @@ def read_group_summary(group: GroupFolder, metric: str | None = None) -> GroupSu
 
 
 def list_summaries(out: Path, metric: str | None = None) -> tuple[list[RunSummary], list[GroupSummary]]:
-    """Return all runs and groups in a folder, newest first, with their scores by a metric."""
+    """Return all runs and groups in a folder, newest first, with their scores by a metric.
+
+    The folder may also be that of a run itself.
+    """
+    if find_description(out) is not None:
+        return [replace(read_run_summary(out), metric=metric)], []
     runs, groups = [], []
     try:
         entries = sorted(entry.name for entry in os.scandir(out) if entry.is_dir(follow_symlinks=False))
     except (FileNotFoundError, NotADirectoryError):
         return [], []
     for name in entries:
-        if (out / name / EXPERIMENT_FILE).is_file():
+        if find_description(out / name) is not None:
             runs.append(replace(read_run_summary(out / name), metric=metric))
         elif (group := GroupFolder.find(out / name)) is not None:
             groups.append(read_group_summary(group, metric))
