@@ -86,7 +86,7 @@ def sweep(
             for combination in combinations
         ]
         algorithms = (label,)
-    session = build_session(rows, folder, again, progress, "sweep")
+    session = build_session(folder, again, progress, "sweep")
     build_table = build_sweep_table(combinations, numbers, algorithms)
     return run_rows(rows, numbers, session, build_table, metric=metric, fields=" × ".join(vary))
 

@@ -257,6 +257,11 @@ class Experiment(BaseModel):
         """Name of the data set, or of the file without its extension."""
         return str(Path(self.data["path"]).stem if "path" in self.data else self.data["name"])
 
+    @property
+    def folder_title(self) -> str:
+        """The title as the beginning of folder names; that of a Python object has no spaces."""
+        return self.title if self.objects is None else "-".join(self.title.split())
+
     def load(self) -> tuple[Federation, Graph | None]:
         """Load the federation, with the fold held out, and the graph if it is part of the data."""
         self.check_named("loaded", "data")

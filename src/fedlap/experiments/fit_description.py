@@ -1,6 +1,7 @@
 """Descriptions of Python objects as plain values: the arguments of `fedlap.fit`, methods and models."""
 
 import hashlib
+import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
@@ -22,6 +23,7 @@ from fedlap.training.schedule import Schedule
 
 FIT_FILE = "fit.toml"
 DIGEST_PREFIX = "sha256:"
+LIBRARIES = ("fedlap", "torch", "builtins", "typing", "abc")  # whose classes have versions instead of digests
 FEDERATION = "Federation"  # the name of data that are an object
 
 
@@ -75,9 +77,14 @@ class FitDescription:
 
 
 def describe_method(algorithm: Algorithm) -> dict[str, Any]:
-    """Return the class of a method and its settings."""
+    """Return the class of a method, its settings and, if a user wrote it, a digest of its code."""
     settings = {name: describe_value(value) for name, value in list_settings(algorithm).items()}
-    return {"name": type(algorithm).__name__, **settings}
+    code = _read_own_code(type(algorithm))
+    return {
+        "name": type(algorithm).__name__,
+        **settings,
+        **({"code": digest_description({"source": code})} if code else {}),
+    }
 
 
 def describe_model(model: Model) -> dict[str, Any]:
@@ -148,6 +155,8 @@ def _digest(value: Any) -> str:
     elif isinstance(value, nn.Module | ModuleNetwork):
         net = value.net if isinstance(value, ModuleNetwork) else value
         total.update(repr(net).encode())
+        for kind in dict.fromkeys(type(part) for part in net.modules()):
+            total.update(_read_own_code(kind).encode())
         for name, tensor in net.state_dict().items():
             total.update(f"{name} {_digest(tensor)}".encode())
     else:
@@ -155,3 +164,15 @@ def _digest(value: Any) -> str:
         total.update(json.dumps([str(array.dtype), list(array.shape)]).encode())
         total.update(np.ascontiguousarray(array).tobytes())
     return DIGEST_PREFIX + total.hexdigest()[:32]
+
+
+def _read_own_code(kind: type) -> str:
+    """Return the source of a user's class and of its bases, as far as Python can find it."""
+    own = [part for part in kind.__mro__ if part.__module__.partition(".")[0] not in LIBRARIES]
+    sources = []
+    for part in own:
+        try:
+            sources.append(inspect.getsource(part))
+        except (OSError, TypeError):  # a class that was typed at the prompt has no source
+            sources.append(part.__qualname__)
+    return "\n".join(sources)

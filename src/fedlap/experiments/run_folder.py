@@ -87,7 +87,8 @@ class RunFolder:
     @staticmethod
     def of(out: Path, experiment: Experiment) -> "RunFolder":
         """Return the folder of an experiment, named by its data, algorithm and digest."""
-        run = RunFolder(out / f"{experiment.title}-{experiment.algorithm['name']}-{experiment.digest}")
+        name = f"{experiment.folder_title}-{experiment.algorithm['name']}-{experiment.digest}"
+        run = RunFolder(out / name)
         refuse_links(run.folder, RUN_SUBFOLDERS)
         if (run.folder / EXPERIMENT_FILE).exists() and run.experiment.digest != experiment.digest:
             raise InputError(
@@ -257,7 +258,7 @@ class RunFolder:
 def choose_group_folder(out: Path, experiments: Sequence[Experiment], kind: str) -> Path:
     """Return the folder of a comparison or sweep."""
     digest = sha256("".join(f"{e.digest}{e.rounds}" for e in experiments).encode()).hexdigest()[:16]
-    return out / f"{experiments[0].title}-{kind}-{digest}"
+    return out / f"{experiments[0].folder_title}-{kind}-{digest}"
 
 
 def list_run_folders(out: Path) -> list[RunFolder]:

@@ -124,6 +124,9 @@ def _build_answer_sections(
     compared = base if row != base else ""
     try:
         graph = run.load_graph(federation, known) if with_graph else None
+    except InputError:
+        graph = None  # The section of the graph reports it.
+    try:
         coefficients = run.compute_coefficients(federation, known)
         yield build_answer_table(row, compared, personal, federation, graph, coefficients, seed)
         if compared:
