@@ -112,13 +112,13 @@ def _build_results(
     values = {label: tuple(row["values"].values()) for label, row in zip(runs, rows, strict=True)}
     metric = metric or facts.get("metric")
     comparison: Comparison
+    controls = tuple((str(one), str(other)) for one, other in facts.get("control_rows", []))
     if command == "compare":
-        controls = tuple((str(one), str(other)) for one, other in facts.get("control_rows", []))
         selection = facts.get("selection", "")
         comparison = Comparison(*common, controls=controls, selection=selection, metric_name=metric)
     elif command == "sweep":
         swept = tuple(facts["fields"]), values, tuple(facts["algorithms"])
-        comparison = Sweep(*common, *swept, metric_name=metric)
+        comparison = Sweep(*common, *swept, controls=controls, metric_name=metric)
     else:
         places = [seed for seed in facts["seeds"] for _ in range(facts["folds"])]
         refused = tuple(
