@@ -21,7 +21,7 @@ from fedlap.experiments.find_folder import find_run
 from fedlap.experiments.prepare import prepare
 from fedlap.experiments.run_folder import RunFolder
 from fedlap.experiments.stored_run import load_learned_graph, load_result, load_trained_models
-from fedlap.personal.coefficients import FAR_FROM_MINIMUM
+from fedlap.personal.coefficients import FAR_FROM_MINIMUM, format_estimate
 from fedlap.report.page import Records, render_csv
 from fedlap.storage.files import write_file
 from fedlap.training.client_answers import (
@@ -172,7 +172,7 @@ def _build_table(answers: ClientAnswers, order: list[int]) -> Table:
             cells.append(_format_number(float(gain[place]) * metric.factor, metric.digits, sign="+"))
         if coefficients is not None:
             cells += [
-                _format_estimate(float(coefficients.values[place, n]), float(coefficients.errors[place, n]))
+                format_estimate(float(coefficients.values[place, n]), float(coefficients.errors[place, n]))
                 for n in range(len(shown))
             ]
         if has_neighbours:
@@ -183,10 +183,6 @@ def _build_table(answers: ClientAnswers, order: list[int]) -> Table:
 
 def _format_number(value: float, digits: int, sign: str = "") -> str:
     return "–" if math.isnan(value) else f"{value:{sign}.{digits}f}"
-
-
-def _format_estimate(value: float, error: float) -> str:
-    return f"{value:.3g}" if math.isnan(error) else f"{value:.3g} ± {error:.2g}"
 
 
 def _format_csv(columns: dict[str, Any]) -> str:

@@ -60,6 +60,14 @@ class Coefficients:
         return (variance + (self.noise or 0.0) ** 2).sqrt()
 
 
+def format_estimate(value: float, error: float) -> str:
+    """Format a coefficient to the decimals of its standard error, which has two significant digits."""
+    if not error > 0 or not math.isfinite(error):
+        return f"{value:.3g}"
+    decimals = min(max(1 - math.floor(math.log10(error)), 0), 12)
+    return f"{value:z.{decimals}f} ± {error:.{decimals}f}"
+
+
 def compute_coefficients(
     federation: Federation, objective: Model, algorithm: Algorithm, models: Tensor
 ) -> Coefficients | None:
