@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from fedlap.data.federation import Federation
-from fedlap.errors import InputError
-from fedlap.experiments.experiment import SHUFFLED, Experiment
+from fedlap.errors import InputError, unknown_name_error
+from fedlap.experiments.experiment import KNOWN_GRAPH, SHUFFLED, Experiment
 from fedlap.experiments.fields import VariedField, parse_graph, split_graphs
 from fedlap.experiments.settings import Section
-from fedlap.graph import Graph
+from fedlap.graph import GRAPHS, Graph
 
 UNCHANGED = ("complete", "empty")  # graphs that shuffling leaves as they are
 
@@ -76,7 +76,10 @@ def list_graphs(graphs: GraphLike | Sequence[GraphLike] | Mapping[str, GraphLike
 
 def _read_graph(graph: Any, label: str | None) -> RowGraph:
     if isinstance(graph, str):
+        known = (*GRAPHS, KNOWN_GRAPH, SHUFFLED)
         graph = parse_graph(graph)
+        if graph["name"] not in known:
+            raise unknown_name_error("graph", graph["name"], known, field="graph")
     if isinstance(graph, Mapping):
         section = dict(graph)
         name = Path(section["path"]).stem if section.get("name") == "file" else str(section.get("name"))

@@ -35,6 +35,9 @@ def parse_graph(text: str) -> dict[str, Any]:
             f"--graph {text}: 'shuffled' follows the graph to shuffle, as in --graph known,shuffled"
         )
     is_file = text not in GRAPHS and Path(text).suffix.lower() in READABLE_EXTENSIONS
+    if not is_file and Path(text).suffix and Path(text).is_file():
+        extensions = ", ".join(READABLE_EXTENSIONS)
+        raise InputError(f"--graph {text}: unsupported extension; use {extensions}", field="graph")
     return {"name": "file", "path": text} if is_file else {"name": names[0]}
 
 

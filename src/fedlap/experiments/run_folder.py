@@ -101,6 +101,8 @@ class RunFolder:
         """Open an existing folder; raise InputError for links, which would lead out of it."""
         refuse_links(path, RUN_SUBFOLDERS)
         file = find_description(path)
+        if not path.exists():
+            raise InputError(f"no run {str(path)!r}; `fedlap runs` lists all runs")
         if file is None:
             raise InputError(f"{str(path)!r} is not the folder of a run; `fedlap runs` lists all runs")
         return RunFolder(path, file)
