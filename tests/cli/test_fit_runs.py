@@ -8,7 +8,7 @@ import fedlap as fl
 
 
 @pytest.fixture
-def stored(tmp_path, federation, graph):
+def fit_runs(tmp_path, federation, graph):
     """Two runs of `fl.fit` in the folder of runs, and one outside of it."""
     (tmp_path / "runs").mkdir()
     method, model = fl.FedU(graph, strength=0.01), fl.models.linear()
@@ -24,8 +24,8 @@ class OwnMethod(fl.Local):
     """A method of a user."""
 
 
-def test_runs_are_listed_by_their_classes(call, stored):
-    _, results = stored
+def test_runs_are_listed_by_their_classes(call, fit_runs):
+    _, results = fit_runs
     code, out, err = call("runs", "--json")
     assert (code, err) == (0, "")
     listed = {run["run"]: run for run in map(json.loads, out.splitlines())}
@@ -41,13 +41,13 @@ def test_runs_are_listed_by_their_classes(call, stored):
 
 
 @pytest.mark.parametrize("folder", ["elsewhere", "."])
-def test_runs_elsewhere_are_listed_if_the_folder_is_passed(call, stored, folder):
-    out = call("runs", "--json", "--out", str(stored[0].parent / folder), out=False)[1]
+def test_runs_elsewhere_are_listed_if_the_folder_is_passed(call, fit_runs, folder):
+    out = call("runs", "--json", "--out", str(fit_runs[0].parent / folder), out=False)[1]
     assert [json.loads(line)["run"] for line in out.splitlines()] == ["elsewhere"]
 
 
-def test_a_run_is_shown_and_reported(call, stored, tmp_path, no_figures):
-    runs, results = stored
+def test_a_run_is_shown_and_reported(call, fit_runs, tmp_path, no_figures):
+    runs, results = fit_runs
     code, out, err = call("show", "first", "--json")
     assert (code, err) == (0, "")
     assert json.loads(out)["last"]["objective"] == results["first"].scores[-1].objective
@@ -59,15 +59,15 @@ def test_a_run_is_shown_and_reported(call, stored, tmp_path, no_figures):
 
 
 @pytest.mark.parametrize("words", [("resume",), ("clients",), ("theory",)])
-def test_commands_that_need_the_objects_say_so(call, stored, words):
+def test_commands_that_need_the_objects_say_so(call, fit_runs, words):
     code, _, err = call(*words, "first")
     assert code == 2
     assert err.startswith("error: data 'Federation' of this run is a Python object")
     assert err.count("\n") == 1
 
 
-def test_a_run_is_removed_only_from_its_folder(call, stored):
-    runs, _ = stored
+def test_a_run_is_removed_only_from_its_folder(call, fit_runs):
+    runs, _ = fit_runs
     code, _, err = call("rm", str(runs.parent / "elsewhere"), "--yes")
     assert code == 2
     assert "--out" in err
@@ -75,8 +75,8 @@ def test_a_run_is_removed_only_from_its_folder(call, stored):
     assert sorted(path.name for path in runs.iterdir()) == ["own"]
 
 
-def test_a_damaged_run_is_listed(call, stored):
-    runs, _ = stored
+def test_a_damaged_run_is_listed(call, fit_runs):
+    runs, _ = fit_runs
     (runs / "own" / "fit.toml").write_text("rounds = 3\n")
     code, out, err = call("runs", "--json")
     assert code == 0

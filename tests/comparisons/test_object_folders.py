@@ -24,8 +24,8 @@ class Twice(fl.Local):
 
 
 def small(seed):
-    made = fl.data.synthetic(clients=4, features=3, rows=12, seed=seed)
-    return made.federation, made.graph
+    drawn = fl.data.synthetic(clients=4, features=3, rows=12, seed=seed)
+    return drawn.federation, drawn.graph
 
 
 def build_net(seed=0):
@@ -50,7 +50,7 @@ def compare(**changes):
 
 
 @pytest.fixture
-def trained(monkeypatch):
+def count_trained(monkeypatch):
     """The number of runs that were trained and stored so far."""
     numbers, train = [], session.train_stack
 
@@ -67,19 +67,19 @@ def list_scores(result):
     return frame[~frame["metric"].str.startswith("seconds")].reset_index(drop=True)
 
 
-def test_stored_objects_have_the_numbers_of_memory_and_are_loaded(tmp_path, trained):
+def test_stored_objects_have_the_numbers_of_memory_and_are_loaded(tmp_path, count_trained):
     memory = compare()
     first = compare(folder=tmp_path)
-    assert trained() == 6
+    assert count_trained() == 6
     again = compare(folder=tmp_path)
-    assert trained() == 6
+    assert count_trained() == 6
     assert len(list_run_folders(tmp_path)) == 6
     for result in (first, again):
         pandas.testing.assert_frame_equal(list_scores(result), list_scores(memory))
         pandas.testing.assert_frame_equal(result.clients, memory.clients)
         for row, by_seed in memory.results.items():
-            for seed, kept in by_seed.items():
-                assert torch.equal(result.results[row][seed].models, kept.models)
+            for seed, wanted in by_seed.items():
+                assert torch.equal(result.results[row][seed].models, wanted.models)
     assert again.report(tmp_path / "page.html").exists()
 
 
@@ -93,26 +93,26 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_changed_objects_are_trained(change, tmp_path, trained):
+def test_changed_objects_are_trained(change, tmp_path, count_trained):
     compare(folder=tmp_path)
     compare(folder=tmp_path, **CHANGES[change])
     expected = {"another setting": 2, "another graph": 2}  # only that row
-    assert trained() == 6 + expected.get(change, 6)
+    assert count_trained() == 6 + expected.get(change, 6)
 
 
-def test_changed_code_is_trained(tmp_path, trained):
+def test_changed_code_is_trained(tmp_path, count_trained):
     compare(folder=tmp_path, methods={"mine": Twice()})
     other = dataclass(frozen=True)(type("Twice", (Twice,), {"__doc__": "Other code."}))
     compare(folder=tmp_path, methods={"mine": other()})
-    assert trained() == 4
+    assert count_trained() == 4
 
 
-def test_an_interrupted_comparison_resumes(tmp_path, trained):
+def test_an_interrupted_comparison_resumes(tmp_path, count_trained):
     """A comparison of fewer rounds is continued, with the numbers of an unbroken one."""
     compare(folder=tmp_path, rounds=1)
     resumed, unbroken = compare(folder=tmp_path), compare()
     pandas.testing.assert_frame_equal(list_scores(resumed), list_scores(unbroken))
-    assert trained() == 12
+    assert count_trained() == 12
     assert len(list_run_folders(tmp_path)) == 6
 
 
@@ -130,13 +130,13 @@ def test_named_data_keep_their_clients_on_the_command_line(tmp_path, call, no_fi
         assert len(file.readlines()) == 1 + 3 * 2 * 4  # methods, seeds and clients
 
 
-def test_tuning_and_sweeps_of_objects_are_stored(tmp_path, trained):
+def test_tuning_and_sweeps_of_objects_are_stored(tmp_path, count_trained):
     tuned = compare(folder=tmp_path, methods={"mine": Twice()}, seeds=[0], tune=True, folds=2)
-    number = trained()
+    number = count_trained()
     again = compare(folder=tmp_path, methods={"mine": Twice()}, seeds=[0], tune=True, folds=2)
-    assert trained() == number
+    assert count_trained() == number
     assert again.tuned == tuned.tuned
     swept = fl.sweep(Twice(), small, vary={"factor": [1.0, 2.0]}, seeds=[0], rounds=2, folder=tmp_path)
-    assert trained() == number + 2
+    assert count_trained() == number + 2
     assert swept.folder is not None
     assert replace(swept, folder=None).table.shape[0] == 2

@@ -109,12 +109,12 @@ class Experiment(BaseModel):
 
         participle: what cannot be done with it, such as "trained".
         """
-        own = [name for name in self.objects or () if only in (None, name)]
-        if own:
+        sections = [name for name in self.objects or () if only in (None, name)]
+        if sections:
             raise InputError(
-                f"{own[0]} {self.title_of(own[0])!r} of this run is a Python object, so the run can only be "
+                f"{sections[0]} {self.title_of(sections[0])!r} of this run is a Python object, so the run can only be "
                 f"{participle} in Python; pass the object and the folder to fedlap.fit or fedlap.compare",
-                field=own[0],
+                field=sections[0],
             )
 
     def title_of(self, section: str) -> str:

@@ -168,9 +168,9 @@ def _digest(value: Any) -> str:
 
 def _read_own_code(kind: type) -> str:
     """Return the source of a user's class and of its bases, as far as Python can find it."""
-    own = [part for part in kind.__mro__ if part.__module__.partition(".")[0] not in LIBRARIES]
+    classes = [part for part in kind.__mro__ if part.__module__.partition(".")[0] not in LIBRARIES]
     sources = []
-    for part in own:
+    for part in classes:
         try:
             sources.append(inspect.getsource(part))
         except (OSError, TypeError):  # a class that was typed at the prompt has no source
