@@ -112,8 +112,9 @@ class Experiment(BaseModel):
         sections = [name for name in self.objects or () if only in (None, name)]
         if sections:
             raise InputError(
-                f"{sections[0]} {self.title_of(sections[0])!r} of this run is a Python object, so the run can "
-                f"only be {participle} in Python; pass the object and the folder to fedlap.fit or fedlap.compare",
+                f"{sections[0]} {self.title_of(sections[0])!r} of this run is a Python object, so the run "
+                f"can only be {participle} in Python; pass the object and the folder to fedlap.fit or "
+                "fedlap.compare",
                 field=sections[0],
             )
 
