@@ -142,9 +142,11 @@ class OneByOne:
             train = self._tally(W, self.scored.train, number)
             algorithm, private, gap = run.algorithm, self.private[number], None
             if isinstance(algorithm, Certified):
-                at_clients = to_device((private, W), self.clients.device)
+                private_there, W_there = to_device((private, W), self.clients.device)
                 tasks = enumerate(self._scoring_tasks(number))
-                parts = [algorithm.gap(*take_row(at_clients, k), task) for k, task in tasks]
+                parts = [
+                    algorithm.gap(take_row(private_there, k), W_there[k : k + 1], task) for k, task in tasks
+                ]
                 gap = float(torch.cat(parts).double().sum())
             penalty = compute_penalty(algorithm, server[number], private)
             tallies.append(Tallies(train, test, finite, compute_ridge(self.clients.model, W), penalty, gap))
