@@ -162,7 +162,7 @@ def one_line(answer, *parts):
 def test_mistakes_are_one_line(call, comparison_folder, tmp_path):
     runs = list_run_folders(tmp_path / "runs")
     by = {run.experiment.algorithm["name"]: run.folder for run in runs}
-    one_line(call("report", str(tmp_path / "nowhere"), out=False), "is not the folder of a run")
+    one_line(call("report", str(tmp_path / "nowhere"), out=False), "no run")
     one_line(call("report", str(tmp_path / "runs"), out=False), "pass one of them", comparison_folder.name)
     one_line(call("report", str(comparison_folder), str(by["fedu"]), out=False), "pass it alone")
     one_line(call("report", str(by["fedu"]), str(by["fedu"]), out=False), "is given twice")
@@ -188,7 +188,7 @@ def test_unfinished_runs_are_said(call, comparison_folder, tmp_path):
     one_line(call("report", str(run.folder), out=False), "is not finished", "fedlap resume")
     one_line(call("report", str(comparison_folder), out=False), "is not finished")
     shutil.rmtree(run.folder)
-    one_line(call("report", str(comparison_folder), out=False), "is not the folder of a run")
+    one_line(call("report", str(comparison_folder), out=False), "no run")
 
 
 @pytest.mark.parametrize(

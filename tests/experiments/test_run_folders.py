@@ -117,7 +117,8 @@ def test_show_and_resume_take_a_folder_or_a_name(run, call, tmp_path, monkeypatc
         json.loads(call("resume", folder.name, "--rounds", "3", "--json", out=False)[1])["last"]["round"] == 3
     )
     for command in ("show", "resume"):
-        for wrong in ("synthetic-fedu-none", str(tmp_path), str(folder / "rounds.jsonl")):
+        assert "no run 'synthetic-fedu-none'" in read_error(call(command, "synthetic-fedu-none"))
+        for wrong in (str(tmp_path), str(folder / "rounds.jsonl")):
             assert "is not the folder of a run" in read_error(call(command, wrong))
 
 

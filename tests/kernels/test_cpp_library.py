@@ -45,7 +45,7 @@ def make_federation(features, outputs=3, kind="numbers", sizes=(9, 2, 13, 5, 21)
 def both(method, federation, model, monkeypatch, **schedule):
     """By the kernel, and step by step; how often the kernel was used."""
     used, step = [], DenseKernel.__call__
-    schedule = {"rounds": 2, "batch": 4, "dtype": "float64", **schedule}
+    schedule = {"rounds": 2, "batch": 4, "dtype": "float64", "score_training": "always", **schedule}
     with monkeypatch.context() as patch:
         patch.setattr(
             DenseKernel, "__call__", lambda *args, **more: used.append(step(*args, **more)) or used[-1]

@@ -113,4 +113,7 @@ def test_an_exploding_loss_ends_a_run_before_it_is_no_number(federation):
     }
     real = fl.Federation.from_arrays(x, scale="none")
     with pytest.raises(fl.DivergedError, match=r"by round \d the loss of client '.' has grown to \d"):
-        fl.fit(fl.Local(lr=4.0, local_steps=1), real, fl.models.linear(), rounds=60, dtype="float64")
+        fl.fit(
+            fl.Local(lr=4.0, local_steps=1), real, fl.models.linear(), rounds=60, dtype="float64",
+            score_training="always",
+        )  # fmt: skip

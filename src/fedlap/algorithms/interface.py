@@ -17,7 +17,7 @@ from fedlap.algorithms.server_state import Ids
 from fedlap.algorithms.task import Task
 from fedlap.data.federation import Federation
 from fedlap.data.roster import Roster
-from fedlap.errors import InputError, check_number
+from fedlap.errors import InputError, UnsuitedError, check_number
 from fedlap.graph import Graph
 from fedlap.models import Model
 from fedlap.models.model import Stack
@@ -286,3 +286,11 @@ def check_no_server_vertex(
     """Raise this error if the graph has a server vertex; the message ends in the problem and its remedy."""
     if graph.server:
         raise error(f"the graph has a server vertex, {problem}", scope=scope)
+
+
+def check_equal_weights(roster: Roster, scope: str) -> None:
+    """Raise UnsuitedError if the rows of a client have different weights."""
+    if roster.is_weighted:
+        raise UnsuitedError(
+            "the dual is that of rows with equal weights; remove the weights, or use fedu", scope=scope
+        )

@@ -11,6 +11,7 @@ from fedlap.algorithms.conjugates import CONJUGATES, DualProblem
 from fedlap.algorithms.coupling import Strength, check_strength, require_number
 from fedlap.algorithms.interface import (
     Traits,
+    check_equal_weights,
     check_idle_probability,
     check_no_server_vertex,
     check_share,
@@ -141,10 +142,7 @@ class Mocha:
 
     def bind(self, roster: Roster, model: Model) -> "Mocha":
         """Return the method for these clients and this linear model, with its graph in their order."""
-        if roster.is_weighted:
-            raise UnsuitedError(
-                "the dual is that of rows with equal weights; remove the weights, or use fedu", scope="mocha"
-            )
+        check_equal_weights(roster, "mocha")
         problem = DualProblem.of(model, roster.labels is not None, self.loss, "mocha")
         check_no_server_vertex(
             self.graph, "which has no dual; use a graph of clients", "mocha", UnsuitedError

@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any, get_args
 
-import torch
 from jaxtyping import Bool
 from torch import Tensor
 
@@ -113,25 +112,37 @@ def check_single_rows(
             )
 
 
+def estimate_trivial_loss(federation: Federation) -> float:
+    """Return about the training loss of a model that ignores the features, in the unit of training."""
+    if federation.labels is not None:
+        return math.log(len(federation.labels))
+    if federation.target_scale is not None:
+        return federation.outputs / 2
+    return float(federation.train.y.double().square().sum(1).mean()) / 2
+
+
 def detect_divergence(
-    tally: Tally,
+    train: Tally | None,
     is_finite: Bool[Tensor, "client"],
     federation: Federation,
     round: int,
     algorithm: Algorithm,
     lowest: float = math.inf,
 ) -> DivergedError | None:
-    """Return the error of a run if a client's loss is not finite, or far above the lowest so far.
+    """Return the error of a run if a client's training loss is not finite, or far above the lowest so far.
 
-    is_finite: whether the parameters of each client's model are finite. It decides for clients without rows
-        in the tally.
+    Test rows never decide. Without a tally of training rows, the parameters of each client's model do, which
+    are finite or not (`is_finite`).
     """
-    mean = torch.where(tally.count > 0, tally.loss / tally.count, torch.where(is_finite, 0.0, math.nan))
-    failed = ~mean.isfinite()
-    problem = "is not finite"
-    if not bool(failed.any()):
-        failed = mean > DIVERGENCE_FACTOR * max(1.0, lowest)
-        problem = f"has grown to {float(mean.max()):.3g}"
+    subject, problem = "loss", "is not finite"
+    if train is None:
+        subject, failed = "model", ~is_finite
+    else:
+        mean = train.loss / train.count
+        failed = ~mean.isfinite()
+        if not bool(failed.any()):
+            failed = mean > DIVERGENCE_FACTOR * max(1.0, lowest)
+            problem = f"has grown to {float(mean.max()):.3g}"
     bad = failed.nonzero().flatten().tolist()
     if not bad:
         return None
@@ -139,7 +150,8 @@ def detect_divergence(
     if isinstance(algorithm, Coupled) and not algorithm.coupling.is_stable:
         product = f"{algorithm.coupling.formula} = {algorithm.coupling.product:.4g}"
         advice = f"lower strength: {product}, but mixing is stable only up to 2"
+    first = f"the {subject} of client {federation.clients[bad[0]]!r}"
     return DivergedError(
-        f"training diverged: by round {round} the loss of client {federation.clients[bad[0]]!r} {problem} "
+        f"training diverged: by round {round} {first} {problem} "
         f"({len(bad)} of {len(federation.clients)} clients); {advice}"
     )

@@ -1,6 +1,5 @@
 """The record of training: rounds done, traffic, time and scores of each run, and the end of each round."""
 
-import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +8,7 @@ from fedlap.algorithms import State
 from fedlap.errors import DivergedError
 from fedlap.summaries import summarise_fields
 from fedlap.training.engines import Engine, Tallies
-from fedlap.training.jobs import Job, detect_divergence
+from fedlap.training.jobs import Job, detect_divergence, estimate_trivial_loss
 from fedlap.training.result import Progress, RunOrigin
 from fedlap.training.schedule import Schedule
 from fedlap.training.scores import Score, compute_score
@@ -78,18 +77,13 @@ class Recorder:
     def _add_score(self, run: int, method: ManyRuns, tallies: Tallies) -> None:
         """Add the score of a run; a run whose losses are not finite has diverged."""
         algorithm, federation = method.runs[run].algorithm, self.jobs[run].federation
-        # Training losses are compared with training losses if every score has one, else all with test losses.
-        always = self.schedule.score_training == "always"
-        losses = [score.train_loss if always else score.loss for score in self.scores[run]]
-        least = min((loss for loss in losses if loss is not None), default=math.inf)
-        if federation.target_scale is not None:  # the loss of predicting the mean, in the unit of training
-            least = federation.outputs / 2
-        for tally in [tallies.train] if always else [tallies.test, tallies.train]:
-            if tally is not None:
-                finite = tallies.is_finite
-                problem = detect_divergence(tally, finite, federation, self.round, algorithm, least)
-                if problem is not None:
-                    self.diverged.setdefault(run, problem)
+        losses = [score.train_loss for score in self.scores[run] if score.train_loss is not None]
+        least = min(losses) if losses else estimate_trivial_loss(federation)
+        problem = detect_divergence(
+            tallies.train, tallies.is_finite, federation, self.round, algorithm, least
+        )
+        if problem is not None:
+            self.diverged.setdefault(run, problem)
         if run in self.diverged:
             return
         scale = federation.target_scale
