@@ -52,9 +52,10 @@ test-oldest:
 	PIP_CONSTRAINT=constraints-oldest.txt $(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	OMP_NUM_THREADS=1 PYTHONUTF8=1 $(OLDEST)/bin/python -m pytest -n 2 -m "not slow and not deploy" $(OLDEST_TESTS)
 
-# Every method, killed at twenty random moments; fewer in `make test`.
+# Every method, and a deployment of real processes, killed at twenty random moments; fewer in the other targets.
 torture: $(READY)
-	OMP_NUM_THREADS=1 FEDLAP_KILLS=20 $(BIN)/pytest -n 2 tests/test_torture.py
+	OMP_NUM_THREADS=1 FEDLAP_KILLS=20 $(BIN)/pytest -n 2 tests/test_torture.py \
+	    tests/deploy/test_process_faults.py::test_processes_that_are_killed_at_random_times_change_nothing
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -26,6 +26,8 @@ def check_end(deployment):
     """Check that every round counted every client, and that the models are those of the simulation."""
     assert deployment.round == deployment.plan.rounds
     assert not deployment.list_events("left-out")
+    answers = [(event.round, event.name) for event in deployment.list_events("answered")]
+    assert len(answers) == len(set(answers)), "a reply that the server had on disk was asked for again"
     assert torch.equal(deployment.models, simulate(deployment.plan, build_federation()).models)
 
 

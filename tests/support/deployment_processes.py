@@ -164,7 +164,9 @@ class DeploymentProcesses:
 
         def restart_killed():
             for owner in waiting:
-                if self.poll(owner) == -signal.SIGKILL:
+                code = self.poll(owner)
+                assert code in (None, 0, -signal.SIGKILL), f"after {fired}\n{self.format_logs()}"
+                if code == -signal.SIGKILL:
                     fired.append(waiting[owner].pop(0))
                     point = waiting[owner][0] if waiting[owner] else ""
                     if owner == SERVER:
@@ -173,9 +175,7 @@ class DeploymentProcesses:
                         self.start_client(owner, point)
             return all(self.poll(owner) == 0 for owner in self.pids)
 
-        self.wait(
-            restart_killed, f"all processes end; fired: {fired}", without=tuple(waiting), limit=2 * LIMIT
-        )
+        self.wait(restart_killed, "all processes end", without=tuple(waiting), limit=2 * LIMIT)
         return fired
 
     # Traces.

@@ -1,6 +1,7 @@
 """Changes of a process of `fedlap` before its command: another version, slow training, a dump of messages."""
 
 import time
+from pathlib import Path
 
 import torch
 
@@ -33,7 +34,7 @@ def dump_messages(path):
     ask = ZenohClient.ask
 
     def ask_and_dump(self, content, timeout):
-        with open(path, "ab") as file:
+        with Path(path).open("ab") as file:
             file.write(content)
             answer = ask(self, content, timeout)
             file.write(answer)

@@ -68,7 +68,7 @@ class ProcessStarter:
 
 
 def serve_requests():
-    """Answer requests until standard input ends; a process that was forked returns the words of its command."""
+    """Answer requests until standard input ends; in a forked process, return its request."""
     running = set()
     # Unbuffered, so that a forked process holds no request of others.
     with os.fdopen(os.dup(0), "rb", buffering=0) as requests:
