@@ -69,9 +69,10 @@ $(FLOWER)/.ready: pyproject.toml constraints-flower.txt
 test-flower: $(FLOWER)/.ready
 	OMP_NUM_THREADS=1 $(FLOWER)/bin/python -m pytest tests/deploy/test_flower_*.py
 
-# Every method, killed at twenty random moments; fewer in `make test`.
+# Every method, and a deployment of real processes, killed at twenty random moments; fewer in the other targets.
 torture: $(READY)
-	OMP_NUM_THREADS=1 FEDLAP_KILLS=20 $(BIN)/pytest -n 2 tests/test_torture.py
+	OMP_NUM_THREADS=1 FEDLAP_KILLS=20 $(BIN)/pytest -n 2 tests/test_torture.py \
+	    tests/deploy/test_process_faults.py::test_processes_that_are_killed_at_random_times_change_nothing
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

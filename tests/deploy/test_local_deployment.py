@@ -22,6 +22,7 @@ from fedlap.deploy.wire import ANSWERS, Message, decode_message, encode_message
 from fedlap.storage.files import unwritable_error
 from fedlap.training.worker import Worker
 from random_inputs import random_arrays
+from worker_processes import cut_client
 
 COUNTS = (9, 14, 6, 11)
 SERVER_METHODS = [name for name in ALGORITHMS if name not in ("dfedu", "global")]
@@ -270,6 +271,49 @@ def test_a_newcomer_starts_at_its_neighbours_mean_and_a_leaver_is_gone(tmp_path)
     assert deployment.coordinator.setup.clients == ("a", "c", "d")
     deployment.run("acd")
     assert deployment.coordinator.finished == {"a", "c", "d"}
+
+
+def test_changes_that_are_not_in_force_survive_the_server(tmp_path):
+    plan = build_plan(rounds=6, clients=["a", "b", "c"], evaluate_every=0, graph={"name": "complete"})
+    deployment = LocalDeployment(tmp_path, plan, build_federation())
+    play_until(deployment, "abc", 2)
+    for change in (RosterChange("join", "d"), RosterChange("eject", "b")):
+        for _ in range(2):  # The second time changes nothing.
+            deployment.coordinator.request_change(change)
+        deployment.start_server()
+    assert deployment.coordinator.setup.clients == ("a", "b", "c"), (
+        "round 2 has the roster that it began with"
+    )
+    with pytest.raises(PermanentError):
+        deployment.step("b")
+    deployment.start_client("d")
+    deployment.step("d")  # It registers.
+    deployment.run("acd")
+    assert deployment.coordinator.setup.clients == ("a", "c", "d")
+    assert [facts["round"] for facts in deployment.list_events("joined")] == [3]
+    assert deployment.coordinator.storage.read_pending() == []
+
+
+def test_a_change_that_an_earlier_one_prevents_is_dropped(tmp_path):
+    plan = build_plan(rounds=4, clients=["a", "b", "c"], evaluate_every=0)
+    deployment = LocalDeployment(tmp_path, plan, build_federation())
+    play_until(deployment, "abc", 2)
+    deployment.coordinator.request_change(RosterChange("eject", "b"))
+    deployment.coordinator.request_change(RosterChange("join", "d", {"b": 1.0}))
+    deployment.start_client("d")
+    deployment.step("d")
+    deployment.run("ac")
+    assert deployment.coordinator.setup.clients == ("a", "c")
+    assert {facts["name"] for facts in deployment.list_events("not-changed")} == {"d"}
+
+
+def test_the_last_client_cannot_leave(tmp_path):
+    plan = build_plan(rounds=4, clients=["a"], evaluate_every=0, graph={"name": "complete"})
+    deployment = LocalDeployment(tmp_path, plan, build_federation())
+    play_until(deployment, "a", 2)
+    with pytest.raises(PermanentError, match="is the last one"):
+        deployment.clients["a"].leave(for_good=True)
+    assert torch.equal(deployment.run().models, simulate(plan, cut_client(build_federation(), 0)).models)
 
 
 @pytest.mark.parametrize("algorithm", ["scaffold", "afl", "fedu-learned", "mocha"])

@@ -107,15 +107,20 @@ def run_client(
     """Take part in a run until it ends or a signal arrives."""
     os.umask(PRIVATE_FILES)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    transport = open_transport(name, server, keys, insecure)
     storage, stop = ClientStorage(folder), threading.Event()
     storage.prepare()
+
+    def request_stop() -> None:
+        stop.set()
+        transport.interrupt()  # A client that waits for work does so for many seconds.
+
     with ExitStack() as until_end:
-        until_end.enter_context(catch_signals(SIGNALS, stop.set))
+        until_end.callback(transport.close)
+        until_end.enter_context(catch_signals(SIGNALS, request_stop))
         until_end.enter_context(lock_folders([folder]))
         log = EventLog(folder / EVENT_LOG_FILE, name, [name], show=console.print_remark)
         until_end.callback(log.close)
-        transport = open_transport(name, server, keys, insecure)
-        until_end.callback(transport.close)
         load = read_rows(name, data, label, client_columns)
         client = SiteClient(name, load, transport, storage, log.write, stop, console.print_remark)
         if leave:

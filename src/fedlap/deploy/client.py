@@ -263,6 +263,8 @@ class SiteClient:
                 answer = self._transport.ask(content, ANSWER_TIMEOUT)
                 self._decode(answer)
             except (UnreachableError, WireError) as error:
+                if self._stop.is_set():
+                    raise StopRequestedError from error
                 if time.monotonic() > end:
                     raise UnreachableError(str(error)) from error
                 self._remark(str(error))

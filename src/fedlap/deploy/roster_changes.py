@@ -112,19 +112,27 @@ def _add_client(graph: Graph, clients: Sequence[str], change: RosterChange) -> G
         if name not in clients:
             raise unknown_name_error("neighbour", name, clients)
     neighbours = dict(change.neighbours)
+    old, size = graph.weights.matrix().toarray(), len(clients)
     if not neighbours:
-        if graph.server or not isinstance(graph.weights, CompleteWeights):
+        weight = graph.weights.weight if isinstance(graph.weights, CompleteWeights) else _find_weight(old)
+        if graph.server or weight is None:
             raise InputError(
                 f"client {change.name!r} has no neighbours, and the graph is not complete; set --neighbours"
             )
-        neighbours = dict.fromkeys(clients, graph.weights.weight)
-    old, size = graph.weights.matrix().toarray(), len(clients)
+        neighbours = dict.fromkeys(clients, weight)
     order = [*range(size), size + 1] if graph.server else [*range(size)]
     matrix = np.zeros((len(order) + 1, len(order) + 1))
     matrix[np.ix_(order, order)] = old
     for name, weight in neighbours.items():
         matrix[size, clients.index(name)] = matrix[clients.index(name), size] = weight
     return _build_graph(matrix, (*clients, change.name), graph.server)
+
+
+def _find_weight(matrix: np.ndarray) -> float | None:
+    """Return the weight of all edges if each client is everybody's neighbour, as after earlier changes."""
+    weights = matrix[~np.eye(len(matrix), dtype=bool)]
+    is_complete = len(weights) > 0 and weights[0] > 0 and bool((weights == weights[0]).all())
+    return float(weights[0]) if is_complete else None
 
 
 def _build_graph(matrix: np.ndarray, clients: Sequence[str], server: bool) -> Graph:

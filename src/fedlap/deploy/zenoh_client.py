@@ -31,6 +31,7 @@ from fedlap.errors import InputError
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds between failed connections; each pause doubles the last
 HELLO_TIMEOUT = 5.0  # seconds
 TIMEOUT = b"Timeout"  # Zenoh's own error
+INTERRUPTED = b"interrupted"
 TIMER_SLACK = 0.05  # seconds by which a timer of Zenoh may differ from ours
 
 
@@ -52,6 +53,7 @@ class ZenohClient:
         self._lock = threading.Lock()
         self._session: zenoh.Session | None = None
         self._is_closed = threading.Event()
+        self._waiting: set[SimpleQueue[zenoh.Reply | bytes | None]] = set()  # for answers
         self._pause, self._next_attempt = 0.0, 0.0
 
     def ask(self, content: bytes, timeout: float) -> bytes:
@@ -80,6 +82,11 @@ class ZenohClient:
             raise UnreachableError(f"the connection to {self._server} broke before the answer")
         return answer
 
+    def interrupt(self) -> None:
+        """End every `ask` that waits now by UnreachableError; a signal handler may call it."""
+        for replies in list(self._waiting):
+            replies.put(INTERRUPTED)
+
     def close(self) -> None:
         """Close the connection."""
         self._is_closed.set()
@@ -88,8 +95,9 @@ class ZenohClient:
 
     def _get(self, session: zenoh.Session, key: str, content: bytes, end: float) -> bytes | None:
         """Return the answer to a query, or None if it ended without one; raise TimeoutError at the end."""
-        replies: SimpleQueue[zenoh.Reply | None] = SimpleQueue()
+        replies: SimpleQueue[zenoh.Reply | bytes | None] = SimpleQueue()
         timeout = max(end - time.monotonic(), 0.001)
+        self._waiting.add(replies)
         try:
             session.get(
                 key,
@@ -108,6 +116,10 @@ class ZenohClient:
             return None
         except Empty:
             raise TimeoutError from None
+        finally:
+            self._waiting.discard(replies)
+        if isinstance(reply, bytes):
+            raise UnreachableError("the wait for an answer was interrupted")
         if reply is None:
             # The server's side of Zenoh ends a query at the same time as the client's, and may be first.
             if time.monotonic() > end - TIMER_SLACK and self._has_link(session):
