@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo demo-server test test-all test-deploy test-oldest torture lint types format results bench bench-small compare-speed golden golden-check clean
+.PHONY: help demo demo-server test test-all test-deploy test-oldest test-flower torture lint types format results bench bench-small compare-speed golden golden-check clean
 
 help:
 	@echo "make demo      compare FedU, Local and Global on embedded data; a page with a map"
@@ -12,6 +12,7 @@ help:
 	@echo "make test-all  the tests, slow ones included"
 	@echo "make test-deploy  a server and clients over real connections, with faults"
 	@echo "make test-oldest  the tests with the oldest versions of all packages (in .venv-oldest)"
+	@echo "make test-flower  the tests of the Flower app, a real federation included (in .venv-flower)"
 	@echo "make torture   runs killed at random moments, twenty times each"
 	@echo "make lint      ruff (format and lint)       make types   mypy --strict"
 	@echo "make results   docs/results from the files in results/"
@@ -57,6 +58,17 @@ test-oldest:
 	PIP_CONSTRAINT=constraints-oldest.txt $(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	OMP_NUM_THREADS=1 PYTHONUTF8=1 $(OLDEST)/bin/python -m pytest -n 2 -m "not slow and not deploy" $(OLDEST_TESTS)
 
+# Flower excludes the pinned versions of typer, rich, protobuf and packaging, so it has a separate environment.
+FLOWER := .venv-flower
+$(FLOWER)/.ready: pyproject.toml constraints-flower.txt
+	$(PYTHON) -m venv $(FLOWER)
+	PIP_CONSTRAINT=constraints-flower.txt $(FLOWER)/bin/python -m pip install --quiet \
+		--disable-pip-version-check -e '.[flower-app]' beartype cryptography hypothesis pytest
+	@touch $(FLOWER)/.ready
+
+test-flower: $(FLOWER)/.ready
+	OMP_NUM_THREADS=1 $(FLOWER)/bin/python -m pytest tests/deploy/test_flower_*.py
+
 # Every method, killed at twenty random moments; fewer in `make test`.
 torture: $(READY)
 	OMP_NUM_THREADS=1 FEDLAP_KILLS=20 $(BIN)/pytest -n 2 tests/test_torture.py
@@ -80,6 +92,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks --results benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/loading.py
 	$(BIN)/python -m benchmarks.saving
+	$(BIN)/python -m benchmarks.scoring --results benchmarks/RESULTS.md
 
 # Ratios only, compared with the committed ones; one minute.
 bench-small: $(READY)
@@ -99,4 +112,4 @@ golden-check: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.golden check $(BASE)
 
 clean:
-	rm -rf .venv .venv-oldest .mypy_cache .pytest_cache .ruff_cache build src/*.egg-info
+	rm -rf .venv .venv-oldest .venv-flower .mypy_cache .pytest_cache .ruff_cache build src/*.egg-info

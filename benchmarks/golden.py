@@ -37,6 +37,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,8 @@ class Case:
             "keep": "host" if self.mode == "host" else "auto",
             "evaluate_every": 2,
         }
+        if "score_training" in signature(fl.fit).parameters:  # Earlier versions scored them in any case.
+            schedule["score_training"] = "always"
         rounds = ROUNDS if self.device == "cpu" else CAPTURED_ROUNDS
         if self.stacked:
             rounds = EAGER_ROUNDS if self.mode == "eager" else rounds

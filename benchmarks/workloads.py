@@ -51,12 +51,12 @@ class Workload:
         states, rows = (training.method, training.server), int(federation.train.count.sum())
         both = rows + int(federation.test.count.sum())
         samples = EPOCHS * rows if self.epochs else STEPS * BATCH * len(federation.clients)
-        training.engine.score(*states)
+        training.engine.score(*states, training=True)
         turns = []
         for repeat in range(repeats):
             began = time.perf_counter()
             for _ in range(OUR_ROUNDS):
-                training.engine.score(*states)  # training and test rows
+                training.engine.score(*states, training=True)  # training and test rows
             scored = (time.perf_counter() - began) / OUR_ROUNDS / both
             turns.append((scored, self.ours(repeat) / samples))
         scored, trained = (statistics.median(times) for times in zip(*turns, strict=True))

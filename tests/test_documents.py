@@ -128,12 +128,13 @@ def test_the_ways_to_data_work():
     x, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
     names = np.repeat(["north", "south"], 10)
     variables = {
-        "fl": fl, "x": x, "y": y, "x2": x, "y2": y, "names": names, "partitioner": Halves(),
+        "fl": fl, "x": x, "y": y, "x2": x, "y2": y, "w": y + 1, "w2": y + 2,
+        "names": names, "partitioner": Halves(),
         "frame": pandas.DataFrame(x).assign(hospital=names, outcome=y),
         "dataset": TensorDataset(torch.from_numpy(x), torch.from_numpy(y)),
     }  # fmt: skip
     federations = [eval(line, variables) for line in python_block("data.md").splitlines()]
-    assert [len(federation.clients) for federation in federations] == [2, 2, 2, 2, 2, 20]
+    assert [len(federation.clients) for federation in federations] == [2, 2, 2, 2, 2, 2, 20]
 
 
 def strip_class(text):

@@ -17,7 +17,8 @@ from laws import LINEAR, LR, METHODS, WORK
 
 
 def train(algorithm, federation, model=LINEAR, **schedule):
-    schedule = {"rounds": 6, "batch": 4, "seed": 5, "dtype": "float64", "evaluate_every": 3, **schedule}
+    usual = {"rounds": 6, "batch": 4, "seed": 5, "dtype": "float64", "evaluate_every": 3}
+    schedule = {**usual, "score_training": "always", **schedule}
     return fl.fit(algorithm, federation, model, **schedule)
 
 

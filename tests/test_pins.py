@@ -120,7 +120,10 @@ def train(
 
 
 def digest_settings() -> Values:
-    """Digests of experiments that name one part and take every default: names and defaults of settings."""
+    """Digests of experiments that name one part and take every default: names and defaults of settings.
+
+    The interval between scores is a number in the description of a run, as chosen for its data.
+    """
     parts = {
         "algorithm": fl.ALGORITHMS,
         "model": MODELS,
@@ -129,7 +132,7 @@ def digest_settings() -> Values:
         "data": SOURCES,
     }
     return {
-        f"{part} {name}": Experiment.of({part: {"name": name}}).digest
+        f"{part} {name}": Experiment.of({part: {"name": name}, "evaluate_every": 1}).digest
         for part, known in parts.items()
         for name in known
         if name != "file"  # which has no default path

@@ -54,6 +54,20 @@ def train(federation, graph=None, method=fl.FedU, **settings):
 
 
 @either_task
+def test_weights_of_a_file_give_the_numbers_of_weights_in_python(task, call, tmp_path):
+    frame = FRAMES[task].assign(share=np.random.default_rng(3).integers(0, 4, 32) + 0.25)
+    path = tmp_path / "rows.csv"
+    frame.to_csv(path, index=False)
+    words = ("--data", str(path), "--client", "hospital", "--label", "outcome", "--weight", "share")
+    federation = fl.Federation.from_dataframe(frame, "hospital", "outcome", weight="share", seed=SEED)
+    check_same(run_command(call, *words), train(federation))
+    unweighted = fl.Federation.from_dataframe(
+        frame, "hospital", "outcome", drop=["share"], seed=SEED, scale="pooled"
+    )
+    assert not torch.equal(train(federation).models, train(unweighted).models)
+
+
+@either_task
 @every_scale
 def test_a_csv_file_gives_the_numbers_of_its_data_frame(task, scale, call, tmp_path):
     path = tmp_path / "rows.csv"

@@ -18,7 +18,7 @@ def train_run(call):
 
 
 def test_theory_of_a_run(train_run, call, tmp_path):
-    folder = train_run("--set", "model.l2=0.1", "--strength", "0.05")
+    folder = train_run("--set", "model.l2=0.1", "--strength", "0.05", "--score-training", "always")
     code, out, err = call("theory", folder)
     assert code == 0, err
     for word in ("α 0.1", "Theorem 1", "Theorem 2", "times too large", "Lemma 1", "bound.png", "measured"):
@@ -35,6 +35,22 @@ def test_theory_of_a_run(train_run, call, tmp_path):
     of_mean, mean = dict(answer["gaps_of_weighted_iterate"]), dict(answer["weighted_gaps"])
     assert all(of_mean[at] <= mean[at] + 1e-6 for at in of_mean)
     assert answer["mean_slope"] > 0
+
+
+def test_theory_measures_what_was_not_scored_if_it_repeats_the_run(train_run, call):
+    words = ("--set", "model.l2=0.1", "--strength", "0.05")
+    folder = train_run(*words)
+    code, _, err = call("theory", folder)
+    assert code == 2
+    assert "J(W) of its last round only; pass --repeat to measure it in all scored rounds" in err
+    repeated = json.loads(call("theory", folder, "--json", "--repeat")[1])
+    scored = train_run(*words, "--score-training", "always")
+    assert scored != folder
+    stored = json.loads(call("theory", scored, "--json", "--repeat")[1])
+    assert [at for at, _ in repeated["gaps"]] == list(range(7))
+    for name in ("gaps", "weighted_gaps"):
+        for one, other in zip(repeated[name], stored[name], strict=True):
+            assert one == pytest.approx(other, abs=1e-4)  # the run scores in single precision
 
 
 def test_theory_of_what_is_not_convex(train_run, call):

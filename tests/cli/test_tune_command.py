@@ -49,7 +49,7 @@ def test_what_it_writes_and_the_commands_that_use_it(call, tmp_path):
     (row,) = [line for line in out.splitlines() if line.startswith(" best ")]
     tuned = read_experiment(folder / "tuned.toml")
     assert tuned.fold is None
-    assert (tuned.seed, tuned.evaluate_every) == (3, 1)
+    assert (tuned.seed, tuned.evaluate_every) == (3, "auto")
     assert f" {tuned.algorithm['strength']:g} " in row
     commands = [line.split(": ", 1)[1] for line in out.splitlines() if ": fedlap " in line]
     assert [command.split()[1] for command in commands] == ["run", "run", "compare", "tune", "tune"]
@@ -101,7 +101,8 @@ def test_what_is_typed_comes_back(call):
     code, out, err = call(*shlex.split(answer["commands"][1])[1:], "--json")
     assert code == 0, err
     experiment = Experiment.of(json.loads(out)["experiment"])
-    assert experiment.model_copy(update={"content": "", "algorithm": asked.algorithm}) == asked
+    unresolved = {"content": "", "algorithm": asked.algorithm, "evaluate_every": asked.evaluate_every}
+    assert experiment.model_copy(update=unresolved) == asked
 
 
 def test_finished_runs_are_shown_and_stopped_ones_go_on(call, tmp_path):

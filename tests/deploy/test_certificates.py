@@ -21,6 +21,7 @@ from fedlap.deploy.keys import ClientKeys, load_private_key, revoke_certificates
 from fedlap.deploy.register import Register
 from fedlap.deploy.tls_probe import probe_server
 from fedlap.deploy.transport import ExitCode, PermanentError, UnreachableError
+from fedlap.deploy.zenoh_server import ZenohServer
 from key_folders import EchoServer, KeyFolders, connect, try_to_ask, wait_until
 
 pytestmark = pytest.mark.deploy
@@ -51,7 +52,7 @@ def assert_refused(server, keys, code, words, name="north"):
 
 
 def copy_authority(keys, other):
-    """Let keys trust the authority of others."""
+    """Make keys trust the authority of others."""
     shutil.copy(other.authority, keys.authority)
 
 
@@ -218,6 +219,35 @@ def test_a_renewal_breaks_no_connection(folders):
         assert client._session is session
         assert server.remarks == []
         assert connect(server, "north", keys).ask(b"a", 5.0) == b"north: a"  # with issue 2
+
+
+def test_a_server_reloads_its_certificate_without_a_new_process(folders):
+    keys = folders.sign_client("north")
+    with EchoServer(folders.sign_server(), ["north"]) as server:
+        client = connect(server, "north", keys)
+        assert client.ask(b"a", 5.0)
+        renewed = folders.sign_server()
+        wait_until(lambda: server.remarks, 5.0, "the certificate is read")
+        assert server.remarks == ["certificate server:2 is in use"]
+        assert read_serial(server.port, keys) == int(renewed.facts.serial, 16)
+        assert wait_until(lambda: try_to_ask(client), 5.0, "the client is back") == b"north: a"
+    transport = ZenohServer("127.0.0.1:0", renewed, ["north"], 1000)
+    renewed = folders.sign_server()
+    assert read_serial(transport.port, keys) != int(renewed.facts.serial, 16)
+    transport.reload_keys()
+    assert read_serial(transport.port, keys) == int(renewed.facts.serial, 16)
+    transport.close()
+
+
+def read_serial(port, keys):
+    """Return the serial number of the certificate that a port presents."""
+    context = ssl.create_default_context(cafile=keys.authority)
+    context.load_cert_chain(keys.certificate, keys.key)
+    with (
+        socket.create_connection(("127.0.0.1", port), 5.0) as connection,
+        context.wrap_socket(connection, server_hostname="127.0.0.1") as secure,
+    ):
+        return int(secure.getpeercert()["serialNumber"], 16)
 
 
 def test_a_damaged_register_changes_nothing(folders):

@@ -87,21 +87,29 @@ def test_a_short_stall_breaks_nothing(server, relay, client):
     assert relay.accepted == 1
 
 
-def test_a_client_that_reads_nothing_does_not_delay_others(server, relay, client, keys):
-    """The answers to a stalled client fill its connection; those to others are sent meanwhile."""
-    south = connect(server, "south", keys["south"])
-    assert south.ask(b"a", 5.0)
-    relay.hold("down", 10**6)
-    threads = [threading.Thread(target=try_to_ask, args=(client, b"long")) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    wait_until(lambda: server.received.count(("north", b"long")) == 4, 5.0, "the requests are there")
-    relay.stall()
-    for count in range(50):
-        assert south.ask(b"%d" % count, 1.0) == b"south: %d" % count
-    relay.release()
-    for thread in threads:
-        thread.join()
+def test_a_client_that_reads_nothing_does_not_delay_others(folders, keys):
+    """Answers of 80 MB to a stalled client fill its connection; those to another are sent meanwhile."""
+    most_bytes = 20_000_000
+    with (
+        EchoServer(folders.sign_server(), NAMES, most_bytes=most_bytes) as server,
+        Relay(server.port) as relay,
+    ):
+        north = connect(server, "north", keys["north"], port=relay.port, most_bytes=most_bytes)
+        south = connect(server, "south", keys["south"])
+        assert north.ask(b"a", 5.0)
+        assert south.ask(b"a", 5.0)
+        relay.stall("down")
+        threads = [threading.Thread(target=try_to_ask, args=(north, b"long")) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: server.received.count(("north", b"long")) == 4, 5.0, "the requests are there")
+        before = relay.forwarded["down"]
+        for count in range(50):
+            assert south.ask(b"%d" % count, 1.0) == b"south: %d" % count
+        assert relay.forwarded["down"] == before
+        relay.release()
+        for thread in threads:
+            thread.join()
 
 
 def test_delayed_chunks_arrive_in_order(server, relay, client):

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from fedlap.deploy.coordinator import Coordinator, OpenRound, Phase, Site
+from fedlap.deploy.coordinator import Coordinator
 from fedlap.deploy.event_words import EventReason
+from fedlap.deploy.run_state import OpenRound, Phase, Site
 from fedlap.deploy.status import read_status
 from fedlap.deploy.status_board import StatusBoard, choose_state
 

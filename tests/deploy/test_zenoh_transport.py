@@ -317,8 +317,14 @@ from fedlap.deploy.transport import UnreachableError
 
 server = ZenohServer("127.0.0.1:0", ServerKeys.load(Path(sys.argv[1])), ["north"], 1000)
 client = ZenohClient(f"127.0.0.1:{server.port}", "north", ClientKeys.load(Path(sys.argv[2])), 1000)
-thread = threading.Thread(target=client.ask, args=(b"a", 600.0), daemon=True)
-thread.start()
+
+def wait():
+    try:
+        client.ask(b"a", 600.0)
+    except UnreachableError:  # the sessions close at exit
+        pass
+
+threading.Thread(target=wait, daemon=True).start()
 request = server.receive(5.0)
 print(request.name)
 """
@@ -333,8 +339,7 @@ def test_a_process_ends_with_open_sessions_and_prints_nothing(server_keys, clien
         timeout=60,
     )
     assert (done.returncode, done.stdout) == (0, "north\n")
-    assert "zenoh" not in done.stderr.lower()
-    assert "Fatal" not in done.stderr
+    assert done.stderr == ""
 
 
 @deploy

@@ -12,17 +12,32 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import (
+    check_sample_weight_equivalence_on_dense_data,
+    parametrize_with_checks,
+)
 
 import fedlap as fl
 
 CLIENTS = ("north", "south", "west")
 
 
-@parametrize_with_checks([fl.FedUClassifier(rounds=30, lr=0.1), fl.FedURegressor(rounds=30, lr=0.1)])
+# Mini-batches of weighted rows are not those of repeated rows, as in SGDClassifier of scikit-learn.
+MINI_BATCHES = {"check_sample_weight_equivalence_on_dense_data": "mini-batches of repeated rows differ"}
+
+
+@parametrize_with_checks(
+    [fl.FedUClassifier(rounds=30, lr=0.1), fl.FedURegressor(rounds=30, lr=0.1)],
+    expected_failed_checks=lambda estimator: MINI_BATCHES,
+)
 @pytest.mark.filterwarnings("default")  # scikit-learn's checks raise warnings of their own
-def test_scikit_learn_s_checks_pass_without_exceptions(estimator, check):
+def test_scikit_learn_s_checks_pass(estimator, check):
     check(estimator)
+
+
+@pytest.mark.parametrize("kind", [fl.FedUClassifier, fl.FedURegressor])
+def test_full_batches_of_weighted_rows_are_those_of_repeated_rows(kind):
+    check_sample_weight_equivalence_on_dense_data(kind.__name__, kind(rounds=30, lr=0.1, batch="all"))
 
 
 def make_rows(task="classification", rows=40):
@@ -59,6 +74,35 @@ def test_the_numbers_are_those_of_fit(task):
             expected = estimator.classes_[expected]
         assert (estimator.predict(x[mine], np.repeat(name, mine.sum())) == expected).all()
         assert (estimator.predict(x, clients)[mine] == expected).all()
+
+
+@either_task
+def test_sample_weights_are_those_of_fit(task):
+    x, y, clients = make_rows(task)
+    weight = np.random.default_rng(1).uniform(0.1, 2, len(x))
+    estimator = ESTIMATORS[task](graph="ring", strength=0.1, lr=0.05, rounds=7, seed=3)
+    estimator.fit(x, y, clients, sample_weight=weight)
+    codes = np.unique(y, return_inverse=True)[1] if task == "classification" else y
+    federation = fl.Federation.from_arrays(
+        {name: (x[clients == name], codes[clients == name]) for name in CLIENTS},
+        test_share=0,
+        weight={name: weight[clients == name] for name in CLIENTS},
+    )
+    method = fl.FedU(fl.Graph.ring(CLIENTS), strength=0.1, lr=0.05, local_steps=5)
+    result = fl.fit(method, federation, fl.models.linear(), rounds=7, seed=3, dtype="float64")
+    assert estimator.personals_.models.equal(result.models)
+    unweighted = ESTIMATORS[task](graph="ring", strength=0.1, lr=0.05, rounds=7, seed=3).fit(x, y, clients)
+    assert not estimator.personals_.models.equal(unweighted.personals_.models)
+
+
+def test_wrong_sample_weights_are_an_error():
+    x, y, clients = make_rows()
+    with pytest.raises(fl.InputError, match="sample_weight, row 0: the weight is -1; expected a finite"):
+        fl.FedUClassifier(rounds=1).fit(x, y, clients, sample_weight=np.full(len(x), -1))
+    with pytest.raises(fl.InputError, match=r"sample_weight: weights have shape \(3,\); expected one"):
+        fl.FedUClassifier(rounds=1).fit(x, y, clients, sample_weight=[1, 2, 3])
+    with pytest.raises(fl.InputError, match="all training rows of client 'west' have weight zero"):
+        fl.FedUClassifier(rounds=1).fit(x, y, clients, sample_weight=clients != "west")
 
 
 @either_task

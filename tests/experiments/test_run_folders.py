@@ -63,7 +63,7 @@ def test_again_with_more_rounds_begins_anew(run):
 
 
 def test_fewer_rounds_are_shown_where_they_were_scored(call, tmp_path):
-    words = (*RUN, "--set", "evaluate_every=2", "--json")
+    words = (*RUN, "--evaluate-every", "2", "--score-training", "always", "--json")
     short = json.loads(call(*words, "--rounds", "2", "--out", str(tmp_path / "other"), out=False)[1])
     long = json.loads(call(*words, "--rounds", "5")[1])
     before = files(tmp_path / "runs")

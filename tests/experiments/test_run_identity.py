@@ -13,9 +13,9 @@ CHANGES = [
     "model.l2=0.1", "algorithm=local", "algorithm.lr=0.01", "algorithm.local_steps=4",
     "algorithm.local_epochs=2",
     "algorithm.strength=0.02", "algorithm.neighbours=sampled", "algorithm.allow_unstable=true", "graph=ring",
-    "graph.weight=0.5", "batch=4", "batch=all", "sample=0.5", "seed=1", "evaluate_every=2", "dtype=float64",
-    "engine=one_by_one", "precision=bf16", "keep=host", "fold={number=2, held_out=0}",
-    "fold={number=2, held_out=1}",
+    "graph.weight=0.5", "batch=4", "batch=all", "sample=0.5", "seed=1", "evaluate_every=2",
+    "score_training=always", "dtype=float64", "engine=one_by_one", "precision=bf16", "keep=host",
+    "fold={number=2, held_out=0}", "fold={number=2, held_out=1}",
 ]  # fmt: skip
 
 

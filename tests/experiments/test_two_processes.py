@@ -76,6 +76,7 @@ def test_again_discards_what_was_finished_since(tmp_path):
 def test_a_comparison_uses_a_run_that_another_process_finished(call, tmp_path, monkeypatch):
     """While the first stack was trained, the second run was, too, for more rounds."""
     words = ("--algorithms", "fedu,local", "--seeds", "0", "--rounds", "2", "--json")
+    words += ("--score-training", "always")
     alone = json.loads(call("compare", *TINY, *words, "--out", str(tmp_path / "other"), out=False)[1])
     (folder,) = (tmp_path / "other").glob("*-local-*")
     train_stack, folders = session.train_stack, []

@@ -34,6 +34,10 @@ ALLOWED = {
     "graph/io.py": {"save", "save_npz", "mmwrite", "open"},
     "cli/export.py": {"save"},  # of a model, by the writer
     "cli/join.py": {"save"},  # as well
+    "cli/site_client.py": {"save"},  # as well
+    "deploy/site_model.py": {"save"},  # as well
+    "deploy/client_storage.py": {"save"},  # of a worker, by the writer
+    "deploy/keys.py": {"save", "symlink_to"},  # of the register, by the writer; of a link to it
     "report/png.py": {"savefig"},
     "report/page/matplotlib_figures.py": {"savefig"},
     "report/score_export.py": {"to_csv", "to_parquet"},

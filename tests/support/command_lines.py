@@ -112,6 +112,13 @@ BASES = {
     ("graph", "describe"): [["in/edges.csv"], ["out/run"], ["in/edges.csv", "--models", "out/run"]],
     ("graph", "learn"): [["out/run", "out/new.csv"]],
     ("graph", "draw"): [["in/edges.csv", "out/new.png"]],
+    ("keys", "authority"): [["--folder", "out/second"]],
+    ("keys", "server"): [["--host", "localhost", "--authority", "out/authority", "--folder", "out/server"]],
+    ("keys", "request"): [["--name", "north", "--folder", "out/north"]],
+    ("keys", "sign"): [["out/north/request.pem", "--authority", "out/authority", "--to", "out/north.pem"]],
+    ("keys", "install"): [["out/authority/issued/client-north-1.pem", "--folder", "out/north"]],
+    ("keys", "revoke"): [["north", "--authority", "out/authority"]],
+    ("keys", "show"): [["out/authority"], ["out/authority", "--json"]],
 }  # fmt: skip
 KINDS = (*("drop", "double", "swap", "replace", "insert"), *3 * ("option", "value", "place", "set"))
 WEIGHTS = {
@@ -124,6 +131,7 @@ WEIGHTS = {
     ("algorithms",): 0.3,
     ("theory",): 0.3,
     ("tune",): 0.5,
+    **dict.fromkeys((path for path in BASES if path[0] == "keys"), 0.1),
 }
 # Larger values of the options below are valid, but take for ever.
 LASTING = ("rounds", "local_steps", "local_epochs", "inner_steps", "inner_epochs", "steps", "epochs")
@@ -296,6 +304,9 @@ def furnish(folder):
     words = ["compare", *DATA_WORDS, "--rounds", "2", "--algorithms", "fedu,local", "--seeds", "0", "--json"]
     Path(json.loads(call([*words, "--out", "out"])[1])["folder"]).rename("out/compared")
     call(["export", answer["folder"], "--client", "a", "--to", "out/model.safetensors"])
+    call(["keys", "authority", "--folder", "out/authority"])
+    call(["keys", "request", "--name", "north", "--folder", "out/north"])
+    call(["keys", "sign", "out/north/request.pem", "--authority", "out/authority"])
     shutil.copytree(
         folder / "place", folder / "pristine", symlinks=True, ignore=shutil.ignore_patterns("fifo*")
     )
@@ -322,7 +333,8 @@ def snapshot(folder, words):
     named = [os.path.normpath(place / word.partition("=")[2]) for word in words if "=" in word]
     named += [os.path.normpath(place / word) for word in words if word]
     free = {
-        str(place / name) for name in ("out", "runs", "reproduced", "docs", "model.safetensors", "model.json")
+        str(place / name)
+        for name in ("out", "runs", "keys", "reproduced", "docs", "model.safetensors", "model.json")
     }
     free |= {path for path in named if path not in (str(place), str(folder), "/")}
     free |= {str(Path(path).with_suffix(".json")) for path in free if path.endswith(".safetensors")}

@@ -9,8 +9,9 @@ import fedlap as fl
 from fedlap.data.standardize import UNSCALED
 from fedlap.deploy.client import SiteClient
 from fedlap.deploy.client_storage import MODEL_FILE, ClientStorage
-from fedlap.deploy.coordinator import Coordinator, Phase
+from fedlap.deploy.coordinator import Coordinator
 from fedlap.deploy.moments import standardize_by_moments
+from fedlap.deploy.run_state import Phase
 from fedlap.deploy.run_storage import RunStorage
 from fedlap.deploy.transport import UnreachableError
 from fedlap.deploy.wire import encode_message
@@ -111,7 +112,7 @@ class LocalDeployment:
         return encode_message(message)
 
     def step(self, name):
-        """Let a client take a step; return False at its end."""
+        """Take a step of a client; return False at its end."""
         client = self.clients[name]
         try:
             if not client.greeted:
@@ -124,7 +125,7 @@ class LocalDeployment:
             return True
 
     def advance(self, seconds=0.0):
-        """Let time pass at the server."""
+        """Move the server's clock."""
         self.now += seconds
         try:
             self.coordinator.advance(self.now)
@@ -132,7 +133,7 @@ class LocalDeployment:
             self.start_server()
 
     def run(self, order=None, without=()):
-        """Let clients take turns until the run has ended."""
+        """Take steps of all clients in turn until the run has ended."""
         names = itertools.cycle(order or self.plan.clients)
         for _ in range(MOST_STEPS):
             name = next(names)
@@ -165,6 +166,7 @@ def simulate(plan, federation):
         plan.build_algorithm(plan.build_graph(federation.clients)), federation, plan.build_architecture(),
         rounds=plan.rounds, seed=plan.seed, batch=schedule.batch, sample=schedule.sample,
         dtype=schedule.dtype, engine="one_by_one", evaluate_every=schedule.evaluate_every,
+        score_training="always",
     )  # fmt: skip
 
 

@@ -455,6 +455,10 @@ def _(start):
     no_device={"device": "abacus"},
     no_engine={"engine": "fast"},
     no_score={"evaluate_every": -1},
+    word_score={"evaluate_every": "often"},
+    real_score={"evaluate_every": 1.5},
+    nothing_score={"evaluate_every": None},
+    no_training={"score_training": "never"},
     no_seed={"seed": "x"},
 )
 def _(schedule):

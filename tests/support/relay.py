@@ -14,6 +14,7 @@ import socket
 import struct
 import threading
 from collections import deque
+from contextlib import suppress
 
 CHUNK = 16384  # bytes
 TICK = 0.02  # seconds between looks at the script while nothing arrives
@@ -29,9 +30,9 @@ class Relay:
         self._ended = threading.Event()
         self._limits = dict.fromkeys(DIRECTIONS)  # bytes to forward before the connection ends, or None
         self._resets = True
-        self._stalled, self._refusing = False, False
+        self._stalled, self._refusing = set(), False
         self._held = dict.fromkeys(DIRECTIONS, 0)
-        self._pairs = []
+        self._directions = {}  # pairs of sockets, and the directions that are forwarded
         self.forwarded = dict.fromkeys(DIRECTIONS, 0)
         self.accepted, self.refused, self.ended = 0, 0, 0
         self._listener = socket.create_server((host, 0))
@@ -52,10 +53,10 @@ class Relay:
         """End the connection in order after `count` more bytes in a direction; the rest is lost."""
         self._end_after(direction, count, resets=False)
 
-    def stall(self):
-        """Forward nothing in either direction; connections stay open."""
+    def stall(self, *directions):
+        """Forward nothing in these directions, or in both; connections stay open."""
         with self._lock:
-            self._stalled = True
+            self._stalled.update(directions or DIRECTIONS)
 
     def hold(self, direction, chunks):
         """Keep the last `chunks` chunks of a direction back."""
@@ -68,18 +69,18 @@ class Relay:
             self._refusing = True
 
     def release(self):
-        """Forward everything again, also what was kept back."""
+        """Forward everything again, held chunks included."""
         with self._lock:
             self._limits = dict.fromkeys(DIRECTIONS)
             self._held = dict.fromkeys(DIRECTIONS, 0)
-            self._stalled, self._refusing = False, False
+            self._stalled, self._refusing = set(), False
 
     def close(self):
         """End every connection and stop to listen."""
         self._ended.set()
         self._listener.close()
         with self._lock:
-            pairs, self._pairs = self._pairs, []
+            pairs = list(self._directions)
         for pair in pairs:
             self._end(pair, resets=True)
 
@@ -107,7 +108,7 @@ class Relay:
             self.accepted += 1
             pair = (client, server)
             with self._lock:
-                self._pairs.append(pair)
+                self._directions[pair] = len(DIRECTIONS)
             for direction, source, sink in (("up", client, server), ("down", server, client)):
                 threading.Thread(
                     target=self._forward, args=(direction, source, sink, pair), daemon=True
@@ -120,7 +121,8 @@ class Relay:
         try:
             while is_open or waiting:
                 with self._lock:
-                    stalled, held = self._stalled, self._held[direction] if is_open else 0
+                    stalled = direction in self._stalled
+                    held = self._held[direction] if is_open else 0
                 while not stalled and len(waiting) > held:
                     if self._send(direction, sink, waiting.popleft()):
                         return self._end(pair, self._resets)
@@ -134,6 +136,8 @@ class Relay:
             sink.shutdown(socket.SHUT_WR)
         except (OSError, ValueError):  # a socket of the pair is closed
             self._end(pair, resets=True)
+        finally:
+            self._finish(pair)
         return None
 
     def _send(self, direction, sink, chunk):
@@ -149,16 +153,20 @@ class Relay:
             self.ended += 1
         return is_last
 
+    def _finish(self, pair):
+        """Close both ends of a connection after the second of its directions has ended."""
+        with self._lock:
+            self._directions[pair] -= 1
+            is_done = not self._directions[pair]
+        if is_done:
+            self._end(pair, resets=False)
+
     @staticmethod
     def _end(pair, resets):
         for end in pair:
-            if resets:  # closing sends RST, and bytes that were not sent are lost
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)) if (
-                    end.fileno() >= 0
-                ) else None
-            else:
-                try:
+            with suppress(OSError):  # it has ended already
+                if resets:  # closing sends RST, and bytes that were not sent are lost
+                    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                else:
                     end.shutdown(socket.SHUT_RDWR)
-                except OSError:  # it has ended already
-                    continue
             end.close()

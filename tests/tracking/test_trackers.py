@@ -200,6 +200,7 @@ def test_the_documented_tracker_runs(tmp_path, monkeypatch, federation):
 def test_a_run_of_the_command_line_is_tracked(call, tmp_path):
     """Every scored round of every run is logged, also of resumed runs."""
     words = ("compare", "--data", "synthetic", "--algorithms", "local,fedavg", "--seeds", "0,1", "--json")
+    words += ("--score-training", "always")
     assert call(*words, "--rounds", "2", "--track", "tensorboard")[0] == 0
     time.sleep(1.1)  # TensorBoard reads files in the order of the seconds that name them
     code, _, err = call(*words, "--rounds", "4", "--track", "tensorboard, tensorboard")
@@ -212,6 +213,16 @@ def test_a_run_of_the_command_line_is_tracked(call, tmp_path):
         tag = next(name for name in scalars if name.endswith("objective"))
         assert [step for step, _ in scalars[tag]] == [1, 2, 3, 4]
         assert [value for _, value in scalars[tag]] == pytest.approx([line["objective"] for line in lines])
+
+
+def test_rounds_whose_training_rows_are_not_scored_log_the_rest(call, tmp_path):
+    words = ("run", "--data", "synthetic", "--rounds", "3", "--track", "tensorboard")
+    assert call(*words)[0] == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    scalars, _ = events(folder)
+    steps = {name.split("/")[-1]: [step for step, _ in values] for name, values in scalars.items()}
+    assert steps["objective"] == steps["train_loss"] == [3]
+    assert steps["loss"] == steps["seconds"] == [1, 2, 3]
 
 
 def test_a_tracker_that_there_is_not_is_said_before_training(call, tmp_path):

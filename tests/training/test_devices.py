@@ -34,6 +34,18 @@ def test_cpu_is_gpu(name, work, engine, federation, graph):
     assert one.scores[-1].objective == pytest.approx(other.scores[-1].objective, abs=1e-9)
 
 
+@pytest.mark.parametrize("engine", ["stacked", "one_by_one"])
+@pytest.mark.parametrize("keep", ["device", "host"])
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "mocha"])
+def test_cpu_is_gpu_with_sample_weights(name, keep, engine, federation, graph):
+    weight = torch.arange(len(federation.train.row)).double() % 3
+    weighted = replace(federation, train=replace(federation.train, weight=weight + 0.5 * (weight > 0)))
+    method = METHODS[name].make(graph, local_steps=2)
+    one, other = both(method, weighted, METHODS[name].model, rounds=6, keep=keep, engine=engine)
+    assert (one.models - other.models.cpu()).abs().max() < 1e-9
+    assert one.scores[-1].objective == pytest.approx(other.scores[-1].objective, abs=1e-9)
+
+
 @pytest.mark.parametrize("model", [fl.models.linear(), fl.models.cnn()], ids=["linear", "cnn"])
 def test_cpu_is_gpu_on_images(model):
     federation = fl.data.load("digits", partition=fl.partition.Labels(8, 3))

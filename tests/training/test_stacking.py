@@ -33,7 +33,7 @@ from stacked_jobs import STACKABLE, make_jobs
 )
 @pytest.mark.parametrize("name", STACKABLE)
 def test_a_stack_of_runs_is_each_of_them_alone(name, work, sample, federation, graph):
-    schedule = {"rounds": 4, "batch": 4, "dtype": "float64", "evaluate_every": 2}
+    schedule = {"rounds": 4, "batch": 4, "dtype": "float64", "evaluate_every": 2, "score_training": "always"}
     schedule["sample"] = sample if METHODS[name].sampled else 1.0
     many = make_jobs(name, work, federation, graph)
     seen = []
@@ -67,7 +67,7 @@ def test_folds_and_settings_of_a_dual_method_share_a_stack(sample, federation, g
         for fold, seed, changes in zip((0, 2, 3), (4, 5, 6), settings, strict=True)
     ]
     assert len({int(trial.federation.train.count.max()) for trial in many}) > 1
-    how = {"batch": 4, "sample": sample, "dtype": "float64", "evaluate_every": 5}
+    how = {"batch": 4, "sample": sample, "dtype": "float64", "evaluate_every": 5, "score_training": "always"}
     together = fit_all(many, Schedule(20, **how))
     for trial, result in zip(many, together, strict=True):
         alone = fl.fit(trial.algorithm, trial.federation, trial.model, seed=trial.seed, rounds=20, **how)

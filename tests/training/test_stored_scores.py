@@ -73,7 +73,15 @@ def test_fit_on_scaled_and_plain_rows_is_scored_alike_by_both_engines(scaled, mo
     monkeypatch.setattr(stored_scores, "MIN_VALUES_PER_CLIENT", 0)
     data = federation("labels").standardize(scaled)
     here, apart = (
-        fl.fit(fl.Local(), data, fl.models.linear(), rounds=2, engine=engine, dtype="float64")
+        fl.fit(
+            fl.Local(),
+            data,
+            fl.models.linear(),
+            rounds=2,
+            engine=engine,
+            dtype="float64",
+            score_training="always",
+        )
         for engine in ("stacked", "one_by_one")
     )
     for a, b in zip(here.scores, apart.scores, strict=True):

@@ -141,6 +141,10 @@ class Mocha:
 
     def bind(self, roster: Roster, model: Model) -> "Mocha":
         """Return the method for these clients and this linear model, with its graph in their order."""
+        if roster.is_weighted:
+            raise UnsuitedError(
+                "the dual is that of rows with equal weights; remove the weights, or use fedu", scope="mocha"
+            )
         problem = DualProblem.of(model, roster.labels is not None, self.loss, "mocha")
         check_no_server_vertex(
             self.graph, "which has no dual; use a graph of clients", "mocha", UnsuitedError

@@ -11,7 +11,8 @@ from fedlap.errors import InputError, unknown_name_error
 from fedlap.experiments.fields import METHOD_SETTINGS, parse_graph, set_field
 from fedlap.experiments.settings import inspect_settings
 
-EXPERIMENT_OPTIONS = ("rounds", "sample", "device", "seed")  # copied unchanged into an experiment
+# copied unchanged into an experiment
+EXPERIMENT_OPTIONS = ("rounds", "sample", "score_training", "device", "seed")
 FILE_OPTIONS = ("client", "label", "test", "drop", *TABLE_OPTIONS)  # settings of a user's file
 MAX_SEEDS = 10_000
 
@@ -39,8 +40,9 @@ def describe_experiment(options: dict[str, Any]) -> dict[str, Any]:
         description["graph"] = parse_graph(graph)
     if "model" in options:
         description["model"] = {"name": options["model"]}
-    if "batch" in options:
-        description["batch"] = parse_assignment(f"batch={options['batch']}")[1]
+    for field in ("batch", "evaluate_every"):  # a number or a word
+        if field in options:
+            description[field] = parse_value(options[field])
     return description
 
 

@@ -16,7 +16,13 @@ from fedlap.cli.arguments import (
     select_method_settings,
 )
 from fedlap.cli.threads import use_threads
-from fedlap.cli.train_runs import print_data_remarks, print_default_strengths, print_ranking, start_session
+from fedlap.cli.train_runs import (
+    print_data_remarks,
+    print_default_strengths,
+    print_intervals,
+    print_ranking,
+    start_session,
+)
 from fedlap.comparisons.advice import advise
 from fedlap.comparisons.compare import find_controls, label_row
 from fedlap.comparisons.graphs import RowGraph, list_graphs
@@ -52,9 +58,11 @@ def compare_algorithms(algorithms: str, seeds: str, tune: bool, options: dict[st
 
     def print_remarks(prepared: PreparedRows) -> None:
         print_data_remarks(prepared.ready)
+        described = {row.label: row.experiment for row in rows}
+        resolved = {row.label: prepared.runs_of(row.label)[0].experiment for row in prepared.rows}
         if not tune:
-            resolved = {row.label: prepared.runs_of(row.label)[0].experiment for row in prepared.rows}
-            print_default_strengths({row.label: row.experiment for row in rows}, resolved)
+            print_default_strengths(described, resolved)
+        print_intervals(described, resolved)
 
     result = run_rows(
         rows,

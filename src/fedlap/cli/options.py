@@ -123,11 +123,7 @@ CLIENT_OPTIONS: Options = {
     "drop": (
         Annotated[
             list[str] | None,
-            typer.Option(
-                metavar="COLUMN",
-                help="Column of your file to ignore (repeatable).",
-                rich_help_panel=DATA_PANEL,
-            ),
+            typer.Option(metavar="COLUMN", help="Column to ignore (repeatable).", rich_help_panel=DATA_PANEL),
         ],
         None,
     ),
@@ -211,6 +207,26 @@ TRAINING_OPTIONS: Options = {
             ),
         ],
         1.0,
+    ),
+    "evaluate_every": (
+        Annotated[
+            str,
+            typer.Option(
+                metavar="N",
+                help="Score every N rounds; 0: the last only; auto: in less time than training takes.",
+                rich_help_panel=TRAINING_PANEL,
+            ),
+        ],
+        "auto",
+    ),
+    "score_training": (
+        Annotated[
+            str,
+            typer.Option(
+                metavar="WHEN", help="Score training rows: last or always.", rich_help_panel=TRAINING_PANEL
+            ),
+        ],
+        "last",
     ),
     "lr": (
         Annotated[

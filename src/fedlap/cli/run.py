@@ -18,6 +18,7 @@ from fedlap.cli.threads import use_threads
 from fedlap.cli.train_runs import (
     print_data_remarks,
     print_default_strengths,
+    print_intervals,
     print_run,
     start_session,
 )
@@ -67,6 +68,7 @@ def run_experiment(described: Experiment, options: dict[str, Any]) -> None:
     check_metric(options["metric"], ready.federation.labels is not None)
     print_data_remarks([ready])
     print_default_strengths({name: described}, {name: experiment})
+    print_intervals({name: described}, {name: experiment})
     (scores,) = train_outcomes(start_session(options), [ready], [name])
     if isinstance(scores, DivergedError):
         raise scores

@@ -10,11 +10,12 @@ import torch
 
 from fedlap.cli import console
 from fedlap.cli.interrupts import SIGNALS
-from fedlap.deploy.coordinator import Coordinator, Phase
+from fedlap.deploy.coordinator import Coordinator
 from fedlap.deploy.event_log import EVENT_LOG_FILE, EventLog
 from fedlap.deploy.keys import ServerKeys
 from fedlap.deploy.plan import Plan
 from fedlap.deploy.roster_changes import RosterChange
+from fedlap.deploy.run_state import Phase
 from fedlap.deploy.run_storage import SETUPS_FILE, RunStorage
 from fedlap.deploy.server import DeploymentServer, write_change
 from fedlap.deploy.status_board import StatusBoard
@@ -45,6 +46,7 @@ def serve(plan_file: Path, listen: str, keys: Path | None, folder: Path | None, 
         log = EventLog(storage.folder / EVENT_LOG_FILE, plan.name, plan.clients, show=console.print_remark)
         until_end.callback(log.close)
         coordinator = Coordinator(plan, storage, log.write, time.monotonic())
+        log.allow(coordinator.sites)  # with the newcomers of a run that resumes
         transport = ZenohServer(
             listen,
             None if keys is None else ServerKeys.load(keys),

@@ -51,7 +51,7 @@ def open_transport(name: str, server: str, keys: Path | None, insecure: bool) ->
         raise InputError(
             "--keys and --insecure are both set; use one"
             if insecure
-            else "no keys are given; pass --keys FOLDER (made by fedlap keys request), or --insecure on a "
+            else "no keys are given; pass --keys FOLDER (fedlap keys request), or --insecure on a "
             "trusted network"
         )
     loaded = None if keys is None else ClientKeys.load(keys)
@@ -81,7 +81,7 @@ def choose_client_action(
     if forget:
         forget_client(place)
     elif model is not None:
-        export_model(place, model)
+        copy_model(place, model)
     elif server is None or (data is None and not leave):
         raise InputError("--server and --data are needed; pass the server's address and the file of rows")
     else:
@@ -126,7 +126,7 @@ def run_client(
         console.print_result(f"{name}: model {storage.model_path}")
 
 
-def export_model(folder: Path, to: Path) -> None:
+def copy_model(folder: Path, to: Path) -> None:
     """Copy the client's model, without a word to the server."""
     path = ClientStorage(folder).model_path
     if not path.exists():

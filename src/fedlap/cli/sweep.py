@@ -11,7 +11,13 @@ from fedlap.cli.arguments import (
     select_method_settings,
 )
 from fedlap.cli.threads import use_threads
-from fedlap.cli.train_runs import print_data_remarks, print_default_strengths, print_ranking, start_session
+from fedlap.cli.train_runs import (
+    print_data_remarks,
+    print_default_strengths,
+    print_intervals,
+    print_ranking,
+    start_session,
+)
 from fedlap.cli.vary import list_combinations
 from fedlap.comparisons.prepared_rows import PreparedRows
 from fedlap.comparisons.run_rows import run_rows
@@ -32,7 +38,9 @@ def sweep_values(vary: list[str] | None, algorithm: str, seeds: str, options: di
     def print_remarks(prepared: PreparedRows) -> None:
         print_data_remarks(prepared.ready)
         resolved = {row.label: run.experiment for row, run in zip(rows, prepared.ready, strict=False)}
-        print_default_strengths({row.label: row.experiment for row in rows}, resolved)
+        described = {row.label: row.experiment for row in rows}
+        print_default_strengths(described, resolved)
+        print_intervals(described, resolved)
 
     result = run_rows(
         rows,

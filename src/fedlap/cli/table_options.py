@@ -59,6 +59,7 @@ TABLE_OPTIONS: dict[str, tuple[Any, Any]] = {
     ),
     "time": (_build_option("COLUMN", "Column of times or dates, for --split time."), None),
     "group": (_build_option("COLUMN", "Column of groups; rows of a group are not split."), None),
+    "weight": (_build_option("COLUMN", "Column of sample weights of training rows, at least 0."), None),
     "skip_empty": (
         Annotated[
             bool,

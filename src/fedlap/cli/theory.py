@@ -46,6 +46,7 @@ Gaps = list[tuple[int, float]]
 class PathMeasurements:
     """Measurements in every round of a repeated run."""
 
+    gaps: Gaps  # J(W) − J* at the scored rounds
     weighted_gaps: Gaps  # J(W̃) − J* at the scored rounds
     mean_square: float  # the mean of ‖∇J‖² over its rounds
     excess: float  # the largest ‖∇F‖² − ‖∇J‖²
@@ -118,19 +119,22 @@ def replay_run(result: RunAnalysis, job: Job, schedule: Schedule, scored: Sequen
     """Repeat the run and measure its gradients and its weighted iterate in every round."""
     problem, best = result.problem, result.optimum
     mean = WeightedIterate(result.theorem1.contraction(problem.step) if result.theorem1 else 0.0)
-    wanted, mean_square, largest, gaps = set(scored), 0.0, 0.0, []
+    wanted, mean_square, largest = set(scored), 0.0, 0.0
+    gaps: Gaps = []
+    weighted_gaps: Gaps = []
 
     def visit(done: int, W: DoubleStack) -> None:
         nonlocal mean_square, largest
         if best is not None and done in wanted and mean.mean is not None:
-            gaps.append((done, problem.objective(mean.mean) - best.value))
+            gaps.append((done, problem.objective(W) - best.value))
+            weighted_gaps.append((done, problem.objective(mean.mean) - best.value))
         if done < schedule.rounds:
             mean.add(W)
             mean_square += float(problem.gradient(W).square().sum()) / schedule.rounds
         largest = max(largest, compute_gradient_excess(problem, W))
 
     replay_iterates(problem, job, schedule, visit)
-    return PathMeasurements(gaps, mean_square, largest)
+    return PathMeasurements(gaps, weighted_gaps, mean_square, largest)
 
 
 def measure_gaps(
@@ -148,7 +152,15 @@ def measure_gaps(
     }
     if best is None or result.theorem1 is None or result.distance is None:
         return facts
-    gaps = [(0, result.start_objective - best.value)] + [(s.round, s.objective - best.value) for s in scores]
+    gaps = [(0, result.start_objective - best.value)]
+    gaps += [(s.round, s.objective - best.value) for s in scores if s.objective is not None]
+    if len(gaps) <= len(scores):  # training rows were scored in the last round only
+        if replay is None:
+            raise InputError(
+                f"theory: {stored.name} has J(W) of its last round only; pass --repeat to measure it in all "
+                "scored rounds, or train with --score-training always"
+            )
+        gaps[1:] = replay.gaps
     contraction = result.theorem1.contraction(problem.step)
     every = [at for at, _ in gaps] == list(range(done + 1))
     means = enumerate(average_iterates(contraction, [gap for _, gap in gaps]), 1)

@@ -20,7 +20,9 @@ from fedlap.experiments.run_folder import RunFolder
 from fedlap.experiments.session import CheckpointInterval
 from fedlap.experiments.stored_run import load_learned_graph
 from fedlap.report import Comparison
+from fedlap.training.schedule import AUTO_INTERVAL
 from fedlap.training.scores import Score
+from fedlap.training.scoring_interval import INTERVAL_RULE
 from fedlap.training.strength_choice import DEFAULT_RULE, STRENGTH_RULE
 
 
@@ -70,6 +72,20 @@ def print_default_strengths(unresolved: dict[str, Experiment], resolved: dict[st
             console.print_remark(f"{label}: {text}")
 
 
+def print_intervals(unresolved: dict[str, Experiment], resolved: dict[str, Experiment]) -> None:
+    """Print the intervals between scores that were chosen, unless every round is scored."""
+    chosen: dict[int, list[str]] = {}
+    for label, experiment in resolved.items():
+        every = experiment.evaluate_every
+        if unresolved[label].evaluate_every == AUTO_INTERVAL and isinstance(every, int) and every != 1:
+            chosen.setdefault(every, []).append(label)
+    for every, labels in chosen.items():
+        subject = "" if len(labels) == len(resolved) else f"{', '.join(labels)}: "
+        console.print_remark(
+            f"{subject}scores every {every} rounds {INTERVAL_RULE}; --evaluate-every 1 scores every round"
+        )
+
+
 def start_session(options: dict[str, Any]) -> TrainingSession:
     """Return the session of a command: runs are stored in --out, and Ctrl-C stops after a checkpoint."""
     words = [word.strip() for word in (options["track"] or "").split(",") if word.strip()]
@@ -105,8 +121,9 @@ def print_run(
         return
     runs = {experiment.algorithm["name"]: [list(scores)]}
     print_comparison(Comparison(experiment.title, [experiment.seed], runs, metric_name=metric))
-    gap = "" if last.gap is None else f", duality gap {last.gap:.3g}"
-    console.print_result(f"J(W) = {last.objective:.4f}, training loss {last.train_loss:.4f}{gap}")
+    if last.objective is not None:
+        gap = "" if last.gap is None else f", duality gap {last.gap:.3g}"
+        console.print_result(f"J(W) = {last.objective:.4f}, training loss {last.train_loss:.4f}{gap}")
     learned = load_learned_graph(run)
     if learned is not None:
         at, graph = learned

@@ -27,6 +27,7 @@ from fedlap.experiments.session import RunOutcome
 from fedlap.report.tuning_table import Tuning
 from fedlap.storage.files import write_file
 from fedlap.training.metrics import check_metric
+from fedlap.training.schedule import AUTO_INTERVAL
 from fedlap.training.tuning import default_grid
 
 
@@ -52,7 +53,7 @@ def tune_settings(
     create_out_folder(options["out"])
     session = start_session(options)
     # Only the last round is scored, since nothing else is compared.
-    overrides = {} if "evaluate_every" in common else {"evaluate_every": 0}
+    overrides = {"evaluate_every": 0} if common["evaluate_every"] == AUTO_INTERVAL else {}
     accepted, rejected = _prepare_candidates(
         loader, candidates, unresolved, list(_list_seeds_and_folds(numbers, folds)), overrides
     )

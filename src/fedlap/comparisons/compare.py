@@ -25,7 +25,16 @@ from fedlap.experiments.settings import Section, split_section
 from fedlap.graph import Graph
 from fedlap.models import Architecture
 from fedlap.report.comparison import Comparison, OutcomesByRow
-from fedlap.training.schedule import DtypeName, EngineName, KeepName, Precision, Schedule
+from fedlap.training.schedule import (
+    AUTO_INTERVAL,
+    DtypeName,
+    EngineName,
+    KeepName,
+    Precision,
+    Schedule,
+    ScoringInterval,
+    TrainingRowsScored,
+)
 
 _LOG = logging.getLogger("fedlap")
 ModelLike = str | Section | Architecture
@@ -46,7 +55,8 @@ def compare(
     engine: EngineName = "stacked",
     precision: Precision = "float32",
     keep: KeepName = "auto",
-    evaluate_every: int = 1,
+    evaluate_every: ScoringInterval = AUTO_INTERVAL,
+    score_training: TrainingRowsScored = "last",
     metric: str | None = None,
     tune: bool = False,
     folds: int = FOLDS,
@@ -77,7 +87,9 @@ def compare(
     The other parameters are those of `fedlap.fit`.
     """
     numbers = list_seeds(seeds)
-    schedule = Schedule(rounds, batch, sample, dtype, device, engine, precision, keep, evaluate_every)
+    schedule = Schedule(
+        rounds, batch, sample, dtype, device, engine, precision, keep, evaluate_every, score_training
+    )
     graphs = list_graphs(graph)
     maker = RowMaker(data, model, schedule, numbers)
     rows = [

@@ -1,7 +1,7 @@
 """Rows of a comparison, prepared for all seeds before the first run is trained."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedlap.comparisons.rows import Row, Values
 from fedlap.errors import InputError, UnsuitedError
@@ -51,7 +51,19 @@ def prepare_rows(
                     raise
                 on_skip(row.label, error)
                 return prepare_rows(rest, seeds, tuned, on_skip)
-    return PreparedRows(rows, seeds, ready)
+    return PreparedRows(rows, seeds, _share_intervals(ready, len(rows)))
+
+
+def _share_intervals(ready: Sequence[Prepared], rows: int) -> list[Prepared]:
+    """Return the runs with the scored rounds of the first seed, so that all seeds of a row share them.
+
+    The numbers of rows may depend on the seed, and with them the interval that is chosen.
+    """
+    shared = [ready[place % rows].experiment.evaluate_every for place in range(len(ready))]
+    return [
+        replace(run, experiment=run.experiment.model_copy(update={"evaluate_every": every}))
+        for run, every in zip(ready, shared, strict=True)
+    ]
 
 
 def check_same_task(ready: Sequence[Prepared]) -> None:

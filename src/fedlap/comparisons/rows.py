@@ -18,6 +18,7 @@ from fedlap.models import MODELS, Architecture, Model
 from fedlap.personal import ModelMetadata
 from fedlap.training.jobs import Job, bind_algorithm
 from fedlap.training.schedule import check_algorithm_and_model, compute_sample_size
+from fedlap.training.scoring_interval import choose_interval
 from fedlap.training.strength_choice import choose_strength
 from fedlap.training.tuning import default_grid
 
@@ -111,8 +112,10 @@ class OwnRow:
         algorithm = choose_strength(algorithm, federation, architecture, base.schedule, seed)
         compute_sample_size(algorithm, base.sample, len(federation.clients))
         bound, model = bind_algorithm(algorithm, federation, architecture)
-        described = base.model_copy(update=self._describe(bound, federation, model))
-        return Prepared(described, Job(algorithm, federation, architecture, seed), model)
+        job = Job(algorithm, federation, architecture, seed)
+        every = choose_interval(job, base.schedule)
+        parts = {**self._describe(bound, federation, model), "evaluate_every": every}
+        return Prepared(base.model_copy(update=parts), job, model)
 
     def list_candidates(self, seed: int) -> list[Values]:
         """Return the default values of settings that are not fixed; none for a class without fields."""

@@ -19,7 +19,16 @@ from fedlap.experiments.fields import Combination, VariedField, combine_values, 
 from fedlap.experiments.prepare import Loader
 from fedlap.report.comparison import Comparison, OutcomesByRow
 from fedlap.report.sweep_table import Sweep
-from fedlap.training.schedule import DtypeName, EngineName, KeepName, Precision, Schedule
+from fedlap.training.schedule import (
+    AUTO_INTERVAL,
+    DtypeName,
+    EngineName,
+    KeepName,
+    Precision,
+    Schedule,
+    ScoringInterval,
+    TrainingRowsScored,
+)
 from fedlap.training.tuning import check_grid
 
 
@@ -39,7 +48,8 @@ def sweep(
     engine: EngineName = "stacked",
     precision: Precision = "float32",
     keep: KeepName = "auto",
-    evaluate_every: int = 1,
+    evaluate_every: ScoringInterval = AUTO_INTERVAL,
+    score_training: TrainingRowsScored = "last",
     metric: str | None = None,
     folder: str | Path | None = None,
     again: bool = False,
@@ -56,7 +66,9 @@ def sweep(
     """
     check_grid(vary)
     numbers = list_seeds(seeds)
-    schedule = Schedule(rounds, batch, sample, dtype, device, engine, precision, keep, evaluate_every)
+    schedule = Schedule(
+        rounds, batch, sample, dtype, device, engine, precision, keep, evaluate_every, score_training
+    )
     ((label, _),) = name_methods([method]).items()
     parsed, graphs = parse_method(label, method), list_graphs(graph)
     if len(graphs) > 1:

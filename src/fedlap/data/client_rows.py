@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -67,21 +67,27 @@ class ClientRows:
 
     Features stay in a store, which several ClientRows may share and which may be a memory-mapped file; each
     row is an index into it. Splitting and reordering clients therefore copies no features.
+
+    Test rows have no weights: scores count every test row once.
     """
 
     store: Num[Tensor, "stored *feature"]
     row: Int64[Tensor, "row"]  # each row's index in the store
     y: Num[Tensor, "row *output"]
     count: Int64[Tensor, "client"]
+    weight: Float64[Tensor, "row"] | None = None  # sample weights of training rows; None if all are equal
 
     __repr__ = summarise_fields
 
     @staticmethod
     def of(
-        x: Num[Tensor, "row *feature"], y: Num[Tensor, "row *output"], count: Int64[Tensor, "client"]
+        x: Num[Tensor, "row *feature"],
+        y: Num[Tensor, "row *output"],
+        count: Int64[Tensor, "client"],
+        weight: Float64[Tensor, "row"] | None = None,
     ) -> "ClientRows":
         """Rows whose store is `x`, in order."""
-        return ClientRows(x, torch.arange(len(x), device=x.device), y, count)
+        return ClientRows(x, torch.arange(len(x), device=x.device), y, count, weight)
 
     @staticmethod
     def concatenate(client_rows: Sequence["ClientRows"]) -> "ClientRows":
@@ -96,6 +102,7 @@ class ClientRows:
             torch.cat([part.row + begin[id(part.store)] for part in client_rows]),
             torch.cat([part.y for part in client_rows]),
             torch.cat([part.count for part in client_rows]),
+            _concatenate_weights(client_rows),
         )
 
     @property
@@ -122,6 +129,31 @@ class ClientRows:
         mean = torch.zeros_like(origin).index_add_(0, owner, y) / count
         spread = torch.zeros_like(origin).index_add_(0, owner, (y - mean[owner]).square())
         return origin + mean, spread
+
+    def sum_weights(self) -> Float64[Tensor, "client"]:
+        """Return the sum of each client's weights; its number of rows without weights."""
+        if self.weight is None:
+            return self.count.double()
+        total = torch.zeros(len(self.count), dtype=torch.float64)
+        return total.index_add_(0, self.find_owners(), self.weight.cpu())
+
+    @cached_property
+    def relative_weight(self) -> Float64[Tensor, "row"] | None:
+        """Weights divided by the mean weight of their client; None if they are equal within every client."""
+        if self.weight is None:
+            return None
+        owner, weight = self.find_owners(), self.weight.cpu()
+        filled = self.count > 0
+        first = torch.zeros(len(self.count), dtype=torch.float64)
+        first[filled] = weight[self.first[filled]]
+        if torch.equal(weight, first[owner]):
+            return None
+        mean = self.sum_weights() / self.count.clamp(min=1)
+        return (weight / mean[owner]).to(self.weight.device)
+
+    def without_weights(self) -> "ClientRows":
+        """Return the rows without weights, as test rows are."""
+        return self if self.weight is None else replace(self, weight=None)
 
     def check(self, where: str, clients: int, labels: int | None) -> None:
         """Raise InputError unless every row of every client is in the store and has a label in range.
@@ -158,6 +190,16 @@ class ClientRows:
                 f"the number of rows of each client, {len(row)} in all",
                 scope="data",
             )
+        if (weight := self.weight) is not None and (
+            weight.shape != row.shape
+            or weight.dtype != torch.float64
+            or not bool((weight.isfinite() & (weight >= 0)).all())
+        ):
+            raise InputError(
+                f"{where}: weights are {describe_tensor(weight)}; expected torch.float64 of shape "
+                f"({len(row)},), finite and at least 0",
+                scope="data",
+            )
         for values, end, name in ((row, len(store), "index in the store"), (y, labels, "label")):
             if end is not None and (wrong := find_outside(values, 0, end)) is not None:
                 raise InputError(f"{where}: a row has {name} {wrong}; expected 0 to {end - 1}", scope="data")
@@ -171,6 +213,10 @@ class ClientRows:
         rows = self.locate_client(index)
         return self.store[self.row[rows]], self.y[rows]
 
+    def get_client_weight(self, index: int) -> Float64[Tensor, "_"] | None:
+        """Return the weights of one client's rows, or None."""
+        return None if self.weight is None else self.weight[self.locate_client(index)]
+
     def find_owners(self) -> Int64[Tensor, "row"]:
         """Return the index of each row's client."""
         return torch.repeat_interleave(torch.arange(len(self.count), device=self.count.device), self.count)
@@ -178,14 +224,16 @@ class ClientRows:
     def select(self, mask: Bool[Tensor, "row"]) -> "ClientRows":
         """Return only the rows in the mask."""
         count = torch.zeros_like(self.count).index_add_(0, self.find_owners(), mask.long())
-        return ClientRows(self.store, self.row[mask], self.y[mask], count)
+        weight = None if self.weight is None else self.weight[mask]
+        return ClientRows(self.store, self.row[mask], self.y[mask], count, weight)
 
     def reorder(self, order: Sequence[int]) -> "ClientRows":
         """Return the rows with clients in another order."""
         index = torch.tensor(order, dtype=torch.int64)
         count = self.count[index]
         rows = concatenate_ranges(self.first[index], count)
-        return ClientRows(self.store, self.row[rows], self.y[rows], count)
+        weight = None if self.weight is None else self.weight[rows]
+        return ClientRows(self.store, self.row[rows], self.y[rows], count, weight)
 
     def find_difference(self, other: "ClientRows") -> int | None:
         """Return the index of the first client whose rows differ in value or in order, or None."""
@@ -195,6 +243,9 @@ class ClientRows:
             if self.y.dtype != other.y.dtype or self.y.shape != other.y.shape:
                 unequal[:] = True
             elif len(self.row):
+                weights = _concatenate_weights([self, other])
+                if weights is not None:
+                    unequal |= torch.ne(*weights.split(len(self.row)))
                 unequal |= (self.y != other.y).view(len(self.row), -1).any(1)
                 size = max(1, VALUES_PER_COMPARISON // math.prod(self.store.shape[1:]))
                 for rows in torch.arange(len(self.row)).split(size):
@@ -213,4 +264,19 @@ class ClientRows:
     ) -> "ClientRows":
         """Copy the rows to a device, with the features at `row` of `store`; real targets become `dtype`."""
         y = self.y.to(device, dtype) if self.y.is_floating_point() else self.y.to(device)
-        return ClientRows(store.to(device), row.to(device), y, self.count)
+        weight = None if self.weight is None else self.weight.to(device)
+        return ClientRows(store.to(device), row.to(device), y, self.count, weight)
+
+
+def _concatenate_weights(client_rows: Sequence[ClientRows]) -> Float64[Tensor, "row"] | None:
+    """Concatenate weights; None if no row has one, and ones for rows without weights if others have them."""
+    if all(part.weight is None for part in client_rows):
+        return None
+    return torch.cat(
+        [
+            torch.ones(len(part.row), dtype=torch.float64, device=part.row.device)
+            if part.weight is None
+            else part.weight
+            for part in client_rows
+        ]
+    )

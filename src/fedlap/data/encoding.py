@@ -50,14 +50,21 @@ class Encoding:
     fills: bool
 
     @staticmethod
-    def fit(raw: RawColumns, rows: Int64[Tensor, "row"]) -> "Encoding":
-        """Compute the encoding from training rows."""
+    def fit(
+        raw: RawColumns, rows: Int64[Tensor, "row"], weight: Float64[Tensor, "row"] | None = None
+    ) -> "Encoding":
+        """Compute the encoding from training rows; means use their weights, which are positive."""
         cells = raw.values[rows]
         is_missing = cells.isnan()
         count = (~is_missing).sum(0)
         # Sums are relative to a cell of the column, so that the mean of a constant column is exact.
         first = cells.gather(0, (~is_missing).long().argmax(0, keepdim=True)).nan_to_num()
-        means = (first + (cells - first).nan_to_num().sum(0, keepdim=True) / count.clamp(min=1)).squeeze(0)
+        if weight is None:
+            shift = (cells - first).nan_to_num().sum(0, keepdim=True) / count.clamp(min=1)
+        else:
+            present = (weight.unsqueeze(1) * ~is_missing).sum(0, keepdim=True)
+            shift = (weight.unsqueeze(1) * (cells - first).nan_to_num()).sum(0, keepdim=True) / present
+        means = (first + shift).squeeze(0)
         least = torch.where(is_missing, math.inf, cells).amin(0)
         columns = []
         for n, plan in enumerate(raw.plans):

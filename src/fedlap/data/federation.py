@@ -19,11 +19,12 @@ from fedlap.data.frames import FrameSettings, table_from_frame
 from fedlap.data.places import Places
 from fedlap.data.remarks import leave_out_clients, list_remarks
 from fedlap.data.roster import Roster
-from fedlap.data.splits import RANDOM_SPLIT, Split, SplitName, SplitRows, draw_rows
+from fedlap.data.row_weights import check_training_weights, keep_weighted_rows, select_positive
+from fedlap.data.splits import RANDOM_SPLIT, Split, SplitName, SplitRows, subsample_rows
 from fedlap.data.standardize import UNSCALED, Scaling, Standardizer
 from fedlap.data.table import Table, table_from_arrays, table_from_dataset, table_from_partitioner
 from fedlap.data.target_scale import TargetScale
-from fedlap.data.validate import ArrayPair, check_unique_names
+from fedlap.data.validate import ArrayPair, check_unique_names, parse_label_names
 from fedlap.errors import DataWarning, InputError, check_integer, check_number
 from fedlap.models import CrossEntropy, Loss, SquaredError
 from fedlap.randomness import digest_names, draws
@@ -73,6 +74,7 @@ class Federation:
                 "such clients (skip_empty, --skip-empty)",
                 scope="data",
             )
+        check_training_weights(self.clients, self.train)
 
     @classmethod
     def from_arrays(
@@ -85,12 +87,15 @@ class Federation:
         labels: Iterable[str] | SupportsIndex | None = None,
         scale: Scaling = "pooled",
         skip_empty: bool = False,
+        weight: Mapping[Any, Any] | None = None,
     ) -> "Federation":
         """Build a federation from arrays per client: {name: (x, y)}.
 
         A `test_share` of each client's rows, drawn by `seed` and the client's name, become test rows, unless
         `test` contains them. Integer labels 0, 1, … mean classification (`labels` names or counts them); real
-        ones mean regression. `skip_empty` leaves out clients without training rows.
+        ones mean regression. `skip_empty` leaves out clients without training rows. `weight` maps each client
+        to the weights of its rows, finite and at least 0. They count in training and in the constants below,
+        relative to the client's mean weight; scores count every test row once.
 
         Features are standardised as by the command line: `scale="pooled"` takes the mean and deviation of
         each feature (of each channel of byte images) from all clients' training rows, `"client"` from the
@@ -98,7 +103,8 @@ class Federation:
         features. With "pooled" and "client", real targets are standardised too, always by constants of all
         clients' training rows; scores and predictions are in the unit of the data.
         """
-        table = replace(table_from_arrays(arrays, test, _parse_labels(labels)), skip_empty=skip_empty)
+        table = table_from_arrays(arrays, test, parse_label_names(labels), weight)
+        table = replace(table, skip_empty=skip_empty)
         return cls.from_table(table, None, test_share, seed).standardize(scale)
 
     @classmethod
@@ -118,8 +124,9 @@ class Federation:
             is_test = table.split.draw_test(SplitRows(row, count, digest_names(clients)), test_share, seed)
         else:
             is_test = table.test[row]
-        rows = ClientRows(table.x, row, table.y[row], count)
-        train, test = rows.select(~is_test), rows.select(is_test)
+        weight = None if table.weight is None else table.weight[row]
+        rows = ClientRows(table.x, row, table.y[row], count, weight)
+        train, test = rows.select(~is_test), rows.without_weights().select(is_test)
         places = table.places if partition is None else None  # A partition creates clients of its own.
         notes = table.notes
         if table.skip_empty:
@@ -159,6 +166,7 @@ class Federation:
         split: SplitName = "random",
         time: Any = None,
         group: Any = None,
+        weight: Any = None,
         skip_empty: bool = False,
         places: Sequence[str] = (),
         partition: Any = None,
@@ -178,13 +186,15 @@ class Federation:
         `missing` refuses missing cells, drops their rows ("drop"), or fills them ("mean"): numbers with the
         mean, texts with the level "missing". All constants come from training rows. `split="time"` tests the
         last rows of each client by the column `time`; rows with equal cells in the column `group` are all
-        training or all test rows. `skip_empty` leaves out clients without training rows. `places` are columns
-        of longitude and latitude in degrees, and perhaps height in metres, equal in all rows of a client.
+        training or all test rows. `weight` is a column of weights, as in `from_arrays`. `skip_empty` leaves
+        out clients without training rows. `places` are columns of longitude and latitude in degrees, and
+        perhaps height in metres, equal in all rows of a client.
         """
         settings = FrameSettings.of(
             client, label, features=features, drop=drop, levels=levels, task=task, missing=missing,
             split=split, time=None if time is None else str(time),
-            group=None if group is None else str(group), skip_empty=skip_empty, places=places,
+            group=None if group is None else str(group), weight=None if weight is None else str(weight),
+            skip_empty=skip_empty, places=places,
         )  # fmt: skip
         table = table_from_frame(frame, settings, test=test)
         federation = cls.from_table(table, partition, test_share, seed).standardize(scale)
@@ -208,7 +218,7 @@ class Federation:
         `client` lists the client of each item, or maps clients to items: {name: [0, 5, …]}. Features are
         standardised by training rows, as in `from_arrays`: `scale` is "pooled", "client" or "none".
         """
-        table = table_from_dataset(dataset, client, _parse_labels(labels))
+        table = table_from_dataset(dataset, client, parse_label_names(labels))
         return cls.from_table(table, None, test_share, seed).standardize(scale)
 
     @classmethod
@@ -228,7 +238,7 @@ class Federation:
         `features` is a column of images or vectors, or several columns of numbers. They are standardised by
         training rows, as in `from_arrays`: `scale` is "pooled", "client" or "none".
         """
-        table = table_from_partitioner(partitioner, features, label, _parse_labels(labels))
+        table = table_from_partitioner(partitioner, features, label, parse_label_names(labels))
         return cls.from_table(table, None, test_share, seed).standardize(scale)
 
     @cached_property
@@ -239,7 +249,8 @@ class Federation:
     @cached_property
     def roster(self) -> Roster:
         """Everything that may be known about the clients without their rows."""
-        return Roster(self.clients, self.digests, self.train.count, self.labels)
+        is_weighted = self.train.relative_weight is not None
+        return Roster(self.clients, self.digests, self.train.count, self.labels, is_weighted)
 
     @property
     def inputs(self) -> tuple[int, ...]:
@@ -321,8 +332,8 @@ class Federation:
                 raise InputError(f"{name} = {share}; expected a number in [0, 1]", field=name, scope="scarce")
         chosen = math.floor(share_of_clients * len(self.clients) + 0.5)
         clients = draws(seed, "scarce").keys(self.digests).argsort()[:chosen]
-        train = self._subsample(self.train, clients, keep, seed, 1)
-        test = self._subsample(self.test, clients, keep, seed, 2) if cut_test else self.test
+        train = subsample_rows(self.train, self.digests, clients, keep, seed, 1)
+        test = subsample_rows(self.test, self.digests, clients, keep, seed, 2) if cut_test else self.test
         return self._refit(train, test)
 
     def fold(self, number: int, held_out: int, seed: int = 0) -> "Federation":
@@ -341,12 +352,13 @@ class Federation:
                 scope="fold",
             )
         rows = SplitRows(self.train.row, self.train.count, self.digests)
-        trains, is_test = self.split.draw_fold(rows, number, held_out, seed)
+        masks = self.split.draw_fold(rows, number, held_out, seed)
+        trains, is_test = keep_weighted_rows(self.train, *masks)
         if not bool(is_test.any()):
             raise InputError(
                 f"fold {held_out} of {number} is empty; use fewer folds or more rows", scope="fold"
             )
-        return self._refit(self.train.select(trains), self.train.select(is_test))
+        return self._refit(self.train.select(trains), self.train.without_weights().select(is_test))
 
     def list_warnings(self) -> list[str]:
         """Return warnings about valid but unusual data: clients with one label, rows left out, and so on."""
@@ -355,7 +367,7 @@ class Federation:
     def _encode(self) -> "Federation":
         """Encode the raw columns with constants from training rows; features are not scaled."""
         assert self.raw is not None
-        encoding = Encoding.fit(self.raw, self.train.row)
+        encoding = Encoding.fit(self.raw, *select_positive(self.train))
         store = self.train.store if encoding == self.encoding else encoding.encode(self.raw)
         train, test = (replace(rows, store=store) for rows in (self.train, self.test))
         features = encoding.features
@@ -367,14 +379,6 @@ class Federation:
         if self.raw is not None:
             federation = federation._encode()
         return federation.standardize(self.scale.kind)
-
-    def _subsample(
-        self, rows: ClientRows, clients: Int64[Tensor, "chosen"], keep: float, seed: int, step: int
-    ) -> ClientRows:
-        """Draw a share of the rows of `clients`, at least one each, by the client's name."""
-        remaining = (keep * rows.count.double() + 0.5).floor().long().clamp(min=1).minimum(rows.count)
-        wanted = rows.count.index_copy(0, clients, remaining[clients])
-        return rows.select(draw_rows(draws(seed, "scarce"), step, self.digests, rows.count, wanted))
 
     def _check_rows(self) -> None:
         labels = None if self.labels is None else len(self.labels)
@@ -391,9 +395,3 @@ class Federation:
             for rows in (self.train, self.test)
         )
         return replace(self, train=train, test=test, scale=UNSCALED, raw=None, split=RANDOM_SPLIT)
-
-
-def _parse_labels(labels: Iterable[str] | SupportsIndex | None) -> tuple[str, ...] | int | None:
-    if isinstance(labels, Iterable):
-        return tuple(str(name) for name in labels)
-    return None if labels is None else check_integer("labels", labels, 1, scope="data")

@@ -26,6 +26,7 @@ from fedlap.data.encoding import build_gap_error, check_complete
 from fedlap.data.frame_places import collect_places
 from fedlap.data.labels import EXACT_INTEGERS_BELOW, LearningTask, encode_labels
 from fedlap.data.places import Places
+from fedlap.data.row_weights import read_weight_column
 from fedlap.data.splits import RANDOM_SPLIT, GroupSplit, Split, SplitName, TimeSplit
 from fedlap.data.table import Table, check_test_clients
 from fedlap.errors import InputError, unknown_name_error
@@ -45,6 +46,7 @@ class FrameSettings:
     levels: columns whose cells are names, even if they are numbers.
     missing: refuse missing cells, drop their rows, or fill them with constants from training rows.
     split: random, or by the column `time`; rows with equal cells in column `group` stay on one side.
+    weight: the column of sample weights of training rows.
     skip_empty: leave out clients without training rows.
     places: the columns of longitude, latitude and, optionally, height, equal in all rows of a client.
     """
@@ -59,6 +61,7 @@ class FrameSettings:
     split: str = "random"
     time: str | None = None
     group: str | None = None
+    weight: str | None = None
     skip_empty: bool = False
     places: tuple[str, ...] = ()
 
@@ -99,8 +102,8 @@ class FrameSettings:
 
     @property
     def special_columns(self) -> list[str]:
-        """Columns of clients, labels, times and groups."""
-        others = [name for name in (self.time, self.group) if name is not None]
+        """Columns of clients, labels, times, groups and weights."""
+        others = [name for name in (self.time, self.group, self.weight) if name is not None]
         return list(dict.fromkeys([*self.client, self.label, *others]))
 
     def choose_features(self, frame: DataFrame, location: FrameLocation) -> list[str]:
@@ -110,6 +113,11 @@ class FrameSettings:
             raise InputError(
                 f"{location.name}: column {self.label!r} cannot be the label and also the client, time or "
                 "group; use two columns"
+            )
+        if self.weight in (*self.client, self.label, *(self.features or ())):
+            raise InputError(
+                f"{location.name}: column {self.weight!r} is the weight and also the client, the label or a "
+                "feature; use it for one"
             )
         for column in find_repeated(self.client):
             raise InputError(f"{location.name}: client column {column!r} is named twice; name it once")
@@ -147,6 +155,8 @@ def table_from_frame(
     frames = [(_convert_frame(frame, location), location)]
     if test is not None:
         frames.append((_convert_frame(test, test_location), test_location))
+        if settings.weight is not None:  # Weights of test rows are not used, so that a test frame needs none.
+            frames[1] = (frames[1][0].assign(**{settings.weight: 1.0}), test_location)
     columns = settings.choose_features(frames[0][0], location)
     for data, source in frames:
         for column in [*settings.special_columns, *columns]:
@@ -190,6 +200,8 @@ def table_from_frame(
         blank = torch.zeros(len(y), 1)
         table = Table.of((blank, y), names, labels=labels, test=is_test, where=location.name)
         table = replace(table, x=raw.values, raw=raw)
+    name = settings.weight
+    weight = name and [read_weight_column(require_complete(d[name], source), source) for d, source in frames]
     present = set(table.clients)
     empty = [
         name for name in dict.fromkeys(n for names in names_before for n in names) if name not in present
@@ -201,6 +213,7 @@ def table_from_frame(
         clients=(clients := (*table.clients, *empty)),
         places=Places.of(settings.places, [place_of[name] for name in clients]) if place_of else None,
         split=_build_split(frames, settings),
+        weight=torch.cat(weight) if weight else None,
         skip_empty=settings.skip_empty,
         notes=tuple(notes),
     )

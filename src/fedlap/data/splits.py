@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from fedlap.data.client_rows import concatenate_ranges
+from fedlap.data.client_rows import ClientRows, concatenate_ranges
 from fedlap.randomness import Draws, draws
 
 SplitName = Literal["random", "time"]
@@ -177,6 +177,20 @@ def draw_rows(
     chosen[(first.repeat_interleave(size) + order)[within]] = True
     everything = (wanted >= count).repeat_interleave(count)
     return chosen.logical_or_(everything)
+
+
+def subsample_rows(
+    rows: ClientRows,
+    digests: Int64[Tensor, "client"],
+    clients: Int64[Tensor, "chosen"],
+    keep: float,
+    seed: int,
+    step: int,
+) -> ClientRows:
+    """Draw a share of the rows of `clients`, at least one each, by the client's name."""
+    remaining = (keep * rows.count.double() + 0.5).floor().long().clamp(min=1).minimum(rows.count)
+    wanted = rows.count.index_copy(0, clients, remaining[clients])
+    return rows.select(draw_rows(draws(seed, "scarce"), step, digests, rows.count, wanted))
 
 
 def _count_test_rows(count: Int64[Tensor, "client"], test_share: float) -> Int64[Tensor, "client"]:

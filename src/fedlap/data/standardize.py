@@ -35,7 +35,7 @@ class Standardizer:
         """Compute constants from training rows: one pair per feature, or per channel of images.
 
         Images are bytes of shape (channel, height, width), or (height, width) for one channel. A constant
-        feature is only shifted.
+        feature is only shifted. Weighted rows count by their weights.
         """
         if kind == "none":
             return UNSCALED
@@ -44,12 +44,14 @@ class Standardizer:
         image = train.store.dtype == torch.uint8 and train.store.dim() > 2
         moments = _compute_channel_moments if image else compute_feature_moments
         if kind == "pooled":
-            mean, std = moments(train.store, train.row.unsqueeze(0))
+            weight = None if train.weight is None else train.weight.unsqueeze(0)
+            mean, std = moments(train.store, train.row.unsqueeze(0), weight)
             return Standardizer(kind, mean, torch.where(std > 0, 1 / std, 1.0))
         shape = moments(train.store, train.row[:1].unsqueeze(0))[0].shape[1:]
         mean, std = torch.empty(2, len(train.count), *shape, dtype=torch.float64).unbind()
-        for clients, rows in _group_by_count(train):
-            mean[clients], std[clients] = moments(train.store, rows)
+        for clients, at in _group_by_count(train):
+            weight = None if train.weight is None else train.weight[at]
+            mean[clients], std[clients] = moments(train.store, train.row[at], weight)
         return Standardizer(kind, mean, torch.where(std > 0, 1 / std, 1.0))
 
     @staticmethod
@@ -137,7 +139,7 @@ MeanAndDeviation = tuple[Float64[Tensor, "client ..."], Float64[Tensor, "client 
 def _group_by_count(
     client_rows: ClientRows,
 ) -> Iterator[tuple[Int64[Tensor, "client"], Int64[Tensor, "client row"]]]:
-    """Yield groups of clients with equally many rows, and the store indices of their rows.
+    """Yield groups of clients with equally many rows, and the indices of their rows.
 
     A group is at most one block where bytes of images are counted (256 bins per channel), and fits into a
     cache where features are summed.
@@ -146,16 +148,21 @@ def _group_by_count(
     for size in client_rows.count.unique().tolist():
         clients_per_block = VALUES_PER_BLOCK // (16 * values * max(size, 16))
         for clients in (client_rows.count == size).nonzero().flatten().split(max(1, clients_per_block)):
-            yield clients, client_rows.row[client_rows.first[clients].unsqueeze(1) + torch.arange(size)]
+            yield clients, client_rows.first[clients].unsqueeze(1) + torch.arange(size)
 
 
 def compute_feature_moments(
-    store: Num[Tensor, "stored *feature"], rows: Int64[Tensor, "client row"]
+    store: Num[Tensor, "stored *feature"],
+    rows: Int64[Tensor, "client row"],
+    weight: Float64[Tensor, "client row"] | None = None,
 ) -> MeanAndDeviation:
     """Compute the mean and population standard deviation of each feature of each client.
 
-    Values are taken relative to the first row, so that a constant feature has a deviation of exactly zero.
+    Values are taken relative to the first row, or to one of the largest weight, so that a constant feature
+    has a deviation of exactly zero.
     """
+    if weight is not None:
+        return _compute_weighted_moments(store, rows, weight)
     origin = store[rows[:, :1]].double()
 
     def mean(shift: Tensor | float, power: int) -> Tensor:
@@ -168,10 +175,43 @@ def compute_feature_moments(
     return (origin + shift).squeeze(1), mean(shift, 2).sqrt().squeeze(1)
 
 
-def _compute_channel_moments(
-    store: UInt8[Tensor, "stored *feature"], rows: Int64[Tensor, "client row"]
+def _compute_weighted_moments(
+    store: Num[Tensor, "stored *feature"],
+    rows: Int64[Tensor, "client row"],
+    weight: Float64[Tensor, "client row"],
 ) -> MeanAndDeviation:
-    """Compute the mean and population standard deviation of each image channel, from a histogram of bytes."""
+    """Compute the weighted mean and standard deviation of each feature of each client."""
+    origin = store[rows.gather(1, weight.argmax(1, keepdim=True))].double()
+    share = weight / weight.sum(1, keepdim=True)
+
+    def mean(shift: Tensor | float, power: int) -> Tensor:
+        total, begin = torch.zeros_like(origin), 0
+        for x in _gather_blocks(store, rows):
+            part = share[:, begin : begin + x.shape[1]]
+            part = part.view(*part.shape, *[1] * (x.dim() - 2))
+            total += (part * (x.double() - origin - shift) ** power).sum(1, keepdim=True)
+            begin += x.shape[1]
+        return total
+
+    shift = mean(0.0, 1)
+    return (origin + shift).squeeze(1), mean(shift, 2).sqrt().squeeze(1)
+
+
+def _compute_channel_moments(
+    store: UInt8[Tensor, "stored *feature"],
+    rows: Int64[Tensor, "client row"],
+    weight: Float64[Tensor, "client row"] | None = None,
+) -> MeanAndDeviation:
+    """Compute the mean and population standard deviation of each image channel, from a histogram of bytes.
+
+    With weights they follow from the moments of each pixel.
+    """
+    if weight is not None:
+        pixels = tuple(range(2 if store.dim() > 3 else 1, store.dim()))
+        means, deviations = _compute_weighted_moments(store, rows, weight)
+        centre = means.mean(pixels, keepdim=True)
+        spread = (deviations.square() + (means - centre).square()).mean(pixels, keepdim=True)
+        return centre, spread.sqrt()
     channels = store.shape[1] if store.dim() > 3 else 1
     histogram = _count_bytes(store, rows, channels)
     value, share = (

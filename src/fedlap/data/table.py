@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int64, Num
+from jaxtyping import Bool, Float64, Int64, Num
 from torch import Tensor
 
 from fedlap.data.client_rows import find_outside, group_rows
 from fedlap.data.columns import RawColumns
 from fedlap.data.partition import OwnerPartition, Partition
 from fedlap.data.places import Places
+from fedlap.data.row_weights import collect_weights
 from fedlap.data.splits import RANDOM_SPLIT, Split
 from fedlap.data.validate import (
     LABELS_ADVICE,
@@ -51,6 +52,7 @@ class Table:
     split: Split = RANDOM_SPLIT  # chooses the test rows, unless `test` does
     skip_empty: bool = False  # leave out clients without training rows
     notes: tuple[str, ...] = ()  # remarks about rows that were dropped, or cells to fill
+    weight: Float64[Tensor, "row"] | None = None  # sample weights; those of test rows are not used
 
     __repr__ = summarise_fields
 
@@ -151,8 +153,9 @@ def table_from_arrays(
     arrays: Mapping[Any, ArrayPair],
     test: Mapping[Any, ArrayPair] | None,
     labels: tuple[str, ...] | int | None,
+    weight: Mapping[Any, Any] | None = None,
 ) -> Table:
-    """Build a table from arrays per client, {name: (x, y)}, and optionally their test rows."""
+    """Build a table from arrays per client, {name: (x, y)}, and optionally test rows and row weights."""
     if not isinstance(arrays, Mapping):
         raise InputError(
             f"clients are of type {type(arrays).__name__}; expected a dictionary {{name: (x, y)}}",
@@ -178,7 +181,12 @@ def table_from_arrays(
         raise
     owner = torch.tensor([index[name] for name, _, _ in named_pairs]).repeat_interleave(count)
     is_test = None if test is None else torch.arange(len(x)) >= int(count[: len(names)].sum())
-    return Table(x, y, name_labels(labels, y), names, owner, is_test)
+    table = Table(x, y, name_labels(labels, y), names, owner, is_test)
+    if weight is None:
+        return table
+    counts = count.tolist()
+    weights = collect_weights(weight, names, counts[: len(names)], sum(counts[len(names) :]))
+    return replace(table, weight=weights)
 
 
 def _concatenate_pairs(

@@ -3,7 +3,7 @@
 Models of different clients are compared with each other, so that clients never have separate constants.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Float64
@@ -27,7 +27,8 @@ class TargetScale:
     @staticmethod
     def of(train: ClientRows) -> "TargetScale":
         """Compute the mean and population deviation of pooled training targets; constant ones are shifted."""
-        mean, deviation = compute_feature_moments(train.y, torch.arange(len(train.y)).unsqueeze(0))
+        weight = None if train.weight is None else train.weight.unsqueeze(0)
+        mean, deviation = compute_feature_moments(train.y, torch.arange(len(train.y)).unsqueeze(0), weight)
         return TargetScale(mean[0], torch.where(deviation[0] > 0, deviation[0], 1.0))
 
     def check(self, outputs: int, labels: tuple[str, ...] | None) -> None:
@@ -50,8 +51,7 @@ class TargetScale:
 
     def scale_rows(self, client_rows: ClientRows) -> ClientRows:
         """Return the rows with standardised targets."""
-        y = self.apply(client_rows.y)
-        return ClientRows(client_rows.store, client_rows.row, y, client_rows.count)
+        return replace(client_rows, y=self.apply(client_rows.y))
 
     def restore(self, scores: Float[Tensor, "*batch output"]) -> Float[Tensor, "*batch output"]:
         """Return predictions in the unit of the data, computed in double precision."""

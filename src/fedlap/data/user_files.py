@@ -47,6 +47,7 @@ def load_file(
     separator: str | None = None,
     decimal: str | None = None,
     places: list[str] | None = None,
+    weight: str | None = None,
 ) -> Table:
     """Load a .csv or .parquet file with one column per feature, or an .npz file with one array of features.
 
@@ -67,6 +68,8 @@ def load_file(
     separator, decimal: the signs of a .csv file; detected by default.
     places: the columns of longitude and latitude in degrees and, optionally, height in metres, equal in all
         rows of a client; they are features only if listed there.
+    weight: the column (or array) of sample weights of training rows, at least 0; for .npz, "weight" by
+        default, if present.
     """
     if label is None and Path(path).suffix.lower() != ".npz":
         raise InputError(
@@ -90,7 +93,7 @@ def load_file(
         if isinstance(client, list):
             raise InputError(f"{path!r} has one array of clients; name one", field="client", scope="data")
         chosen = None if features is None else tuple(features)
-        table = table_from_npz(path, client, label, test, chosen, task, sha256, test_sha256)
+        table = table_from_npz(path, client, label, test, chosen, task, sha256, test_sha256, weight)
         return replace(table, skip_empty=bool(skip_empty))
     settings = FrameSettings.of(
         client,
@@ -105,6 +108,7 @@ def load_file(
         group=group,
         skip_empty=skip_empty,
         places=places,
+        weight=weight,
     )
     dialect = check_dialect(separator, decimal)
     digests = [check_user_file("data", path, sha256)]

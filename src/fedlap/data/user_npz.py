@@ -11,8 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from jaxtyping import Float64
+from torch import Tensor
 
 from fedlap.data.labels import LearningTask, encode_labels
+from fedlap.data.row_weights import convert_weights
 from fedlap.data.table import Table, check_test_clients
 from fedlap.errors import InputError, unknown_name_error
 from fedlap.storage.array_files import DAMAGED_FILE_ERRORS, Array, Arrays, parse_npz
@@ -30,8 +33,12 @@ def table_from_npz(
     task: LearningTask,
     sha256: str = "",
     test_sha256: str = "",
+    weight: str | None = None,
 ) -> Table:
-    """Build a table from arrays of features, labels and, optionally, clients; check the files' SHA-256."""
+    """Build a table from arrays of features, labels and, optionally, clients and weights of training rows.
+
+    The files' SHA-256 are checked.
+    """
     if features is not None and len(features) != 1:
         raise InputError(
             f"features names {len(features)} arrays of {path!r}; expected one array, as in features = ['x']",
@@ -64,7 +71,20 @@ def table_from_npz(
         )
     is_test = None if test is None else torch.arange(len(y)) >= rows
     table = Table.of((columns["x"], y), clients, labels=labels, test=is_test, where=path)
-    return replace(table, target=names["y"])
+    weights = _read_weights(files[0], weight, path, rows, len(y))
+    return replace(table, target=names["y"], weight=weights)
+
+
+def _read_weights(
+    arrays: Arrays, name: str | None, path: str, training_rows: int, rows: int
+) -> Float64[Tensor, "row"] | None:
+    """Return the weights of training rows, if the file has any, and ones for separate test rows."""
+    if name is None and "weight" not in arrays:
+        return None
+    if (found := name or "weight") not in arrays:
+        raise unknown_name_error(f"array of {path}", found, arrays, field="weight")
+    weights = convert_weights(f"{path}, array {found!r}", arrays[found], training_rows)
+    return torch.cat([weights, torch.ones(rows - training_rows, dtype=torch.float64)])
 
 
 def read_npz(path: str, sha256: str = "") -> Arrays:

@@ -3,14 +3,14 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
 from jaxtyping import Num
 from torch import Tensor
 
-from fedlap.errors import InputError
+from fedlap.errors import InputError, check_integer
 
 ArrayPair = tuple[Any, Any]  # features and labels of one client, as arrays or tensors
 TensorPair = tuple[Tensor, Tensor]  # features and labels as training takes them
@@ -129,6 +129,13 @@ def check_uniform(names: Sequence[str], pairs: Sequence[TensorPair]) -> None:
                 f"client {name!r} has {describe(index)}; expected {describe(0)}, as client {names[0]!r} has",
                 scope="data",
             )
+
+
+def parse_label_names(labels: Iterable[str] | SupportsIndex | None) -> tuple[str, ...] | int | None:
+    """Return the names of the classes as text, or their number; None if neither is given."""
+    if isinstance(labels, Iterable):
+        return tuple(str(name) for name in labels)
+    return None if labels is None else check_integer("labels", labels, 1, scope="data")
 
 
 def name_labels(labels: Sequence[str] | int | None, y: Num[Tensor, "row *output"]) -> tuple[str, ...] | None:

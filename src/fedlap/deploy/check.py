@@ -8,14 +8,13 @@ from typing import Final, NamedTuple
 
 import torch
 
-from fedlap import __version__
 from fedlap.data.federation import Federation
 from fedlap.deploy.client_storage import MODELS_PER_ROUND, SPARE_BYTES
 from fedlap.deploy.data_plan import DataPlan
 from fedlap.deploy.plan import Plan
 from fedlap.deploy.site_data import describe_site
 from fedlap.deploy.transport import ClientTransport, ExitCode, PermanentError, UnreachableError
-from fedlap.deploy.wire import ANSWERS, Message, WireError, decode_message, encode_message
+from fedlap.deploy.wire import ANSWERS, FEDLAP_VERSION, Message, WireError, decode_message, encode_message
 from fedlap.errors import InputError
 from fedlap.storage.files import check_writable
 from fedlap.training.state import count_bytes
@@ -44,14 +43,16 @@ class ConnectionChecker:
     def check(self) -> Iterator[Finding]:
         """Yield findings until one of them is a problem that the next ones depend on."""
         try:
-            answer = self._ask(Message("hello", {"version": __version__, "plan": ""}))
+            answer = self._ask(Message("hello", {"version": FEDLAP_VERSION, "plan": ""}))
         except UnreachableError as error:
             yield Finding("server", str(error))
             return
         except PermanentError as error:
             yield Finding("server", str(error), code=int(error.code))
             return
-        yield Finding("server", "", f"answers with plan {answer.facts['digest'][:16]}, version {__version__}")
+        yield Finding(
+            "server", "", f"answers with plan {answer.facts['digest'][:16]}, version {FEDLAP_VERSION}"
+        )
         self.plan = Plan.of(answer.facts["plan"])
         yield from self._check_size(self.plan)
 

@@ -1,12 +1,12 @@
 """A client of a deployment: it asks the server for work, trains on its own rows, and answers."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from fedlap import __version__
 from fedlap.algorithms import State
 from fedlap.data.federation import Federation
 from fedlap.deploy.client_storage import ClientStorage
@@ -19,8 +19,14 @@ from fedlap.deploy.plan import Plan
 from fedlap.deploy.setup import Setup
 from fedlap.deploy.site_data import describe_site
 from fedlap.deploy.site_model import write_site_model
-from fedlap.deploy.transport import ClientTransport, ExitCode, PermanentError, UnreachableError
-from fedlap.deploy.wire import ANSWERS, Message, WireError, decode_message, encode_message
+from fedlap.deploy.transport import (
+    REMARK_INTERVAL,
+    ClientTransport,
+    ExitCode,
+    PermanentError,
+    UnreachableError,
+)
+from fedlap.deploy.wire import ANSWERS, FEDLAP_VERSION, Message, WireError, decode_message, encode_message
 from fedlap.errors import InputError
 from fedlap.training.state import count_bytes
 from fedlap.training.state_bytes import list_state_types
@@ -28,9 +34,9 @@ from fedlap.training.worker import Worker
 
 ANSWER_TIMEOUT: Final = 60.0  # seconds; the server answers a poll within HOLD_SECONDS (server.py)
 FIRST_DELAY, LONGEST_DELAY = 0.1, 30.0  # seconds between attempts to reach the server
-REMARK_INTERVAL: Final = 60.0  # seconds between remarks about what the client waits for
 HEARTBEAT_INTERVAL: Final = 5.0  # seconds, at most; a fifth of the deadline if that is less
 LEAVE_TIMEOUT: Final = 2.0  # seconds
+FINISH_PATIENCE: Final = 20.0  # seconds in which a client with its final model tries to reach the server
 
 
 class StopRequestedError(Exception):
@@ -62,6 +68,7 @@ class SiteClient:
         self._types: list[type[Any]] = list(STATE_TYPES)
         self._silent_since: float | None = None
         self._remarked = 0.0
+        self._patience = math.inf  # seconds; finite once the server knows that the final model is stored
         storage.prepare()
 
     def run(self) -> None:
@@ -76,12 +83,23 @@ class SiteClient:
             self.leave(for_good=False)
 
     def leave(self, for_good: bool) -> None:
-        """Tell the server that this client leaves, for now or for good; it may not hear it."""
-        message = encode_message(Message("leave", {"for_good": for_good}))
+        """Tell the server that this client leaves, for now or for good.
+
+        The server may not hear of the first, but must agree to the second: PermanentError if it does not.
+        """
+        message = Message("leave", {"for_good": for_good})
         try:
-            self._transport.ask(message, LEAVE_TIMEOUT)
-        except UnreachableError:
+            if for_good:
+                self._ask(message)
+            else:
+                self._transport.ask(encode_message(message), LEAVE_TIMEOUT)
+        except (UnreachableError, PermanentError) as error:
+            if for_good:
+                raise
             self._log("unreachable", reason=EventReason.UNREACHABLE)
+            self._say(str(error))
+        except StopRequestedError:
+            return
         self._log("left" if for_good else "away", name=self.name)
 
     # The conversation.
@@ -90,7 +108,7 @@ class SiteClient:
         """Compare versions and plans, and register the shapes of the rows."""
         known = self._storage.read_plan()
         expected = known["digest"] if known else ""
-        answer = self._ask(Message("hello", {"version": __version__, "plan": expected}))
+        answer = self._ask(Message("hello", {"version": FEDLAP_VERSION, "plan": expected}))
         self._register(answer)
 
     def _register(self, answer: Message) -> None:
@@ -111,7 +129,11 @@ class SiteClient:
 
     def _work(self) -> bool:
         """Ask for a task and do it; return False at the end of the run."""
-        content = self._ask_bytes(encode_message(Message("poll")))
+        try:
+            content = self._ask_bytes(encode_message(Message("poll")))
+        except UnreachableError:  # The server has ended after this client's last message.
+            self._log("run-finished")
+            return False
         task = self._decode(content)
         if task.kind == "train":
             self._train(task, content)
@@ -179,6 +201,7 @@ class SiteClient:
         worker = self._prepare_worker(task)
         self._write_model(worker, self._take_model(worker, task))
         self._ask(Message("finished"))
+        self._patience = FINISH_PATIENCE
         self._log("model-written", round=task.facts["round"])
 
     def _take_model(self, worker: Worker, task: Message) -> Any:
@@ -230,13 +253,18 @@ class SiteClient:
         return answer
 
     def _ask_bytes(self, content: bytes) -> bytes:
-        """Ask until there is an answer that can be read, with growing pauses."""
-        delay = FIRST_DELAY
+        """Ask until there is an answer that can be read, with growing pauses.
+
+        UnreachableError: a client that has finished got no answer any more.
+        """
+        delay, end = FIRST_DELAY, time.monotonic() + self._patience
         while True:
             try:
                 answer = self._transport.ask(content, ANSWER_TIMEOUT)
                 self._decode(answer)
             except (UnreachableError, WireError) as error:
+                if time.monotonic() > end:
+                    raise UnreachableError(str(error)) from error
                 self._remark(str(error))
                 self._pause(delay)
                 delay = min(2 * delay, LONGEST_DELAY)

@@ -1,20 +1,20 @@
 """The coordinator: the server's side of a run as a state machine, without a clock, socket or thread."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from contextlib import suppress
 from typing import Any, Final
 
 import torch
 
-from fedlap.algorithms import ClientTable, State
+from fedlap.algorithms import ClientTable
 from fedlap.deploy.event_words import EventReason
 from fedlap.deploy.failpoints import pass_point
 from fedlap.deploy.moments import CONSTANT_TYPES, MOMENT_TYPES, ScalingConstants, combine_moments
 from fedlap.deploy.plan import Plan
 from fedlap.deploy.requests import HANDLERS, send_plan
 from fedlap.deploy.roster_changes import RosterChange, change_setup, move_server_state
-from fedlap.deploy.run_storage import Checkpoint, RunStorage
+from fedlap.deploy.run_state import OpenRound, Phase, Site
+from fedlap.deploy.run_storage import RunStorage, ServerCheckpoint
 from fedlap.deploy.score_sums import add_tallies, score_clients
 from fedlap.deploy.setup import Setup
 from fedlap.deploy.transport import ExitCode, PermanentError
@@ -33,47 +33,8 @@ from fedlap.training.state_bytes import list_state_types
 from fedlap.training.worker import ClientTally, owns_models
 
 MOST_DAMAGED: Final = 3  # damaged messages of a client in a round, after which it is left out of the round
-# In messages and files, besides the types of the method.
+# In messages and files, in addition to the types of the method.
 STATE_TYPES: Final = (ClientTable, *MOMENT_TYPES, *CONSTANT_TYPES, ClientTally)
-
-
-class Phase(StrEnum):
-    """The phase of a run."""
-
-    GATHERING = "gathering"
-    TRAINING = "training"
-    SCORING = "scoring"
-    FINISHING = "finishing"
-    DONE = "done"
-
-
-@dataclass
-class Site:
-    """Everything that the coordinator knows about a client."""
-
-    name: str
-    rows: int | None = None  # training rows, after its registration
-    moments: State = None
-    last_seen: float | None = None  # by the clock of the caller; None if it was not seen since the start
-    is_away: bool = False  # it has said that it leaves
-    is_ejected: bool = False
-    damaged: int = 0  # messages that could not be read, in this round
-    is_late: bool = False  # the log says so already
-    bytes_up: int = 0  # of messages
-    bytes_down: int = 0
-
-
-@dataclass
-class OpenRound:
-    """A round in progress: its cohort, the messages to it, and the replies so far, by place in the roster."""
-
-    number: int
-    cohort: list[int]
-    messages: dict[int, State]
-    replies: dict[int, State]
-    missing: dict[int, EventReason] = field(default_factory=dict)  # the reason why a client does not count
-    counted: list[int] | None = None  # decided before the server was restarted
-    opened: float = 0.0
 
 
 class Coordinator:
@@ -213,7 +174,7 @@ class Coordinator:
             self.plan.digest, [setup.describe() for setup in self.setups], self.constants
         )
         server = self.setup.method.init_server(self.setup.build_start())
-        self.checkpoint = Checkpoint(0, server)
+        self.checkpoint = ServerCheckpoint(0, server)
         self.log("run-started", clients=len(clients), rows=sum(counts))
         self._begin_round(now)
         return True
@@ -279,7 +240,7 @@ class Coordinator:
             place = setup.clients.index(name)
             reason = opened.missing.get(place, EventReason.SILENT)
             self.log("left-out", name=name, round=opened.number, reason=reason)
-        self.checkpoint = Checkpoint(
+        self.checkpoint = ServerCheckpoint(
             opened.number,
             server,
             setup.version,
@@ -383,8 +344,11 @@ class Coordinator:
         """Change the roster from the next round on; raise InputError if the graph or method forbids it."""
         if not self.setups:
             raise InputError("the run has not started; change the clients in the plan instead")
+        if change in self.changes:
+            return
         change_setup(self.setup, change, 1, self.checkpoint.round + 1)
         self.changes.append(change)
+        self._write_pending()
         if change.kind == "join":
             self.sites[change.name] = Site(change.name)
         else:
@@ -398,17 +362,28 @@ class Coordinator:
         for change in ready:
             self.changes.remove(change)
             rows = self.sites[change.name].rows
-            setup = change_setup(self.setup, change, rows, number)
+            try:
+                setup = change_setup(self.setup, change, rows, number)
+            except InputError:  # An earlier change stands in its way, such as a neighbour that has left.
+                self.log("not-changed", name=change.name, round=number, reason=EventReason.ROSTER)
+                if change.kind == "join":
+                    del self.sites[change.name]
+                continue
             self._adopt(setup)
             self.setups.append(setup)
             self.storage.write_setups(
-                self.plan.digest, [each.describe() for each in self.setups], self.constants
+                self.plan.digest, [setup.describe() for setup in self.setups], self.constants
             )
             if change.kind != "join":
                 del self.sites[change.name]
             event = {"join": "joined", "leave": "left", "eject": "ejected"}[change.kind]
             self.log(event, name=change.name, round=number)
             self.log("graph-changed", round=number, version=setup.version, clients=len(setup.clients))
+        if ready:
+            self._write_pending()
+
+    def _write_pending(self) -> None:
+        self.storage.write_pending([change.to_dict() for change in self.changes])
 
     def _adopt(self, setup: Setup) -> None:
         """Move the server's state to a new setup."""
@@ -426,7 +401,7 @@ class Coordinator:
         stored = self.storage.read_checkpoint(self._types)
         self.setups = setups[: stored.setup if stored else 1]
         server = self.setup.method.init_server(self.setup.build_start())
-        self.checkpoint = stored or Checkpoint(0, server)
+        self.checkpoint = stored or ServerCheckpoint(0, server)
         for setup in setups[self.checkpoint.setup :]:  # The server ended before the next checkpoint.
             self._adopt(setup)
             self.setups.append(setup)
@@ -439,3 +414,6 @@ class Coordinator:
         self.scores = self.storage.read_scores(self.checkpoint.round)
         self.log("run-resumed", round=self.checkpoint.round)
         self._choose_phase(now)
+        for values in self.storage.read_pending():  # The round in progress has the roster that it began with.
+            with suppress(InputError):  # The change is in force: the server ended before it noted that.
+                self.request_change(RosterChange.parse(values))

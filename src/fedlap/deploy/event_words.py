@@ -36,6 +36,7 @@ EVENTS = {
     "joined": "{name} joins",
     "left": "{name} leaves",
     "ejected": "{name} is ejected",
+    "not-changed": "{name} cannot join or leave",
     # A client, as it sees itself
     "dialled": "The server answers",
     "unreachable": "The server does not answer; trying again",
@@ -80,7 +81,7 @@ class EventReason(StrEnum):
     MALFORMED = "message truncated or malformed"
     REPLAYED = "reply to an earlier round"
     UNASKED = "reply that nobody asked for"
-    ROSTER = "computed for another roster"
+    ROSTER = "for another roster"
     DECLINED = "declined by the client"
     # Errors that waiting does not cure, one per exit code
     OTHER_AUTHORITY = "certificate of another authority"

@@ -90,7 +90,7 @@ class Plan:
     @staticmethod
     def of(values: Mapping[str, Any]) -> "Plan":
         """Build a plan from plain values; raise InputError for an unknown or invalid one."""
-        known = [each.name for each in fields(Plan)]
+        known = [entry.name for entry in fields(Plan)]
         for name in values:
             if name not in known:
                 raise unknown_name_error("setting of a plan", name, known, field=name)
@@ -102,7 +102,7 @@ class Plan:
                 raise InputError(f"{name} = {values[name]!r}; expected a table, as in [{name}]", field=name)
         limits = values.get("limits", {})
         for name in limits:
-            if name not in (names := [each.name for each in fields(Limits)]):
+            if name not in (names := [entry.name for entry in fields(Limits)]):
                 raise unknown_name_error("setting of limits", name, names, field=f"limits.{name}")
         clients = values["clients"]
         if not isinstance(clients, list | tuple) or not all(isinstance(name, str) for name in clients):
@@ -126,6 +126,7 @@ class Plan:
         if self.task not in ("plain", "fast"):
             raise InputError(f"task = {self.task!r}; use plain or fast", field="task")
         check_integer("seed", self.seed)
+        check_integer("evaluate_every", self.evaluate_every, 0)
         _ = self.schedule  # raises InputError for invalid values
         for section, known, skip in (
             ("algorithm", ALGORITHMS, ("graph",)),
@@ -164,12 +165,12 @@ class Plan:
         """The schedule of the simulation that the deployment repeats."""
         return Schedule(
             self.rounds, self.batch, self.sample, self.dtype, engine="one_by_one",
-            evaluate_every=self.evaluate_every,
+            evaluate_every=self.evaluate_every, score_training="always",
         )  # fmt: skip
 
     def describe(self) -> dict[str, Any]:
         """Return plain values, from which `of` builds an equal plan."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         graph = dict(self.graph)
         if graph.get("path"):  # Clients need no graph file; its digest identifies it.
             graph["path"] = Path(graph["path"]).name
@@ -192,7 +193,7 @@ class Plan:
         return self.build_architecture().build((self.data.inputs,), self.data.outputs).size
 
     def build_graph(self, clients: Sequence[str]) -> Graph:
-        """Build the graph between clients of these names."""
+        """Build the graph between clients with the given names."""
         name, settings = split_section(self.graph)
         inputs = {"clients": clients, "seed": self.seed}
         accepted = inspect.signature(GRAPHS[name]).parameters

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from fedlap import __version__
 from fedlap.deploy.event_words import EventReason
 from fedlap.deploy.failpoints import pass_point
 from fedlap.deploy.moments import check_moments
@@ -12,13 +11,14 @@ from fedlap.deploy.roster_changes import RosterChange
 from fedlap.deploy.setup import Setup
 from fedlap.deploy.site_data import check_shapes
 from fedlap.deploy.transport import ExitCode
-from fedlap.deploy.wire import Message, measure_norm, refuse
+from fedlap.deploy.wire import FEDLAP_VERSION, Message, measure_norm, refuse
 from fedlap.errors import InputError
 from fedlap.training.state import describe_shapes
 from fedlap.training.worker import ClientTally
 
 if TYPE_CHECKING:
-    from fedlap.deploy.coordinator import Coordinator, Site
+    from fedlap.deploy.coordinator import Coordinator
+    from fedlap.deploy.run_state import Site
 
 ACK: Final = Message("ack")
 
@@ -26,10 +26,10 @@ ACK: Final = Message("ack")
 def greet(run: "Coordinator", site: "Site", message: Message) -> Message:
     """Compare versions and plans, and send the plan."""
     version, plan = message.facts["version"], message.facts["plan"]
-    if version != __version__:
+    if version != FEDLAP_VERSION:
         run.log("refused", name=site.name, reason=EventReason.OTHER_VERSION)
         return refuse(
-            f"the client has fedlap {version}, and the server {__version__}; install one version on both",
+            f"the client has fedlap {version}, and the server {FEDLAP_VERSION}; install one version on both",
             ExitCode.OTHER_VERSION,
         )
     if plan not in ("", run.plan.digest):

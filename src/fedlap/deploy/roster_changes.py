@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fedlap.algorithms import ClientTable, State
-from fedlap.deploy.setup import Setup, parse_graph
+from fedlap.deploy.setup import Setup, decode_graph
 from fedlap.errors import InputError, check_number, unknown_name_error
 from fedlap.graph import Graph
 from fedlap.graph.weights import CompleteWeights
@@ -56,13 +56,13 @@ def change_setup(setup: Setup, change: RosterChange, rows: int | None, first_rou
     else:
         if change.name not in setup.clients:
             raise unknown_name_error("client", change.name, setup.clients)
-        kept = [k for k, name in enumerate(setup.clients) if name != change.name]
-        if not kept:
+        remaining = [k for k, name in enumerate(setup.clients) if name != change.name]
+        if not remaining:
             raise InputError(f"client {change.name!r} is the last one; stop the server instead")
-        clients = tuple(setup.clients[k] for k in kept)
-        counts = tuple(setup.counts[k] for k in kept)
+        clients = tuple(setup.clients[k] for k in remaining)
+        counts = tuple(setup.counts[k] for k in remaining)
         matrix = setup.graph.weights.matrix().toarray()
-        vertices = [*kept, len(setup.clients)] if setup.graph.server else kept
+        vertices = [*remaining, len(setup.clients)] if setup.graph.server else remaining
         graph = _build_graph(matrix[np.ix_(vertices, vertices)], clients, setup.graph.server)
     described = Setup.of(setup.plan, clients, counts, graph, setup.version + 1, first_round).describe()
     changed = Setup.parse(setup.plan, described)  # exactly as a restarted server reads it
@@ -129,7 +129,7 @@ def _add_client(graph: Graph, clients: Sequence[str], change: RosterChange) -> G
 
 def _build_graph(matrix: np.ndarray, clients: Sequence[str], server: bool) -> Graph:
     upper = [(i, j, matrix[i, j]) for i, j in zip(*np.nonzero(np.triu(matrix)), strict=True)]
-    return parse_graph({"edges": upper, "server": server}, clients)
+    return decode_graph({"edges": upper, "server": server}, clients)
 
 
 def _check_moves(before: Setup, after: Setup) -> None:

@@ -9,8 +9,8 @@ from typing import Any, Final
 from fedlap.algorithms import ClientTable
 from fedlap.deploy.moments import CONSTANT_TYPES
 from fedlap.deploy.plan import Plan
-from fedlap.deploy.run_storage import SETUPS_FILE, Checkpoint, RunStorage
-from fedlap.deploy.setup import digest_setup, parse_graph
+from fedlap.deploy.run_storage import SETUPS_FILE, RunStorage, ServerCheckpoint
+from fedlap.deploy.setup import decode_graph, digest_setup
 from fedlap.report.comparison import format_bytes
 from fedlap.report.page import (
     CurveSeries,
@@ -43,7 +43,7 @@ class RunRecord:
 
     plan: Plan
     setups: Sequence[Mapping[str, Any]]
-    checkpoint: Checkpoint
+    checkpoint: ServerCheckpoint
     scores: Sequence[Score]
     scored_round: int
     clients: Mapping[str, Mapping[str, float | None]]
@@ -56,7 +56,7 @@ class RunRecord:
         types = [*list_state_types(plan.method_class), ClientTable, *CONSTANT_TYPES]
         stored = storage.read_setups(plan.digest, types)
         setups = [] if stored is None else stored[0]
-        checkpoint = storage.read_checkpoint(types) or Checkpoint(0, None)
+        checkpoint = storage.read_checkpoint(types) or ServerCheckpoint(0, None)
         scored_round, clients = storage.read_client_scores()
         return RunRecord(
             plan, setups, checkpoint, storage.read_scores(checkpoint.round), scored_round, clients
@@ -97,7 +97,7 @@ def build_run_page(run: RunRecord, command: str, metric: str | None = None) -> P
     sections += [build_client_table(run), build_traffic(run), build_version_table(run)]
     if run.setups:
         newest = run.setups[-1]
-        graph = parse_graph(newest["graph"], newest["clients"])
+        graph = decode_graph(newest["graph"], newest["clients"])
         sections += build_graph_sections(f"version {newest['version']}", graph, None, "")
     sections.append(build_plan_facts(plan))
     return Page(f"{plan.name}: {plan.algorithm['name']} between machines", lead, sections, command)

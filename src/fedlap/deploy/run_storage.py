@@ -19,16 +19,16 @@ from fedlap.storage.files import read_file, replace_file
 from fedlap.training.scores import Score
 from fedlap.training.state_bytes import read_state_file, write_state_file
 
-CHECKPOINT_FORMAT: Final = 1
+RUN_FORMAT: Final = 1
 SETUPS_FILE, CHECKPOINT_FILE, COHORT_FILE, SCORES_FILE = (
     "setups.json", "checkpoint.state", "cohort.json", "rounds.jsonl",
 )  # fmt: skip
-PLAN_FILE, CLIENTS_FILE = "plan.json", "clients.json"
+PENDING_FILE, PLAN_FILE, CLIENTS_FILE = "pending.json", "plan.json", "clients.json"
 REPLIES_FOLDER: Final = "replies"
 
 
 @dataclass
-class Checkpoint:
+class ServerCheckpoint:
     """The run after a round: the server's state, and the last round in which each client's reply counted."""
 
     round: int
@@ -74,7 +74,7 @@ class RunStorage:
     def write_setups(self, plan: str, setups: Sequence[dict[str, Any]], constants: State) -> None:
         """Store all setups of the run with its constants."""
         pass_point("server.setup.writing")
-        facts = {"checkpoint": CHECKPOINT_FORMAT, "plan": plan, "setups": list(setups)}
+        facts = {"checkpoint": RUN_FORMAT, "plan": plan, "setups": list(setups)}
         self._write(SETUPS_FILE, facts, constants)
         pass_point("server.setup.written")
 
@@ -83,10 +83,10 @@ class RunStorage:
         facts, constants = self._read(SETUPS_FILE, types)
         if facts is None:
             return None
-        if facts.get("checkpoint") != CHECKPOINT_FORMAT:
+        if facts.get("checkpoint") != RUN_FORMAT:
             raise PermanentError(
                 f"{str(self.folder)!r} has checkpoint format {facts.get('checkpoint')}; expected "
-                f"{CHECKPOINT_FORMAT}; use the version of fedlap that wrote it",
+                f"{RUN_FORMAT}; use the version of fedlap that wrote it",
                 ExitCode.OTHER_VERSION,
             )
         if facts["plan"] != plan:
@@ -96,9 +96,22 @@ class RunStorage:
             )
         return facts["setups"], constants
 
+    def write_pending(self, changes: Sequence[dict[str, Any]]) -> None:
+        """Store the changes of the roster that are not in force yet."""
+        try:
+            with replace_file(self.folder / PENDING_FILE, durable=True) as file:
+                file.write(json.dumps(list(changes)).encode())
+        except OSError as error:
+            raise build_storage_error(self.folder, error) from error
+
+    def read_pending(self) -> list[Any]:
+        """Return the changes of the roster that are not in force yet, or that are since the last setup."""
+        path = self.folder / PENDING_FILE
+        return list(json.loads(read_file(path))) if path.exists() else []
+
     # The checkpoint.
 
-    def write_checkpoint(self, checkpoint: Checkpoint) -> None:
+    def write_checkpoint(self, checkpoint: ServerCheckpoint) -> None:
         """Store the run after a round; the replies of this round are then removed."""
         pass_point("server.checkpoint.writing")
         facts = {key: value for key, value in vars(checkpoint).items() if key != "server"}
@@ -107,13 +120,13 @@ class RunStorage:
         self.remove_replies()
         pass_point("server.replies.removed")
 
-    def read_checkpoint(self, types: Iterable[type[Any]]) -> Checkpoint | None:
+    def read_checkpoint(self, types: Iterable[type[Any]]) -> ServerCheckpoint | None:
         """Return the last checkpoint, or None before the first one."""
         facts, server = self._read(CHECKPOINT_FILE, types)
         if facts is None:
             return None
         facts.pop("format")
-        return Checkpoint(server=server, **facts)
+        return ServerCheckpoint(server=server, **facts)
 
     # The round in progress.
 

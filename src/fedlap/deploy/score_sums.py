@@ -2,28 +2,30 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
 from fedlap.algorithms import Penalised
-from fedlap.deploy.run_storage import Checkpoint
+from fedlap.deploy.run_storage import ServerCheckpoint
 from fedlap.deploy.setup import Setup
 from fedlap.training.scores import Score, Tally, compute_score
 from fedlap.training.worker import ClientTally, RowSums
 
 
-def add_tallies(setup: Setup, checkpoint: Checkpoint, tallies: Sequence[ClientTally]) -> Score:
+def add_tallies(setup: Setup, checkpoint: ServerCheckpoint, tallies: Sequence[ClientTally]) -> Score:
     """Return the score of the last round from the sums of the clients that have answered."""
     train, test = (_join_sums([getattr(tally, rows) for tally in tallies]) for rows in ("train", "test"))
     ridge = torch.cat([tally.ridge for tally in tallies])
     gaps = [tally.gap for tally in tallies if tally.gap is not None]
     gap = float(torch.cat(gaps).sum()) if len(gaps) == len(tallies) else None
-    # A penalty of private state is not known here.
     method, penalty = setup.method, 0.0
-    if isinstance(method, Penalised) and setup.initial_private is None:
+    is_known = not isinstance(method, Penalised) or setup.initial_private is None
+    if isinstance(method, Penalised) and is_known:
         penalty = float(method.penalty(checkpoint.server, None))
     sent = checkpoint.bytes_up, checkpoint.bytes_down
-    return compute_score(checkpoint.round, train, test, ridge, penalty, gap, sent, checkpoint.seconds)
+    score = compute_score(checkpoint.round, train, test, ridge, penalty, gap, sent, checkpoint.seconds)
+    return score if is_known else replace(score, objective=None)  # A penalty of private state is not known.
 
 
 def score_clients(tallies: Mapping[str, ClientTally]) -> dict[str, dict[str, float | None]]:

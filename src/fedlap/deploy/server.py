@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fedlap.deploy.coordinator import Coordinator, Phase, Site
+from fedlap.deploy.coordinator import Coordinator
 from fedlap.deploy.failpoints import pass_point
 from fedlap.deploy.roster_changes import RosterChange
-from fedlap.deploy.transport import Request, ServerTransport
+from fedlap.deploy.run_state import Phase, Site
+from fedlap.deploy.transport import REMARK_INTERVAL, Request, ServerTransport
 from fedlap.deploy.wire import Message, encode_message
 from fedlap.errors import InputError
 from fedlap.storage.files import read_file, write_file
 
-HOLD_SECONDS: Final = 20.0  # a poll without work is answered after this time
+HOLD_SECONDS: Final = 20.0  # a poll without work is answered after this time, or a third of the deadline
 TICK_SECONDS: Final = 0.2  # between looks at the clock and at the operator's wishes
-REMARK_INTERVAL: Final = 60.0  # seconds between remarks about clients that the run waits for
+GOODBYE_SECONDS: Final = 5.0  # in which clients can ask for work after the last round, and hear that it ended
 CHANGES_FOLDER: Final = "changes"
 
 
@@ -50,9 +51,12 @@ class DeploymentServer:
         """Connect a coordinator with a transport."""
         self.coordinator, self.transport, self._log = coordinator, transport, log
         self._stop, self._on_tick, self._say = stop or threading.Event(), on_tick, say
+        # A client that waits for work is not silent: it polls again well before the deadline.
+        self._hold = min(HOLD_SECONDS, coordinator.plan.limits.deadline / 3)
         self._held: dict[str, HeldPoll] = {}  # by client; a newer poll replaces an older one
         self._answered = -1  # the state of the coordinator that held polls were last compared with
         self._remarked = self._ticked = 0.0
+        self._stopped: set[str] = set()  # clients that know that the run has ended
 
     def run(self) -> None:
         """Serve until the run has ended, or until `stop` is set."""
@@ -74,7 +78,7 @@ class DeploymentServer:
         message = self.coordinator.handle(request.name, request.content, now)
         site = self.coordinator.sites.get(request.name)
         if message.kind == "wait" and site is not None:
-            self._held[request.name] = HeldPoll(request, site, now + HOLD_SECONDS)
+            self._held[request.name] = HeldPoll(request, site, now + self._hold)
             return
         self._answer(request, message, site)
 
@@ -90,6 +94,8 @@ class DeploymentServer:
             pass_point("server.task.sent")
         elif message.kind == "ack":
             pass_point("server.reply.acknowledged")
+        elif message.kind == "stop":
+            self._stopped.add(request.name)
 
     def _release(self, now: float) -> None:
         """Answer held polls for which there is work now, or that have waited long enough."""
@@ -130,15 +136,16 @@ class DeploymentServer:
             path.unlink()
 
     def _say_goodbye(self) -> None:
-        """Answer the polls that are still held, and those of the next moment: the run has ended."""
-        until = time.monotonic() + 2 * TICK_SECONDS
-        while (now := time.monotonic()) < until:
-            for held in self._held.values():
-                self._answer(held.request, self.coordinator.choose_task(held.site), held.site)
-            self._held.clear()
+        """Answer the polls of every client that has stored its model: the run has ended."""
+        until = time.monotonic() + GOODBYE_SECONDS
+        for held in self._held.values():
+            self._answer(held.request, self.coordinator.choose_task(held.site), held.site)
+        self._held.clear()
+        while (now := time.monotonic()) < until and not self.coordinator.finished <= self._stopped:
             request = self.transport.receive(TICK_SECONDS)
             if request is not None:
                 self._handle(request, now)
+        self._stop.wait(TICK_SECONDS)  # for the last answers, which may still be on their way
         if self._on_tick is not None:
             self._on_tick(time.monotonic())
 

@@ -66,7 +66,7 @@ class Setup:
             "first_round": self.first_round,
             "clients": list(self.clients),
             "counts": list(self.counts),
-            "graph": describe_graph(self.graph),
+            "graph": encode_graph(self.graph),
             "settings": dict(self.settings),
         }
 
@@ -74,7 +74,7 @@ class Setup:
     def parse(plan: Plan, values: Mapping[str, Any]) -> "Setup":
         """Restore a setup that `describe` described."""
         clients = tuple(map(str, values["clients"]))
-        graph = parse_graph(values["graph"], clients)
+        graph = decode_graph(values["graph"], clients)
         counts = tuple(map(int, values["counts"]))
         version, first = int(values["version"]), int(values["first_round"])
         return Setup(plan, version, first, clients, counts, graph, dict(values["settings"]))
@@ -150,7 +150,7 @@ def digest_setup(description: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
 
 
-def describe_graph(graph: Graph) -> dict[str, Any]:
+def encode_graph(graph: Graph) -> dict[str, Any]:
     """Return a graph as plain values: its edges by position, and whether it has a server vertex."""
     matrix = graph.weights.matrix().tocoo()
     upper = matrix.row < matrix.col
@@ -160,8 +160,8 @@ def describe_graph(graph: Graph) -> dict[str, Any]:
     return {"edges": [list(edge) for edge in edges], "server": graph.server}
 
 
-def parse_graph(values: Mapping[str, Any], clients: Sequence[str]) -> Graph:
-    """Restore a graph that `describe_graph` described."""
+def decode_graph(values: Mapping[str, Any], clients: Sequence[str]) -> Graph:
+    """Restore a graph that `encode_graph` described."""
     size = len(clients) + bool(values["server"])
     matrix = np.zeros((size, size))
     for begin, end, weight in values["edges"]:

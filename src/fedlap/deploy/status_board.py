@@ -8,8 +8,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedlap.deploy.coordinator import Coordinator, Phase, Site
+from fedlap.deploy.coordinator import Coordinator
 from fedlap.deploy.event_words import EventReason
+from fedlap.deploy.run_state import Phase, Site
 from fedlap.deploy.status import ClientState, ClientStatus, Status, StatusWriter
 from fedlap.deploy.status_display import StatusDisplay
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Collection
 from enum import IntEnum
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
+
+REMARK_INTERVAL: Final = 60.0  # seconds between remarks about what a process waits for
 
 
 class ExitCode(IntEnum):

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Mapping
+from importlib.metadata import version
 from typing import Any, Final, NamedTuple
 
 from fedlap.algorithms import State
@@ -12,6 +13,7 @@ from fedlap.storage.files import parse_json
 from fedlap.training.state import list_tensors
 from fedlap.training.state_bytes import decode_state, encode_state
 
+FEDLAP_VERSION: Final = version("fedlap")  # Both sides must have the same one.
 WIRE_FORMAT: Final = 1
 MAGIC: Final = b"fedlap-wire "
 LONGEST_HEADER: Final = 32_000_000  # bytes of a line of JSON; a setup lists every client and edge

@@ -37,7 +37,10 @@ from fedlap.errors import InputError
 
 MOST_WAITING = 8  # requests of one client that wait for an answer
 REOPEN_TIMEOUT = 10.0  # seconds in which the port must be free again
+CLOSE_TIMEOUT = 2.0  # seconds in which the last answers must be sent
 FREE_PORTS_TRIED = 10
+
+AnswerQueue = SimpleQueue[tuple[zenoh.Query, bytes] | None]
 
 
 class ZenohRequest:
@@ -101,7 +104,7 @@ class ZenohServer:
         self.most_bytes = most_bytes
         self._requests: SimpleQueue[ZenohRequest] = SimpleQueue()
         self._waiting: dict[str, weakref.WeakSet[ZenohRequest]] = {}
-        self._senders: dict[str, SimpleQueue[tuple[zenoh.Query, bytes] | None]] = {}
+        self._senders: dict[str, tuple[AnswerQueue, threading.Thread]] = {}
         self._lock = threading.Lock()
         self._rules = self._load_rules()
         self._stamps = self._read_stamps()
@@ -173,22 +176,28 @@ class ZenohServer:
         return remarks
 
     def close(self) -> None:
-        """Stop to listen."""
+        """Send the answers that wait to be sent, and stop to listen."""
         with self._lock:
-            for sender in self._senders.values():
-                sender.put(None)
+            senders = list(self._senders.values())
             self._senders.clear()
+        for answers, _ in senders:
+            answers.put(None)
+        end = time.monotonic() + CLOSE_TIMEOUT
+        for _, thread in senders:
+            thread.join(max(end - time.monotonic(), 0.0))
         self._close_session()
 
     def send(self, name: str, query: zenoh.Query, content: bytes) -> None:
         """Answer a query from the thread of its client."""
         with self._lock:
             if name not in self._senders:
-                self._senders[name] = SimpleQueue()
-                threading.Thread(
-                    target=_send_answers, args=(self._senders[name],), name=f"answers {name}", daemon=True
-                ).start()
-            self._senders[name].put((query, content))
+                answers: AnswerQueue = SimpleQueue()
+                thread = threading.Thread(
+                    target=_send_answers, args=(answers,), name=f"answers {name}", daemon=True
+                )
+                self._senders[name] = answers, thread
+                thread.start()
+            self._senders[name][0].put((query, content))
 
     def _open_first(self) -> Callable[[], object]:
         """Open the session and return the function that closes it.
@@ -318,7 +327,7 @@ def describe_rules(rules: dict[str, list[str]]) -> dict[str, Any]:
     }
 
 
-def _send_answers(answers: "SimpleQueue[tuple[zenoh.Query, bytes] | None]") -> None:
+def _send_answers(answers: AnswerQueue) -> None:
     """Send the answers to one client, one after another."""
     while (item := answers.get()) is not None:
         query, content = item

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from fedlap.algorithms import ALGORITHMS
 from fedlap.algorithms.local_work import BatchSize
 from fedlap.data.federation import Federation
+from fedlap.data.row_weights import convert_weights
 from fedlap.data.standardize import Scaling
 from fedlap.errors import InputError, unknown_name_error
 from fedlap.experiments.fit import fit
@@ -67,7 +68,9 @@ class _FedUEstimator(BaseEstimator):  # type: ignore[misc]
         self.unknown = unknown
         self.seed = seed
 
-    def _train(self, x: Rows, y: np.ndarray, owners: Any, labels: int | None, graph: Any) -> None:
+    def _train(
+        self, x: Rows, y: np.ndarray, owners: Any, labels: int | None, graph: Any, sample_weight: Any
+    ) -> None:
         """Train one model per client and store the models, without the rows."""
         if self.unknown not in ("mean", "error"):
             raise unknown_name_error("way to treat unknown clients", self.unknown, ("mean", "error"))
@@ -76,7 +79,13 @@ class _FedUEstimator(BaseEstimator):  # type: ignore[misc]
         self.clients_ = np.unique(clients)
         rows = {name: clients == name for name in self.clients_}
         arrays = {str(name): (x[mask], y[mask]) for name, mask in rows.items()}
-        federation = Federation.from_arrays(arrays, test_share=0.0, labels=labels, scale=self.scale)
+        weight = None
+        if sample_weight is not None:
+            weights = convert_weights("sample_weight", sample_weight, len(x))
+            weight = {str(name): weights[torch.from_numpy(mask)] for name, mask in rows.items()}
+        federation = Federation.from_arrays(
+            arrays, test_share=0.0, labels=labels, scale=self.scale, weight=weight
+        )
         method = ALGORITHMS["fedu"](  # type: ignore[call-arg]
             self._build_graph(self.graph if graph is None else graph, federation),
             strength=self.strength,
@@ -184,20 +193,26 @@ class FedUClassifier(ClassifierMixin, _FedUEstimator):  # type: ignore[misc]
         all models, "error" raises InputError.
     seed: the seed of starts, sampling and batches.
 
+    `fit` takes weights of rows (`sample_weight`), which are divided by the mean weight of their client. With
+    batch="all", an integer weight is a repeated row; mini-batches of weighted and of repeated rows differ.
+
     Without clients, all rows belong to one client. `personals_` has the models (`fedlap.personal.Personals`),
     `clients_` the clients in sorted order. Training rows are not stored.
     """
 
-    def fit(self, X: Any, y: Any, clients: Any = None, graph: Any = None) -> "FedUClassifier":
+    def fit(
+        self, X: Any, y: Any, clients: Any = None, graph: Any = None, sample_weight: Any = None
+    ) -> "FedUClassifier":
         """Train one model per client.
 
-        clients: the client of each row. graph: instead of the estimator's setting.
+        clients: the client of each row. graph: instead of the estimator's setting. sample_weight: the weight
+        of each row, finite and at least 0.
         """
         features, owners = self._split_clients(X, clients)
         x, labels = validate_data(self, features, y, dtype=np.float64)
         check_classification_targets(labels)
         self.classes_, codes = np.unique(labels, return_inverse=True)
-        self._train(x, codes.astype(np.int64), owners, len(self.classes_), graph)
+        self._train(x, codes.astype(np.int64), owners, len(self.classes_), graph, sample_weight)
         return self
 
     def predict(self, X: Any, clients: Any = None) -> Shaped[np.ndarray, "row"]:
@@ -223,14 +238,17 @@ class FedURegressor(RegressorMixin, _FedUEstimator):  # type: ignore[misc]
     standardised for training, too; predictions have the unit of y.
     """
 
-    def fit(self, X: Any, y: Any, clients: Any = None, graph: Any = None) -> "FedURegressor":
+    def fit(
+        self, X: Any, y: Any, clients: Any = None, graph: Any = None, sample_weight: Any = None
+    ) -> "FedURegressor":
         """Train one model per client.
 
-        clients: the client of each row. graph: instead of the estimator's setting.
+        clients: the client of each row. graph: instead of the estimator's setting. sample_weight: the weight
+        of each row, finite and at least 0.
         """
         features, owners = self._split_clients(X, clients)
         x, targets = validate_data(self, features, y, dtype=np.float64, y_numeric=True)
-        self._train(x, np.asarray(targets, dtype=np.float64), owners, None, graph)
+        self._train(x, np.asarray(targets, dtype=np.float64), owners, None, graph, sample_weight)
         return self
 
     def predict(self, X: Any, clients: Any = None) -> Float[np.ndarray, "row"]:

@@ -23,6 +23,7 @@ def digest_content(federation: Federation) -> str:
         federation.scale.shift,
         federation.scale.factor,
         *(() if targets is None else (targets.mean, targets.deviation)),
+        *(() if federation.train.weight is None else (federation.train.weight,)),
     ):
         total.update(json.dumps([str(tensor.dtype), list(tensor.shape)]).encode())
         total.update(tensor.detach().cpu().contiguous().numpy().reshape(-1).view(np.uint8).data)

@@ -38,7 +38,16 @@ from fedlap.graph import BUILDER_INPUTS, GRAPHS, Graph, build_graph
 from fedlap.models import MODELS, Architecture
 from fedlap.storage.files import hash_user_file
 from fedlap.training.result import Result
-from fedlap.training.schedule import DtypeName, EngineName, KeepName, Precision, Schedule
+from fedlap.training.schedule import (
+    AUTO_INTERVAL,
+    DtypeName,
+    EngineName,
+    KeepName,
+    Precision,
+    Schedule,
+    ScoringInterval,
+    TrainingRowsScored,
+)
 from fedlap.training.scores import Score
 
 KNOWN_GRAPH = "known"  # selects the graph that is part of the data
@@ -65,7 +74,8 @@ class Experiment(BaseModel):
     batch: int | Literal["all"] = 20
     sample: float = 1.0
     seed: int = 0
-    evaluate_every: int = 1
+    evaluate_every: ScoringInterval = AUTO_INTERVAL
+    score_training: TrainingRowsScored = "last"
     dtype: DtypeName = "float32"
     device: str = "cpu"
     engine: EngineName = "stacked"
@@ -215,7 +225,10 @@ class Experiment(BaseModel):
 
     def describe(self) -> dict[str, Any]:
         """Return plain values from which `of` builds an equal experiment."""
-        return self.model_dump(mode="json", exclude_none=True)
+        described = self.model_dump(mode="json", exclude_none=True)
+        if self.score_training == "last":
+            del described["score_training"]  # so that descriptions of earlier versions stay as they were
+        return described
 
     @property
     def digest(self) -> str:
@@ -272,15 +285,15 @@ class Experiment(BaseModel):
         check_training_size(algorithm, federation, network, self.sample, self.batch)
         return algorithm, federation, architecture
 
-    def resolve(self, algorithm: Algorithm, content: str) -> "Experiment":
-        """Return the experiment with the digest of its data and the strength that its algorithm chose."""
+    def resolve(self, algorithm: Algorithm, content: str, evaluate_every: int) -> "Experiment":
+        """Return the experiment with the digest of its data, the chosen strength and the chosen interval."""
         if self.content not in ("", content):
             raise InputError(
                 f"content = {self.content!r}, but the data of {self.title!r} have {content!r}; use the "
                 "original data, or remove content",
                 field="content",
             )
-        update: dict[str, Any] = {"content": content}
+        update: dict[str, Any] = {"content": content, "evaluate_every": evaluate_every}
         if isinstance(algorithm, Coupled) or self.algorithm.get("strength") == AUTO:
             eta = algorithm.coupling.eta if isinstance(algorithm, Coupled) else vars(algorithm)["strength"]
             settings = {**self.algorithm, "strength": eta}

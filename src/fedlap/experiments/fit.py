@@ -12,14 +12,24 @@ from fedlap.algorithms.local_work import BatchSize
 from fedlap.data.federation import Federation
 from fedlap.errors import DivergedError, InputError
 from fedlap.models import Architecture
-from fedlap.training.callbacks import Callback
+from fedlap.training.callbacks import Callback, EarlyStopping
 from fedlap.training.fit import fit_all
 from fedlap.training.interrupts import catch_interrupt
 from fedlap.training.jobs import Job
 from fedlap.training.recorder import RoundEnd
 from fedlap.training.result import Result
-from fedlap.training.schedule import DtypeName, EngineName, KeepName, Precision, Schedule
+from fedlap.training.schedule import (
+    AUTO_INTERVAL,
+    DtypeName,
+    EngineName,
+    KeepName,
+    Precision,
+    Schedule,
+    ScoringInterval,
+    TrainingRowsScored,
+)
 from fedlap.training.scores import Score
+from fedlap.training.scoring_interval import INTERVAL_RULE, choose_interval
 from fedlap.training.strength_choice import (
     DEFAULT_RULE,
     STRENGTH_RULE,
@@ -78,7 +88,8 @@ def fit(
     engine: EngineName = "stacked",
     precision: Precision = "float32",
     keep: KeepName = "auto",
-    evaluate_every: int = 1,
+    evaluate_every: ScoringInterval = AUTO_INTERVAL,
+    score_training: TrainingRowsScored = "last",
     resume: Result | None = None,
     allow_changes: bool = False,
     folder: str | Path | None = None,
@@ -101,11 +112,16 @@ def fit(
     precision: precision of float32 matrix products; "tf32" and "bf16" are faster where supported.
     keep: where data and models are stored between rounds, "device" or "host"; from the host, the rows of the
         sampled clients are copied to the device every round. "auto" uses the device if everything fits.
-    evaluate_every: rounds between scores; the last round is always scored, and 0 scores only the last.
+    evaluate_every: rounds between scores; the last round is always scored, and 0 scores only the last. "auto"
+        is the smallest of 1, 2, 5, 10, 20, 50 and 100 with which scoring is estimated to take less time than
+        training. The estimate counts rows and parameters, so it is the same on every machine and for every
+        number of rounds.
+    score_training: "last" scores training rows in the last round only; train_loss, objective and gap of the
+        other scores are None. "always" scores training rows whenever test rows are scored.
     resume: the result of an earlier call with fewer rounds; training continues from there exactly. Clients
         are matched by name, in any order. InputError is raised for other clients and for every change that
         affects the numbers: data, seed, batch, sample, dtype, precision, model or settings of the method.
-        rounds, device, engine, keep, evaluate_every and the callbacks may differ.
+        rounds, device, engine, keep, evaluate_every, score_training and the callbacks may differ.
     allow_changes: resume despite such changes, from the earlier models with the new data or settings; the
         clients' names must still be equal.
     folder: a folder for scores, checkpoints and models, written while the run trains. A call with equal
@@ -120,7 +136,9 @@ def fit(
     and `fit(..., resume=result)`, or the same folder, continues exactly. A second Ctrl-C raises
     KeyboardInterrupt. The logger "fedlap" reports start, end and checkpoints (INFO, DEBUG).
     """
-    schedule = Schedule(rounds, batch, sample, dtype, device, engine, precision, keep, evaluate_every)
+    schedule = Schedule(
+        rounds, batch, sample, dtype, device, engine, precision, keep, evaluate_every, score_training
+    )
     if folder is not None and resume is not None:
         raise InputError("folder and resume are both set; pass only one of them", field="folder")
     earlier = None if resume is None else resume.progress
@@ -129,7 +147,11 @@ def fit(
         schedule,
         None if resume is None else resume.algorithm,
     )
+    schedule = _choose_interval(job, schedule)
     watching = [*check_callbacks(callbacks), _FunctionCallback(on_score, on_round)]
+    for callback in watching:
+        if isinstance(callback, EarlyStopping):
+            callback.check_schedule(schedule)
     with ExitStack() as until_end:
         storage = None
         if folder is not None:
@@ -188,6 +210,14 @@ def _choose_strength(job: Job, schedule: Schedule, earlier: Algorithm | None) ->
         rule = STRENGTH_RULE if has_auto_strength(job.algorithm) else DEFAULT_RULE
         _LOG.info("strength = %g %s", vars(chosen)["strength"], rule)
     return replace(job, algorithm=chosen)
+
+
+def _choose_interval(job: Job, schedule: Schedule) -> Schedule:
+    """Return the schedule with a number in place of the interval "auto"."""
+    every = choose_interval(job, schedule)
+    if schedule.evaluate_every == AUTO_INTERVAL and every != 1:
+        _LOG.info("evaluate_every = %d %s", every, INTERVAL_RULE)
+    return replace(schedule, evaluate_every=every)
 
 
 def _announce_stop() -> None:

@@ -81,11 +81,6 @@ class FitDescription:
         return self.schedule.rounds
 
     @property
-    def evaluate_every(self) -> int:
-        """Rounds between scores."""
-        return self.schedule.evaluate_every
-
-    @property
     def digest(self) -> str:
         """16 hexadecimal digits of all that determines the numbers of a run; rounds are not included."""
         fixed = {key: value for key, value in self.describe().items() if key != "rounds"}
@@ -93,7 +88,10 @@ class FitDescription:
 
     def describe(self) -> dict[str, Any]:
         """Return plain values, as the folder stores them."""
-        return {**asdict(self.schedule), **self.objects}
+        schedule = asdict(self.schedule)
+        if self.schedule.score_training == "last":
+            del schedule["score_training"]  # so that folders of earlier versions continue
+        return {**schedule, **self.objects}
 
 
 @dataclass(frozen=True, eq=False)

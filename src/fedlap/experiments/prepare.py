@@ -19,6 +19,7 @@ from fedlap.training.recorder import RoundEnd
 from fedlap.training.result import Result
 from fedlap.training.schedule import compute_sample_size
 from fedlap.training.scores import Score
+from fedlap.training.scoring_interval import choose_interval
 from fedlap.training.strength_choice import choose_strength
 
 
@@ -70,7 +71,8 @@ class Loader:
         job, model = self.build_job(experiment)
         if key not in self._contents:
             self._contents[key] = digest_content(job.federation)
-        return Prepared(experiment.resolve(job.algorithm, self._contents[key]), job, model)
+        every = choose_interval(job, experiment.schedule)
+        return Prepared(experiment.resolve(job.algorithm, self._contents[key], every), job, model)
 
     def clear(self) -> None:
         """Release all data."""

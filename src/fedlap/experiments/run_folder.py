@@ -58,11 +58,6 @@ class RunDescription(Protocol):
         ...
 
     @property
-    def evaluate_every(self) -> int:
-        """Rounds between scores."""
-        ...
-
-    @property
     def schedule(self) -> Schedule:
         """The schedule of the run."""
         ...
@@ -172,8 +167,7 @@ class RunFolder:
             except UnusableCheckpointError as reason:
                 remarks.append(f"{self.name}: the checkpoint of round {round} {reason}; it is ignored")
                 continue
-            every = described.evaluate_every
-            missing = set(range(every, round + 1, every) if every else ()) - scored
+            missing = set(described.schedule.list_intermediate_rounds(round)) - scored
             if missing:
                 path = str(self.folder / SCORE_LOG_FILE)
                 raise InputError(f"{path!r} has no score of round {min(missing)}; rerun with --again")

@@ -16,7 +16,7 @@ from fedlap.experiments.score_log import ScoreLog
 from fedlap.storage.locks import lock_folders, raise_if_locked
 from fedlap.tracking import Tracker
 from fedlap.training.jobs import Job
-from fedlap.training.recorder import RoundEnd
+from fedlap.training.recorder import RoundEnd, select_scores
 from fedlap.training.result import Progress, Result
 from fedlap.training.scores import Score
 
@@ -190,8 +190,7 @@ class RunRecorder:
                 run.create(description)
             else:
                 run.write_description(description)
-                is_scored = description.schedule.is_scored
-                scores = [score for score in progress.scores if is_scored(score.round)]
+                scores = select_scores(progress.scores, description.schedule)
                 run.truncate(progress.round, scores)
             at_once = len(jobs) <= MAX_OPEN_LOGS
             self._logs.append(open_logs.enter_context(ScoreLog.of(run.folder, scores, at_once)))

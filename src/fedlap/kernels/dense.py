@@ -99,8 +99,13 @@ class DenseKernel:
 
     @staticmethod
     def of(clients: "PlacedClients") -> "DenseKernel | None":
-        """The kernel, or None if it does not support the network, its loss, the precision or the data."""
+        """The kernel, or None if it does not support the network, its loss, the precision or the data.
+
+        Weighted rows are not supported.
+        """
         network, store, batch = clients.model.network, clients.train.store, clients.batch
+        if clients.train.weight is not None:  # A kernel reads a weight of zero as the end of a batch.
+            return None
         if not isinstance(network, DenseNetwork) or not isinstance(clients.model.loss_function, CrossEntropy):
             return None
         if store.device != clients.device or batch == "all" or not _can_read_rows(clients):

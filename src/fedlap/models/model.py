@@ -28,8 +28,9 @@ DecayFactor = float | Float[Tensor, "client 1"]  # multiplies parameters before 
 class Batch:
     """One mini-batch of every client of a stack.
 
-    Each client's `weight` sums to one; a place past the end of a short batch has weight zero. `targets` may
-    hold the weighted targets, computed for many steps at once to save operations.
+    Each client's `weight` sums to one, unless its rows have sample weights; a place past the end of a short
+    batch has weight zero. `targets` may hold the weighted targets, computed for many steps at once to save
+    operations.
     """
 
     x: Float[Tensor, "client batch *feature"]

@@ -67,15 +67,17 @@ def compute_coefficients(
         return None
     rows = LinearRows(federation, objective, models)
     size = rows.W.shape[1]
-    remark = _explain_missing_errors(algorithm, len(rows.W) * size)
+    remark = _explain_missing_errors(algorithm, len(rows.W) * size, federation.roster.is_weighted)
     if remark:
         unknown = torch.full((len(rows.W), size, size), torch.nan, dtype=torch.float64)
         return rows.convert(unknown, remark=remark)
     return rows.estimate(algorithm)
 
 
-def _explain_missing_errors(algorithm: Algorithm, parameters: int) -> str:
+def _explain_missing_errors(algorithm: Algorithm, parameters: int, is_weighted: bool) -> str:
     """Return why the errors of a method's models are not known; an empty text if they are."""
+    if is_weighted:
+        return "standard errors are not known for weighted rows; train without weights"
     if parameters > MOST_PARAMETERS:
         return (
             f"standard errors are computed for at most {MOST_PARAMETERS:,} parameters of all clients "

@@ -77,6 +77,20 @@ class Comparison:
         """Return the scores of the runs of a row that did not diverge."""
         return [outcome for outcome in self.runs[name] if not isinstance(outcome, DivergedError)]
 
+    def curve(self, name: str, field: str) -> tuple[list[int], np.ndarray]:
+        """Return the rounds in which every finished run of a row has this score, and the score per run."""
+        runs = [
+            {score.round: value for score in scores if (value := getattr(score, field)) is not None}
+            for scores in self.finished_runs(name)
+        ]
+        rounds = sorted(set.intersection(*map(set, runs))) if runs else []
+        values = [[by_round[round] for round in rounds] for by_round in runs]
+        return rounds, np.array(values, dtype=np.float64)
+
+    def has_training_curves(self) -> bool:
+        """Return whether training rows were scored in several rounds."""
+        return any(len(self.curve(name, "train_loss")[0]) > 1 for name in self.ranked_rows)
+
     def count_diverged(self, name: str) -> int:
         """Count the diverged runs of a row."""
         return len(self.runs[name]) - len(self.finished_runs(name))

@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from fedlap.report.comparison import Comparison
 from fedlap.report.png import create_figure, render_png
 
@@ -19,23 +17,24 @@ def draw_curves(comparison: Comparison) -> bytes:
 def plot_curves(comparison: Comparison) -> "Figure":
     """Draw test score and training loss over rounds; bands are one standard deviation over seeds.
 
+    The training loss is drawn if training rows were scored in several rounds.
     Diverged rows have a legend entry but no curve.
     """
     metric = comparison.metric
-    panels = [(metric.name, metric.factor), ("train_loss", 1.0)]
-    titles = [f"pooled test {metric.label}{metric.unit}{metric.direction}", "pooled training loss"]
-    figure, axes = create_figure(1, 2, figsize=(10, 4), layout="constrained")
-    for axis, (field, factor), title in zip(axes, panels, titles, strict=True):
+    title = f"pooled test {metric.label}{metric.unit}{metric.direction}"
+    panels = [(metric.name, metric.factor, title)]
+    if comparison.has_training_curves():
+        panels.append(("train_loss", 1.0, "pooled training loss"))
+    number = len(panels)
+    figure, axes = create_figure(1, number, figsize=(5 * number, 4), layout="constrained", squeeze=False)
+    for axis, (field, factor, title) in zip(axes[0], panels, strict=True):
         for place, name in enumerate(comparison.runs):
-            runs = comparison.finished_runs(name)
             if name not in comparison.ranked_rows:
                 axis.plot([], [], label=f"{name} (diverged)", color="none")
                 continue
-            rounds = [score.round for score in runs[0]]
-            values = factor * np.array(
-                [[getattr(score, field) for score in scores] for scores in runs], dtype=float
-            )
-            mean, std = values.mean(0), values.std(0, ddof=1) if len(runs) > 1 else 0.0
+            rounds, values = comparison.curve(name, field)
+            values = factor * values
+            mean, std = values.mean(0), values.std(0, ddof=1) if len(values) > 1 else 0.0
             # Curves that coincide stay visible because each later one has wider gaps.
             dash = (0, (5, 2 * place)) if place else "-"
             axis.plot(rounds, mean, label=name, linestyle=dash, linewidth=1.8, color=f"C{place}")
@@ -43,8 +42,8 @@ def plot_curves(comparison: Comparison) -> "Figure":
         axis.set_title(title)
         axis.set_xlabel("round")
         axis.grid(alpha=0.3)
-    axes[1].set_yscale("log")
-    axes[0].legend()
+        axis.set_yscale("log" if field == "train_loss" else "linear")
+    axes[0, 0].legend()
     figure.suptitle(f"{comparison.data}, {comparison.describe_repeats()}")
     plotted: Figure = figure
     return plotted

@@ -70,5 +70,10 @@ class Ledger:
 
 
 def _build_key(experiment: Experiment) -> str:
-    """Return the key of a run; the device is not part of it, since it changes the last digits only."""
-    return f"{experiment.model_copy(update={'device': 'cpu'}).digest}-{experiment.rounds}"
+    """Return the key of a run.
+
+    The device is not part of it, since it changes the last digits only, nor are the scores of training rows,
+    which change no other number.
+    """
+    same = {"device": "cpu", "score_training": "last"}
+    return f"{experiment.model_copy(update=same).digest}-{experiment.rounds}"

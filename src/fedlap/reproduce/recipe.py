@@ -195,8 +195,8 @@ class Unit:
         return min(of_cell or self.recipe.readings[self.reading].tuning_rounds or all_, all_)
 
     def build_experiment(self, values: Section) -> Experiment:
-        """Build the experiment with these tuned values."""
-        description = self.describe()
+        """Build the experiment with these tuned values; without an interval, every round is scored."""
+        description = {"evaluate_every": 1} | self.describe()
         return Experiment.of(description | {"algorithm": {**description["algorithm"], **values}})
 
     def grid(self) -> dict[str, list[Any]]:

@@ -198,7 +198,7 @@ class Reproducer:
         if len(choices) < len(self.seeds):
             return {}
         return {
-            seed: self._with_seed(unit.build_experiment(choice.values), seed)
+            seed: self._with_seed(unit.build_experiment(choice.values), seed, score_training="always")
             for seed, choice in choices.items()
         }
 

@@ -75,9 +75,9 @@ def estimate_curvature(problem: LaplacianProblem, points: list[DoubleStack]) -> 
 
 
 def _compute_extreme_eigenvalues(problem: LaplacianProblem, client: int) -> tuple[float, float]:
-    """Compute extreme eigenvalues of a client's mean x̃x̃ᵀ, where x̃ is x with a 1 for the bias."""
+    """Compute extreme eigenvalues of a client's weighted mean of x̃x̃ᵀ, where x̃ is x with a 1 for the bias."""
     x = problem.client_rows(client)[0].flatten(1)
-    features = torch.cat([x, x.new_ones(len(x), 1)], 1)
+    features = torch.cat([x, x.new_ones(len(x), 1)], 1) * problem.client_weights(client).sqrt().unsqueeze(1)
     rows, width = features.shape
     if min(rows, width) > LARGEST_DECOMPOSITION:
         raise InputError(

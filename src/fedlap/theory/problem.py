@@ -172,15 +172,22 @@ class LaplacianProblem:
         x, y = self.clients.take(self.clients.train, torch.tensor([client]), index)
         return x[0], y[0]
 
+    def client_weights(self, client: int) -> Float64[Tensor, "row"]:
+        """Return the weights of a client's training rows, with mean one."""
+        weight = self.clients.train.get_client_weight(client)
+        if weight is None:
+            return torch.ones(int(self.clients.train.count[client]), dtype=torch.float64)
+        return weight
+
     def _row_variance(self, w: Float64[Tensor, "param"], client: int) -> float:
-        """Return the mean squared distance of the rows' gradients from their mean."""
-        x, y = self.client_rows(client)
+        """Return the mean squared distance of the rows' weighted gradients from their mean."""
+        (x, y), weight = self.client_rows(client), self.client_weights(client)
         unpenalized, size = replace(self.model, l2=0.0), max(1, GRADIENT_BLOCK // self.model.size)
         squares, mean = 0.0, torch.zeros_like(w)
-        for features, targets in zip(x.split(size), y.split(size), strict=True):
+        for features, targets, share in zip(x.split(size), y.split(size), weight.split(size), strict=True):
             stack = w.expand(len(features), -1).contiguous()
-            ones = torch.ones(len(features), 1, dtype=w.dtype)
-            gradients = unpenalized.gradient(stack, Batch(features.unsqueeze(1), targets.unsqueeze(1), ones))
+            batch = Batch(features.unsqueeze(1), targets.unsqueeze(1), share.unsqueeze(1))
+            gradients = unpenalized.gradient(stack, batch)
             squares += float(gradients.square().sum()) / len(x)
             mean += gradients.sum(0) / len(x)
         return max(0.0, squares - float(mean.square().sum()))
@@ -198,8 +205,8 @@ class LaplacianProblem:
         return self.model.network.gradient(V, batch.x, multiply_loss_hessian)
 
     def _iterate_batches(self) -> Iterator[tuple[Int64[Tensor, "block"], Batch]]:
-        """Yield all rows in blocks with their clients' ids; a weight is 1 / its client's number of rows."""
+        """Yield all rows in blocks with their clients' ids, weighted by 1/n_k times the row's weight."""
         ids = self.clients.sort_by_count(torch.arange(self.size))
         cohort = self.clients.build_cohort(ids)
-        for x, y, inside in self.clients.read_blocks(self.clients.train, cohort):
-            yield ids[: len(x)], Batch(x, y, inside.double() / cohort.count[: len(x)].unsqueeze(1))
+        for batch, _ in self.clients.read_batches(self.clients.train, cohort):
+            yield ids[: len(batch.x)], batch

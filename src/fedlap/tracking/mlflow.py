@@ -44,7 +44,7 @@ class Mlflow:
         if resumed and self._id_file.exists():
             self._id = read_text(self._id_file).strip()
             known = self._client.get_run(self._id).data.params
-            history = self._client.get_metric_history(self._id, "objective")  # every score has it
+            history = self._client.get_metric_history(self._id, "seconds")  # every score has it
             self._next = max((metric.step for metric in history), default=-1) + 1
             self._client.update_run(self._id, status="RUNNING")
         else:

@@ -48,7 +48,8 @@ class StackProgress:
         values = [value for score in last if (value := getattr(score, metric.name)) is not None]
         if values:
             return f"{self.scored} {metric.label} {metric.format(median(values))}  "
-        return f"J {median(score.objective for score in last):.4g}  " if last else ""
+        objectives = [score.objective for score in last if score.objective is not None]
+        return f"J {median(objectives):.4g}  " if objectives else ""
 
 
 def _can_show_bar(console: Console) -> bool:

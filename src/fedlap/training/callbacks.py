@@ -8,7 +8,8 @@ from typing import get_args
 from fedlap.errors import InputError, check_integer, check_number, unknown_name_error
 from fedlap.training.metrics import METRICS
 from fedlap.training.recorder import RoundEnd
-from fedlap.training.scores import Score
+from fedlap.training.schedule import Schedule
+from fedlap.training.scores import TRAINING_FIELDS, Score
 
 
 class Callback:
@@ -37,8 +38,8 @@ class EarlyStopping(Callback):
     min_delta: a smaller change does not count as an improvement.
 
     Most fields of a score come from test rows, and a run that test rows have stopped is no longer judged
-    fairly by them. Use "train_loss" or "objective", or pass `federation.fold(5, 0)`, whose test rows are
-    taken from the training rows.
+    fairly by them. Use "train_loss" or "objective" with `score_training="always"`, or pass
+    `federation.fold(5, 0)`, whose test rows are taken from the training rows.
     """
 
     metric: str = "loss"
@@ -52,6 +53,15 @@ class EarlyStopping(Callback):
         check_integer("patience", self.patience, 1)
         check_number("min_delta", self.min_delta, zero=True)
         self.on_start(())
+
+    def check_schedule(self, schedule: Schedule) -> None:
+        """Raise InputError if the metric needs training rows that are scored in the last round only."""
+        if self.metric in TRAINING_FIELDS and schedule.score_training != "always":
+            raise InputError(
+                f"EarlyStopping: {self.metric} is computed in the last round only; set "
+                "score_training='always', or use another metric",
+                field="metric",
+            )
 
     def on_start(self, scores: Sequence[Score]) -> bool | None:
         """Forget an earlier run, and count the scores of this one so far."""
@@ -67,7 +77,7 @@ class EarlyStopping(Callback):
         if value is None:
             raise InputError(
                 f"EarlyStopping: {self.metric} has no value in these scores; use another metric, such as "
-                "'train_loss'",
+                "'train_loss' with score_training='always'",
                 field="metric",
             )
         cost = -value if _should_rise(self.metric) else value

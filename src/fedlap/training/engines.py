@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from fedlap.algorithms import Adapting, Algorithm, Certified, GatheredRows, Penalised, State
@@ -50,11 +50,12 @@ class Replies:
 class Tallies:
     """Everything that the scores of a run are computed from; sums over rows, never rows."""
 
-    train: Tally
+    train: Tally | None  # None if the training rows were not scored
     test: Tally
-    ridge: Float64[Tensor, "client"]  # the L2 term of each client's model
-    penalty: float  # the term that the method adds to J(W)
-    gap: float | None  # the duality gap, if the method computes it
+    is_finite: Bool[Tensor, "client"]  # whether all parameters of each client's model are finite
+    ridge: Float64[Tensor, "client"] | None  # the L2 term of each client's model; None without `train`
+    penalty: float | None  # the term that the method adds to J(W); None without `train`
+    gap: float | None  # the duality gap, if the method computes it; None without `train`
 
 
 @runtime_checkable
@@ -98,8 +99,8 @@ class Engine(Protocol):
         """Run all exchanges between peers in a round."""
         ...
 
-    def score(self, method: ManyRuns, server: Sequence[State]) -> list[Tallies]:
-        """Tally every client's model on its training rows and on its test rows, for each run."""
+    def score(self, method: ManyRuns, server: Sequence[State], training: bool) -> list[Tallies]:
+        """Tally every client's model on its test rows and, if `training`, on its training rows, per run."""
         ...
 
     def models(self, method: ManyRuns, server: Sequence[State]) -> list[Tensor]:
@@ -209,11 +210,15 @@ class Stacked:
             self._check_returned(models, "adapt")
         return models
 
-    def score(self, method: ManyRuns, server: Sequence[State]) -> list[Tallies]:
+    def score(self, method: ManyRuns, server: Sequence[State], training: bool) -> list[Tallies]:
         """Tally all clients in one call, or in blocks of clients and rows."""
         models, sizes = self.models(method, server), self._scored_sizes
         W = _stack(models)
-        train, test = (self._tally(W, rows).split(sizes) for rows in (self.scored.train, self.scored.test))
+        test = self._tally(W, self.scored.test).split(sizes)
+        finite = [find_finite_models(of_run) for of_run in models]
+        if not training:
+            return [Tallies(None, *sums, None, None, None) for sums in zip(test, finite, strict=True)]
+        train = self._tally(W, self.scored.train).split(sizes)
         gaps: list[float | None] = [None] * len(sizes)
         if isinstance(self._algorithm, Certified):
             gap = self._map_scored("gap", method, (concatenate_states(self.private), W))
@@ -223,7 +228,7 @@ class Stacked:
             compute_penalty(run.algorithm, state, private)
             for run, state, private in zip(method.runs, server, self.private, strict=True)
         ]
-        return [Tallies(*sums) for sums in zip(train, test, ridges, penalties, gaps, strict=True)]
+        return [Tallies(*sums) for sums in zip(train, test, finite, ridges, penalties, gaps, strict=True)]
 
     def wait(self) -> None:
         """Wait until all work on a device has finished."""
@@ -312,6 +317,11 @@ def compute_penalty(algorithm: Algorithm, server: State, private: State) -> floa
 def compute_ridge(model: Any, W: Float[Tensor, "client param"]) -> Float64[Tensor, "client"]:
     """Return the L2 term of each client's model."""
     return model.ridge(W.double()).cpu() if model.l2 else torch.zeros(len(W)).double()
+
+
+def find_finite_models(W: Float[Tensor, "client param"]) -> Bool[Tensor, "client"]:
+    """Return whether all parameters of each client's model are finite."""
+    return W.sum(1).isfinite().cpu()  # needs no copy; a sum overflows only if the models diverge anyway
 
 
 def describe_rows(state: State, ids: Ids) -> State:

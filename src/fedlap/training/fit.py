@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from fedlap.training.recorder import Recorder, RoundEnd
 from fedlap.training.result import Result
 from fedlap.training.schedule import Schedule, use_precision
 from fedlap.training.scores import Score
+from fedlap.training.scoring_interval import choose_interval
 
 
 @torch.no_grad()
@@ -27,7 +29,7 @@ def fit_all(
 
     A diverged run returns its error; the other runs continue. `on_score` also receives the index of the run,
     `on_round` may read the progress of all runs or stop them. The seconds of a score are the run's share of
-    the stack's time.
+    the stack's time. An interval "auto" is chosen for the first run and used for all.
     """
     advice = "use a smaller batch or model, fewer clients per round (sample), or fewer runs at once"
     with (
@@ -35,6 +37,7 @@ def fit_all(
         use_precision(schedule.precision),
         _select_device(schedule.resolve_device()),
     ):
+        schedule = replace(schedule, evaluate_every=choose_interval(jobs[0], schedule))
         training = assemble(jobs, schedule)
         recorder = Recorder(training.jobs, training.origins, schedule, on_score, on_round)
         server = train(training.method, training.engine, training.server, schedule, recorder)

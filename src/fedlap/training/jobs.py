@@ -4,10 +4,14 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any, get_args
 
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
 from fedlap.algorithms import Algorithm, Binding, Coupled, Grouping, Pooling, list_settings
 from fedlap.algorithms.local_work import BatchSize, LocalWork
 from fedlap.data.federation import Federation
-from fedlap.errors import DivergedError, InputError, check_integer
+from fedlap.errors import DivergedError, InputError, UnsuitedError, check_integer
 from fedlap.models import Architecture, Model
 from fedlap.models.torch_module import ModuleNetwork
 from fedlap.summaries import summarise_fields
@@ -15,7 +19,7 @@ from fedlap.training.result import Progress
 from fedlap.training.schedule import check_algorithm_and_model
 from fedlap.training.scores import Tally
 
-DIVERGENCE_FACTOR = 1e6  # a loss above this multiple of the run's lowest training loss counts as diverged
+DIVERGENCE_FACTOR = 1e6  # a loss above this multiple of the run's lowest loss counts as diverged
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +57,7 @@ def compute_stack_key(job: Job) -> Any:
         for name, value in list_settings(algorithm).items()
         if name != "graph" and float not in (types[name], *get_args(types[name]))
     )
-    shape = federation.inputs, federation.outputs, type(federation.loss)
+    shape = federation.inputs, federation.outputs, type(federation.loss), federation.roster.is_weighted
     # The number of pooled clients determines the number of local steps.
     pooled = len(federation.clients) if isinstance(algorithm, Pooling) else None
     return type(algorithm), settings, job.model, shape, pooled, job.rounds_done
@@ -80,7 +84,13 @@ def plan_local_work(algorithm: Algorithm, sampled: int) -> LocalWork:
 def check_single_rows(
     model: Model, scored: Federation, trainees: Federation, work: LocalWork, batch: BatchSize
 ) -> None:
-    """Raise InputError for a batch of one row if the module rejects it, as batch norm does."""
+    """Raise InputError for a batch of one row, or a row of weight 0, if the module rejects it."""
+    weight = trainees.train.weight
+    if weight is not None and model.is_batch_dependent and not bool((weight > 0).all()):
+        raise UnsuitedError(
+            "module: rows of a batch affect each other, as in batch norm, and a row has weight 0; "
+            "remove rows of weight 0, or use GroupNorm"
+        )
     problem = model.network.single_row_error if isinstance(model.network, ModuleNetwork) else ""
     if not problem:
         return
@@ -104,10 +114,19 @@ def check_single_rows(
 
 
 def detect_divergence(
-    train: Tally, federation: Federation, round: int, algorithm: Algorithm, lowest: float = math.inf
+    tally: Tally,
+    is_finite: Bool[Tensor, "client"],
+    federation: Federation,
+    round: int,
+    algorithm: Algorithm,
+    lowest: float = math.inf,
 ) -> DivergedError | None:
-    """Return the error of a run if a client's training loss is not finite, or far above the lowest so far."""
-    mean = train.loss / train.count
+    """Return the error of a run if a client's loss is not finite, or far above the lowest so far.
+
+    is_finite: whether the parameters of each client's model are finite. It decides for clients without rows
+        in the tally.
+    """
+    mean = torch.where(tally.count > 0, tally.loss / tally.count, torch.where(is_finite, 0.0, math.nan))
     failed = ~mean.isfinite()
     problem = "is not finite"
     if not bool(failed.any()):

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from jaxtyping import Float64
 from torch import Tensor
 
 from fedlap.algorithms import Adapting, Certified, State
@@ -14,7 +15,14 @@ from fedlap.algorithms.server_state import Ids
 from fedlap.data.client_rows import ClientRows
 from fedlap.models import CrossEntropy
 from fedlap.training.client_sampling import ClientSampler
-from fedlap.training.engines import Replies, Tallies, compute_penalty, compute_ridge, count_exchanged
+from fedlap.training.engines import (
+    Replies,
+    Tallies,
+    compute_penalty,
+    compute_ridge,
+    count_exchanged,
+    find_finite_models,
+)
 from fedlap.training.placement import PlacedClients, check_models
 from fedlap.training.plain_task import PlainTask, draw_client_batches
 from fedlap.training.scores import Tally
@@ -98,7 +106,8 @@ class OneByOne:
         clients, digest = self.clients, self.clients.digests[k : k + 1]
         x, y = self._read_rows(clients, clients.train, k)
         batches = draw_client_batches(seed, round, digest, x.shape[1], self.work, clients.batch)
-        return PlainTask(clients.model, x, y, [rows.to(x.device) for rows in batches])
+        weight = clients.train.get_client_weight(k)
+        return PlainTask(clients.model, x, y, [rows.to(x.device) for rows in batches], weight)
 
     def mix(self, method: ManyRuns, round: int) -> list[Traffic]:
         """Mix peer by peer, from the models of its neighbours alone."""
@@ -122,19 +131,22 @@ class OneByOne:
                 check_models(f"the return value of {name}.adapt", models[number], *expected)
         return models
 
-    def score(self, method: ManyRuns, server: Sequence[State]) -> list[Tallies]:
+    def score(self, method: ManyRuns, server: Sequence[State], training: bool) -> list[Tallies]:
         """Tally client by client."""
         tallies = []
         for number, (run, W) in enumerate(zip(method.runs, self.models(method, server), strict=True)):
-            algorithm, private = run.algorithm, self.private[number]
-            gap = None
+            test, finite = self._tally(W, self.scored.test, number), find_finite_models(W)
+            if not training:
+                tallies.append(Tallies(None, test, finite, None, None, None))
+                continue
+            train = self._tally(W, self.scored.train, number)
+            algorithm, private, gap = run.algorithm, self.private[number], None
             if isinstance(algorithm, Certified):
                 tasks = enumerate(self._scoring_tasks(number))
                 parts = [algorithm.gap(take_row(private, k), W[k : k + 1], task) for k, task in tasks]
                 gap = float(torch.cat(parts).double().sum())
             penalty = compute_penalty(algorithm, server[number], private)
-            train, test = (self._tally(W, rows, number) for rows in (self.scored.train, self.scored.test))
-            tallies.append(Tallies(train, test, compute_ridge(self.clients.model, W), penalty, gap))
+            tallies.append(Tallies(train, test, finite, compute_ridge(self.clients.model, W), penalty, gap))
         return tallies
 
     def wait(self) -> None:
@@ -149,9 +161,10 @@ class OneByOne:
 
     def _scoring_tasks(self, number: int) -> Iterator[PlainTask]:
         """Yield a task without mini-batches for each scored client of a run."""
-        first = sum(self._sizes[:number])
+        first, train = sum(self._sizes[:number]), self.scored.train
         for k in range(first, first + self._sizes[number]):
-            yield PlainTask(self.clients.model, *self._read_rows(self.scored, self.scored.train, k), [])
+            rows, weight = self._read_rows(self.scored, train, k), train.get_client_weight(k)
+            yield PlainTask(self.clients.model, *rows, [], weight)
 
     def _tally(self, W: Tensor, client_rows: ClientRows, number: int) -> Tally:
         """Sum losses and correct predictions, or errors, over each client's rows."""
@@ -159,15 +172,18 @@ class OneByOne:
         sums = []
         for k, w in enumerate(W.split(1), first):
             x, y = self._read_rows(self.scored, client_rows, k)
+            weight = client_rows.get_client_weight(k)
             scores = model.scores(
                 w.to(x.device), x, torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
             )
             if isinstance(model.loss_function, CrossEntropy):
                 hits = (scores.argmax(-1) == y).double().sum()
-                sums.append(torch.stack((model.loss_function.values(scores, y).double().sum(), hits)).cpu())
+                loss = _weigh(model.loss_function.values(scores, y).double().squeeze(0), weight).sum()
+                sums.append(torch.stack((loss, hits)).cpu())
             else:
                 error = (scores - y).double().squeeze(0)
-                sums.append(torch.stack((error.square().sum(0), error.abs().sum(0))).cpu())
+                terms = (_weigh(values, weight) for values in (error.square(), error.abs()))
+                sums.append(torch.stack([values.sum(0) for values in terms]).cpu())
         if not isinstance(model.loss_function, CrossEntropy):
             return Tally.of_errors(torch.stack(sums), client_rows, torch.arange(first, first + len(W)))
         loss, hits = torch.stack(sums).unbind(1)
@@ -178,6 +194,11 @@ class OneByOne:
         first, count = int(client_rows.first[k]), int(client_rows.count[k])
         rows = torch.arange(first, first + count).unsqueeze(0)
         return clients.take(client_rows, torch.tensor([k], device=clients.device), rows.to(clients.device))
+
+
+def _weigh(values: Float64[Tensor, "row ..."], weight: Float64[Tensor, "row"] | None) -> Tensor:
+    """Return the values of each row times its weight."""
+    return values if weight is None else values * weight.to(values).view(-1, *[1] * (values.dim() - 1))
 
 
 def take_row(state: State, place: int) -> State:

@@ -16,7 +16,7 @@ from fedlap.data.federation import Federation
 from fedlap.data.standardize import Standardizer
 from fedlap.errors import InputError
 from fedlap.kernels.dense import DenseKernel
-from fedlap.models import BufferFactory, CrossEntropy, DenseNetwork, Model, compute_padded_width
+from fedlap.models import Batch, BufferFactory, CrossEntropy, DenseNetwork, Model, compute_padded_width
 from fedlap.randomness import Draws, derive_keys
 from fedlap.training import stored_scores
 from fedlap.training.batches import BatchPlan, Cohort, draw_batches, plan_pass
@@ -31,9 +31,9 @@ CLIENTS_PER_BLOCK = 256
 MIN_WIDE_STEPS, MAX_WIDE_VALUES = 8, 64_000_000
 MAX_CACHED_ROWS = 1_000_000  # of a split, up to which its blocks for scoring are cached (33 MB)
 
-# Clients, positions of their rows in the store, labels, a mask of rows that are not padding, and spans of
-# rows that are scored in the store.
-RowBlock = tuple[Tensor, Tensor, Tensor, Tensor, list[stored_scores.Span] | None]
+# Clients, positions of their rows in the store, labels, a mask of rows that are not padding, spans of rows
+# that are scored in the store, and the rows' weights (zero for padding) or None.
+RowBlock = tuple[Tensor, Tensor, Tensor, Tensor, list[stored_scores.Span] | None, Tensor | None]
 # Positions of clients among those that are tallied, on the host and on the device, and blocks of their rows.
 ClientChunk = tuple[Tensor, Tensor, Iterable[RowBlock]]
 
@@ -58,7 +58,8 @@ class NamedBuffers:
 class PlacedClients:
     """The clients of several runs, one run after another, their model, and what determines their batches.
 
-    Rows may be stored on the host while the computation runs on a device.
+    Rows may be stored on the host while the computation runs on a device. Weights of training rows are
+    relative to the mean weight of their client.
     """
 
     train: ClientRows
@@ -85,8 +86,9 @@ class PlacedClients:
         """Concatenate the clients of federations that are resident where rows will be read."""
         sizes = torch.tensor([len(federation.clients) for federation in federations])
         scales = [federation.scale for federation in federations]
+        train = ClientRows.concatenate([federation.train for federation in federations])
         return PlacedClients(
-            ClientRows.concatenate([federation.train for federation in federations]),
+            replace(train, weight=train.relative_weight) if train.weight is not None else train,
             ClientRows.concatenate([federation.test for federation in federations]),
             Standardizer.concatenate(scales, sizes.tolist()),
             torch.cat([federation.digests for federation in federations]),
@@ -174,7 +176,10 @@ class PlacedClients:
         torch.index_select(rows.store, 0, rows.row, out=x)
         y, digests = rows.y.pin_memory(), self.digests[ids]
         train = ClientRows.of(
-            x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True), rows.count
+            x.to(self.device, non_blocking=True),
+            y.to(self.device, non_blocking=True),
+            rows.count,
+            None if rows.weight is None else rows.weight.to(self.device),
         )
         return replace(
             self, train=train, scale=self.scale.reorder(ids.tolist()), digests=digests, run=self.run[ids]
@@ -226,16 +231,18 @@ class PlacedClients:
     ) -> Tensor:
         return self.scale.apply(_gather(store, self.device, rows, shape, at), ids, self.dtype, memory)
 
-    def read_blocks(
-        self, client_rows: ClientRows, cohort: Cohort, memory: BufferFactory | None = None
-    ) -> Iterator[tuple[Float[Tensor, "active row *feature"], Tensor, Bool[Tensor, "active row"]]]:
-        """Read all rows of a cohort in blocks: features, labels, and a mask of rows that are not padding.
+    def read_batches(
+        self, client_rows: ClientRows, cohort: Cohort
+    ) -> Iterator[tuple[Batch, Bool[Tensor, "active row"]]]:
+        """Read all rows of a cohort in blocks, each weighted by 1/n_k times its weight.
 
-        Later blocks may hold fewer clients, always the first. With `memory`, each block overwrites the one
-        before.
+        The mask marks rows that are not padding. Later blocks may hold fewer clients, always the first.
         """
-        for ids, at, y, inside, _ in self._locate_blocks(client_rows, cohort):
-            yield self.make_reader(client_rows.store, ids, tuple(inside.shape), memory)(at), y, inside
+        for ids, at, y, inside, _, weight in self._locate_blocks(client_rows, cohort):
+            x = self.make_reader(client_rows.store, ids, tuple(inside.shape))(at)
+            counted = inside if weight is None else weight
+            count = cohort.count[: len(x)].unsqueeze(1).to(self.dtype)
+            yield Batch(x, y, counted.to(self.dtype) / count), inside
 
     def _locate_blocks(self, client_rows: ClientRows, cohort: Cohort) -> Iterator[RowBlock]:
         """Locate the rows of every block in the store."""
@@ -248,7 +255,11 @@ class PlacedClients:
             at = plan.rows[step, :active].flatten().to(client_rows.row.device)
             y = client_rows.y.index_select(0, at).unflatten(0, (active, -1)).to(self.device)
             stored, inside = client_rows.row.index_select(0, at), plan.weight[step, :active] > 0
-            yield cohort.ids[:active], stored, y, inside, self._find_spans(client_rows, stored, inside)
+            weight = None
+            if client_rows.weight is not None:
+                weight = client_rows.weight.index_select(0, at).view(inside.shape).to(self.device) * inside
+            spans = self._find_spans(client_rows, stored, inside)
+            yield cohort.ids[:active], stored, y, inside, spans, weight
 
     def _find_spans(
         self, client_rows: ClientRows, stored: Tensor, inside: Tensor
@@ -262,7 +273,7 @@ class PlacedClients:
         self, W: Tensor, client_rows: ClientRows, block: RowBlock
     ) -> Float[Tensor, "client row output"]:
         """Return the scores of a block's rows under their clients' models; padding gets finite numbers."""
-        clients, stored, _, inside, spans = block
+        clients, stored, _, inside, spans, _ = block
         if spans is not None and isinstance(self.model.network, DenseNetwork):
             return stored_scores.score_spans(self.model.network, W, client_rows.store, spans, inside.shape[1])
         x = self.make_reader(client_rows.store, clients, tuple(inside.shape), self.memory)(stored)
@@ -271,13 +282,17 @@ class PlacedClients:
     def tally(
         self, W: Float[Tensor, "client param"], client_rows: ClientRows, ids: Int64[Tensor, "client"]
     ) -> Tally:
-        """Sum losses and correct answers, or errors, over the rows of `ids`, whose models are in W."""
+        """Sum losses and correct answers, or errors, over the rows of `ids`, whose models are in W.
+
+        Losses and errors of weighted rows are sums of weighted terms.
+        """
         if not isinstance(self.model.loss_function, CrossEntropy):
             return self._tally_errors(W, client_rows, ids)
         loss = torch.zeros(len(ids), dtype=torch.float64, device=self.device)
         hits = torch.zeros_like(loss)
-        for at, scores, y, inside in self._score_rows(W, client_rows, ids):
-            loss[at] += (self.model.loss_function.values(scores, y) * inside).double().sum(1)
+        for at, scores, y, inside, weight in self._score_rows(W, client_rows, ids):
+            values = self.model.loss_function.values(scores, y) * inside
+            loss[at] += _weigh(values.double(), weight).sum(1)
             # The first of equal scores, as with argmax, in a tenth of the time.
             answers = scores.mT.max(-2).indices
             hits[at] += ((answers == y) & inside).double().sum(1)
@@ -287,21 +302,25 @@ class PlacedClients:
         """Sum the squared and the absolute errors of each output over the rows of clients `ids`."""
         shape = len(ids), 2, self.model.network.outputs
         errors = torch.zeros(shape, dtype=torch.float64, device=self.device)
-        for at, scores, y, inside in self._score_rows(W, client_rows, ids):
+        for at, scores, y, inside, weight in self._score_rows(W, client_rows, ids):
             error = ((scores - y) * inside.unsqueeze(-1)).double()
-            errors[at] += torch.stack((error.square().sum(1), error.abs().sum(1)), 1)
+            sums = [_weigh(terms, weight).sum(1) for terms in (error.square(), error.abs())]
+            errors[at] += torch.stack(sums, 1)
         return Tally.of_errors(errors.cpu(), client_rows, ids)
 
     def _score_rows(
         self, W: Tensor, client_rows: ClientRows, ids: Tensor
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Yield the positions in `ids` of the clients of a block, scores, labels, and a mask of its rows."""
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]]:
+        """Yield for each block the positions of its clients in `ids`, scores, labels, and a mask of its rows.
+
+        The last entry are the weights of its rows, or None.
+        """
         for chunk, at, blocks in self._list_chunks(client_rows, ids):
             models = W[chunk.to(W.device)].to(self.device)
             for block in blocks:
-                _, _, y, inside, _ = block
+                _, _, y, inside, _, weight = block
                 active = len(y)
-                yield at[:active], self._score_block(models[:active], client_rows, block), y, inside
+                yield at[:active], self._score_block(models[:active], client_rows, block), y, inside, weight
 
     @cached_property
     def _cached_chunks(self) -> dict[int, list[ClientChunk]]:
@@ -352,6 +371,11 @@ def check_models(
             f"{name} is {W.dtype} of shape {tuple(W.shape)} on {W.device}; expected {dtype} of shape "
             f"({clients}, {model.size}), one model per client{where}"
         )
+
+
+def _weigh(values: Tensor, weight: Tensor | None) -> Tensor:
+    """Return values per client and row, or per client, row and output, times the weights of the rows."""
+    return values if weight is None else values * weight.view(*weight.shape, *[1] * (values.dim() - 2))
 
 
 def _gather(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from fedlap.algorithms.local_work import BatchSize, LocalWork
@@ -20,12 +20,13 @@ HOST = torch.device("cpu")
 
 @dataclass(frozen=True, eq=False)
 class PlainTask:
-    """The work of one client in one round: its rows, and the rows of each mini-batch."""
+    """The work of one client in one round: its rows, the rows of each mini-batch, and the rows' weights."""
 
     model: Model
     x: Tensor  # (1, row, *feature), standardised
     y: Tensor  # (1, row)
     plan: Sequence[Tensor]  # the row numbers of each mini-batch
+    weight: Tensor | None = None  # (row,), in double precision, with mean one
 
     @property
     def count(self) -> ClientScalars:
@@ -49,13 +50,18 @@ class PlainTask:
     def batches_with_rows(self) -> Iterator[tuple[Batch, Int64[Tensor, "1 batch"]]]:
         """Yield the round's mini-batches, each with the indices of its rows."""
         for rows in self.plan:
-            weight = self.x.new_full((1, len(rows)), 1 / len(rows))
-            yield Batch(self.x[:, rows], self.y[:, rows], weight), rows.unsqueeze(0)
+            yield Batch(self.x[:, rows], self.y[:, rows], self._weigh(rows)), rows.unsqueeze(0)
 
     def rows(self) -> Iterator[tuple[Batch, Int64[Tensor, "1 batch"]]]:
         """Yield all training rows as one batch."""
         rows = torch.arange(self.x.shape[1], device=self.x.device)
-        yield Batch(self.x, self.y, self.x.new_full((1, len(rows)), 1 / len(rows))), rows.unsqueeze(0)
+        yield Batch(self.x, self.y, self._weigh(rows)), rows.unsqueeze(0)
+
+    def _weigh(self, rows: Int64[Tensor, "batch"]) -> Float[Tensor, "1 batch"]:
+        """Return the weights of a batch: 1/|B| for each row, times its weight."""
+        if self.weight is None:
+            return self.x.new_full((1, len(rows)), 1 / len(rows))
+        return (self.weight.to(self.x.device)[rows] / len(rows)).to(self.x).unsqueeze(0)
 
     def gradient(self, w: Stack, batch: Batch) -> Stack:
         """Return ∇F̃(w) by autograd."""

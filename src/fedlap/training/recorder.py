@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fedlap.algorithms import State
@@ -58,8 +58,7 @@ class Recorder:
         self.sent = [Traffic(*progress.sent) if progress else Traffic(0, 0) for progress in earlier]
         self.seconds = [progress.seconds if progress else 0.0 for progress in earlier]
         self.scores = [
-            [score for score in progress.scores if self.schedule.is_scored(score.round)] if progress else []
-            for progress in earlier
+            select_scores(progress.scores, self.schedule) if progress else [] for progress in earlier
         ]
         self.start_clock()
 
@@ -71,22 +70,31 @@ class Recorder:
     def add_scores(self, engine: Engine, method: ManyRuns, server: Sequence[State]) -> None:
         """Score every run; scoring is not training time."""
         self.stop_clock(engine)
-        for run, tallies in enumerate(engine.score(method, server)):
+        training = self.schedule.is_training_scored(self.round)
+        for run, tallies in enumerate(engine.score(method, server, training)):
             self._add_score(run, method, tallies)
         self.start_clock()
 
     def _add_score(self, run: int, method: ManyRuns, tallies: Tallies) -> None:
         """Add the score of a run; a run whose losses are not finite has diverged."""
         algorithm, federation = method.runs[run].algorithm, self.jobs[run].federation
-        least = min((score.train_loss for score in self.scores[run]), default=math.inf)
+        # Training losses are compared with training losses if every score has one, else all with test losses.
+        always = self.schedule.score_training == "always"
+        losses = [score.train_loss if always else score.loss for score in self.scores[run]]
+        least = min((loss for loss in losses if loss is not None), default=math.inf)
         if federation.target_scale is not None:  # the loss of predicting the mean, in the unit of training
             least = federation.outputs / 2
-        problem = detect_divergence(tallies.train, federation, self.round, algorithm, least)
-        if problem is not None:
-            self.diverged.setdefault(run, problem)
+        for tally in [tallies.train] if always else [tallies.test, tallies.train]:
+            if tally is not None:
+                finite = tallies.is_finite
+                problem = detect_divergence(tally, finite, federation, self.round, algorithm, least)
+                if problem is not None:
+                    self.diverged.setdefault(run, problem)
         if run in self.diverged:
             return
-        train, test = (rows.restore_unit(federation.target_scale) for rows in (tallies.train, tallies.test))
+        scale = federation.target_scale
+        train = None if tallies.train is None else tallies.train.restore_unit(scale)
+        test = tallies.test.restore_unit(scale)
         sums = train, test, tallies.ridge, tallies.penalty, tallies.gap
         score = compute_score(self.round, *sums, self.sent[run], self.seconds[run])
         self.scores[run].append(score)
@@ -123,3 +131,16 @@ class Recorder:
         engine.wait()
         passed = (time.perf_counter() - self._clock_start) / len(self.seconds)
         self.seconds = [before + passed for before in self.seconds]
+
+
+def select_scores(scores: Iterable[Score], schedule: Schedule) -> list[Score]:
+    """Return the scores of an earlier run as an uninterrupted run with this schedule has them.
+
+    The last round of a run is scored in any case, with its training rows. If more rounds follow, its score
+    may be superfluous, and may have a superfluous part.
+    """
+    return [
+        score if schedule.is_training_scored(score.round) else score.drop_training_part()
+        for score in scores
+        if schedule.is_scored(score.round)
+    ]

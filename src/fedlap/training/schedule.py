@@ -20,7 +20,10 @@ EngineName = Literal["stacked", "one_by_one"]
 DtypeName = Literal["float32", "float64"]
 Precision = Literal["float32", "tf32", "bf16"]
 KeepName = Literal["auto", "device", "host"]
+ScoringInterval = int | Literal["auto"]  # rounds between scores
+TrainingRowsScored = Literal["last", "always"]
 DEVICES: Final = ("cpu", "cuda")
+AUTO_INTERVAL: Final = "auto"
 
 # PyTorch's names for the precisions of float32 matrix products.
 PRECISIONS: Final[dict[Precision, str]] = {"float32": "highest", "tf32": "high", "bf16": "medium"}
@@ -42,11 +45,18 @@ class Schedule:
     engine: EngineName = "stacked"
     precision: Precision = "float32"
     keep: KeepName = "auto"
-    evaluate_every: int = 1
+    evaluate_every: ScoringInterval = AUTO_INTERVAL
+    score_training: TrainingRowsScored = "last"
 
     def __post_init__(self) -> None:
         check_integer("rounds", self.rounds, 1)
-        check_integer("evaluate_every", self.evaluate_every, 0)
+        if isinstance(self.evaluate_every, str) and self.evaluate_every != AUTO_INTERVAL:
+            raise InputError(
+                f"evaluate_every = {self.evaluate_every!r}; expected 'auto' or an integer of at least 0",
+                field="evaluate_every",
+            )
+        if self.evaluate_every != AUTO_INTERVAL:
+            check_integer("evaluate_every", self.evaluate_every, 0)
         batch, sample = self.batch, self.sample
         if batch != "all" and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
             raise InputError(
@@ -60,6 +70,7 @@ class Schedule:
             ("engine", self.engine, get_args(EngineName)),
             ("precision", self.precision, PRECISIONS),
             ("keep", self.keep, get_args(KeepName)),
+            ("score_training", self.score_training, get_args(TrainingRowsScored)),
         ):
             check_name(field, name, names)
 
@@ -73,8 +84,19 @@ class Schedule:
         return open_device(self.device)
 
     def is_scored(self, round: int) -> bool:
-        """Return whether this round is scored."""
-        return round == self.rounds or bool(self.evaluate_every and round % self.evaluate_every == 0)
+        """Return whether this round is scored; the interval must be a number."""
+        every = self.evaluate_every
+        assert not isinstance(every, str)
+        return round == self.rounds or bool(every and round % every == 0)
+
+    def list_intermediate_rounds(self, last: int) -> range:
+        """Return the rounds up to `last` that are scored even if more rounds follow."""
+        every = self.evaluate_every
+        return range(every, last + 1, every) if isinstance(every, int) and every else range(0)
+
+    def is_training_scored(self, round: int) -> bool:
+        """Return whether the training rows are scored in this round."""
+        return self.is_scored(round) and (self.score_training == "always" or round == self.rounds)
 
     def choose_home(
         self, device: torch.device, federations: Sequence[Federation], model: Model

@@ -21,7 +21,7 @@ NOT_APPLICABLE: Statistics = (None, None, None, None)
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """Sums over each client's rows."""
+    """Sums over each client's rows; losses and errors of training rows are multiplied by their weights."""
 
     loss: Float64[Tensor, "client"]  # loss without the L2 term, in the unit that models are trained in
     hits: Float64[Tensor, "client"] | None  # correct predictions; None for regression
@@ -92,7 +92,10 @@ class Score:
     r2, r2_mean, r2_worst, r2_std: those of R² = 1 − Σ(y − ŷ)² / Σ(y − ȳ)² (worst: lowest). ȳ is the mean of
         the pooled test rows; in the statistics over clients it is the mean of the client's test rows, and
         only clients count whose test targets are not constant. None if no such client exists.
-    train_loss: mean loss over the pooled training rows, without the L2 term.
+    train_loss: mean loss over the pooled training rows, without the L2 term. Sample weights count in it and
+        in the objective, divided by the mean weight of their client; test scores count every row once. It is
+        None, as are objective and gap, in rounds whose training rows were not scored (`score_training` of
+        `fit`).
     objective: J(W), the sum of the clients' training losses with the L2 term, plus the method's penalty.
     gap: the duality gap if the method computes it, an upper bound on the objective minus its minimum.
     bytes_up, bytes_down: bytes sent by and to all clients since the first round.
@@ -115,8 +118,8 @@ class Score:
     loss_mean: float | None
     loss_worst: float | None
     loss_std: float | None
-    train_loss: float
-    objective: float
+    train_loss: float | None
+    objective: float | None
     gap: float | None
     bytes_up: int
     bytes_down: int
@@ -143,6 +146,10 @@ class Score:
         values = {name: getattr(self, name) for name in names}
         return [f"{name} {value:.4g}" for name, value in values.items() if value is not None]
 
+    def drop_training_part(self) -> "Score":
+        """Return the score without the values of training rows."""
+        return replace(self, train_loss=None, objective=None, gap=None)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as a dictionary, without optional metrics that do not apply to the task."""
         values = asdict(self).items()
@@ -165,19 +172,23 @@ class Score:
 
 # Metrics of real targets, which are left out of files of classification.
 OPTIONAL_FIELDS = frozenset(field.name for field in fields(Score) if field.default is not MISSING)
+TRAINING_FIELDS = ("train_loss", "objective", "gap")  # computed from training rows
 
 
 def compute_score(
     round: int,
-    train: Tally,
+    train: Tally | None,
     test: Tally,
-    ridge: Float64[Tensor, "client"],
-    penalty: float,
+    ridge: Float64[Tensor, "client"] | None,
+    penalty: float | None,
     gap: float | None,
     sent: tuple[int, int],
     seconds: float,
 ) -> Score:
-    """Compute the scores of a round from the sums over each client's rows."""
+    """Compute the scores of a round from the sums over each client's rows.
+
+    train, ridge, penalty: None leaves out the training loss and the objective.
+    """
     clients = {name: values[test.count > 0] for name, values in test.client_scores().items()}
     rows = test.count.sum()
     accuracy = rmse = mae = r2 = NOT_APPLICABLE
@@ -191,8 +202,12 @@ def compute_score(
         rmse = _summarise(pooled_rmse, clients["rmse"], lowest=False)
         mae = _summarise(pooled_mae, clients["mae"], lowest=False)
         r2 = _summarise(pooled_r2, clients["r2"][~clients["r2"].isnan()], lowest=True)
-    objective = float((train.loss / train.count + ridge).sum()) + penalty
-    pooled = float(train.reported_loss.sum() / train.count.sum())
+    objective = pooled = None
+    if train is not None:
+        assert ridge is not None
+        assert penalty is not None
+        objective = float((train.loss / train.count + ridge).sum()) + penalty
+        pooled = float(train.reported_loss.sum() / train.count.sum())
     return Score(round, *accuracy, *loss, pooled, objective, gap, *sent, seconds, *rmse, *mae, *r2)
 
 

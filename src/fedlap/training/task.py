@@ -120,8 +120,11 @@ class StackTask:
     def _labels(self) -> tuple[Tensor, Float[Tensor, "step client batch"]]:
         """The labels and weights of every step."""
         rows = self.plan.rows
-        y = self.clients.train.y.index_select(0, rows.flatten()).unflatten(0, rows.shape)
-        return y, self.plan.weight.to(self.clients.dtype)
+        train, weight = self.clients.train, self.plan.weight
+        y = train.y.index_select(0, rows.flatten()).unflatten(0, rows.shape)
+        if train.weight is not None:
+            weight = weight * train.weight.index_select(0, rows.flatten()).view(rows.shape)
+        return y, weight.to(self.clients.dtype)
 
     @property
     def _stored_places(self) -> Int64[Tensor, "step client batch"]:
@@ -255,10 +258,9 @@ class StackTask:
     def rows(self) -> Iterator[tuple[Batch, Int64[Tensor, "client batch"]]]:
         """Iterate over all training rows in blocks, weighted by 1/n_k, with the indices of the rows."""
         first = 0
-        for x, y, inside in self.clients.read_blocks(self.clients.train, self.cohort):
-            number = torch.arange(first, first + x.shape[1], device=x.device)
-            first += x.shape[1]
-            batch = Batch(x, y, inside.to(self.clients.dtype) / self.count[: len(x)])
+        for batch, inside in self.clients.read_batches(self.clients.train, self.cohort):
+            number = torch.arange(first, first + inside.shape[1], device=inside.device)
+            first += inside.shape[1]
             yield batch, torch.where(inside, number, 0)
 
 

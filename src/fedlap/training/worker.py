@@ -233,7 +233,7 @@ class Worker:
         rows = torch.arange(len(clients.train.row)).unsqueeze(0)
         x, y = clients.take(clients.train, CLIENT, rows)
         plan = draw_client_batches(self.seed, round, clients.digests, x.shape[1], work, clients.batch)
-        return PlainTask(self.model, x, y, plan)
+        return PlainTask(self.model, x, y, plan, clients.train.weight)
 
 
 def owns_models(server: State, private: State) -> bool:

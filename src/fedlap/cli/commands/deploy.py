@@ -12,9 +12,7 @@ CONNECTION_PANEL = "Connection"
 
 KeysOption = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FOLDER", help="Folder of keys, made by fedlap keys.", rich_help_panel=CONNECTION_PANEL
-    ),
+    typer.Option(metavar="FOLDER", help="Folder of keys; see fedlap keys.", rich_help_panel=CONNECTION_PANEL),
 ]
 InsecureOption = Annotated[
     bool,
@@ -213,7 +211,7 @@ def admit_command(
 
     It starts at the weighted mean of its neighbours' models, in the first round after it has connected.
 
-    Example: fedlap admit runs/radon east --neighbours north,south=0.5
+    Example: fedlap admit radon-server east --neighbours north,south=0.5
     """
     check_deploy_extra("admit")
     from fedlap.cli.serve import admit_client
@@ -227,7 +225,7 @@ def eject_command(
 ) -> None:
     """Eject a client from a run that trains: its messages are refused from now on.
 
-    Example: fedlap eject runs/radon west
+    Example: fedlap eject radon-server west
     """
     check_deploy_extra("eject")
     from fedlap.cli.serve import eject_client

@@ -139,10 +139,10 @@ def split_verdict(comparison: Comparison) -> list[str]:
 
 def build_curves(comparison: Comparison) -> FigureSection | None:
     """Build curves of test score and training loss over rounds, with bands of one standard deviation."""
-    rows = [name for name in comparison.ranked_rows if len(comparison.finished_runs(name)[0]) > 1]
+    metric = comparison.metric
+    rows = [name for name in comparison.ranked_rows if len(comparison.curve(name, metric.name)[0]) > 1]
     if not rows or len(rows) > MAX_CURVES:
         return None
-    metric = comparison.metric
     panels = [
         _build_panel(
             comparison,
@@ -152,8 +152,10 @@ def build_curves(comparison: Comparison) -> FigureSection | None:
             metric.name,
             metric.factor,
         ),
-        _build_panel(comparison, rows, "On training rows", "pooled loss", "train_loss", 1.0, log_y=True),
     ]
+    if comparison.has_training_curves():
+        title = "On training rows"
+        panels.append(_build_panel(comparison, rows, title, "pooled loss", "train_loss", 1.0, log_y=True))
     number = len(comparison.seeds)
     bands = f" Bands: one standard deviation over {number} {comparison.repeats}." if number > 1 else ""
     failed = [name for name in comparison.runs if comparison.count_diverged(name)]
@@ -174,12 +176,12 @@ def _build_panel(
 ) -> Panel:
     series = []
     for name in rows:
-        runs = comparison.finished_runs(name)
-        values = np.array([[getattr(score, field) for score in scores] for scores in runs], dtype=float)
-        rounds = np.array([score.round for score in runs[0]])
+        rounds, values = comparison.curve(name, field)
+        if len(rounds) < 2:
+            continue
         step = -(-len(rounds) // MAX_POINTS)
         picked = np.arange(len(rounds))[::-1][::step][::-1]  # includes the last one
-        series.append(_build_series(name, rounds[picked].tolist(), factor * values[:, picked]))
+        series.append(_build_series(name, [rounds[place] for place in picked], factor * values[:, picked]))
     log_y = log_y and all(value > 0 for curve in series for value in curve.mean)
     return Panel(title, "round", label, series, log_y=log_y)
 
@@ -298,6 +300,8 @@ def build_objective_facts(results: ReportedResults) -> FactsSection | None:
     if len(outcomes) != 1 or not isinstance(outcomes[0], list):
         return None
     last = outcomes[0][-1]
+    if last.objective is None or last.train_loss is None:  # a stopped run, or a round before the last
+        return None
     facts = [("J(W)", f"{last.objective:.6g}"), ("training loss", f"{last.train_loss:.6g}")]
     if last.gap is not None and math.isfinite(last.gap):
         facts.append(("duality gap", f"{last.gap:.4g}"))

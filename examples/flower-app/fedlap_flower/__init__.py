@@ -1,0 +1,1 @@
+"""FedU, and every other method of fedlap with a server, as a Flower app."""
