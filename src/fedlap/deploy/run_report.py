@@ -116,7 +116,7 @@ def build_curves(scores: Sequence[Score], metric: Metric) -> FigureSection:
             "On training rows",
             "round",
             "loss",
-            [_build_curve("all training rows", scores, "train_loss", 1.0)],
+            list(_build_curve("all training rows", scores, "train_loss", 1.0)),
         ),
     ]
     about = "Scores after each evaluated round, from counts and sums that the clients sent."
@@ -125,13 +125,15 @@ def build_curves(scores: Sequence[Score], metric: Metric) -> FigureSection:
 
 def _build_series(scores: Sequence[Score], metric: Metric) -> Iterator[CurveSeries]:
     for suffix, name in STATISTICS.items():
-        if all(getattr(score, metric.name + suffix) is not None for score in scores):
-            yield _build_curve(name, scores, metric.name + suffix, metric.factor)
+        yield from _build_curve(name, scores, metric.name + suffix, metric.factor)
 
 
-def _build_curve(name: str, scores: Sequence[Score], field: str, factor: float) -> CurveSeries:
-    values = [float(f"{factor * getattr(score, field):.7g}") for score in scores]
-    return CurveSeries(name, [float(score.round) for score in scores], values)
+def _build_curve(name: str, scores: Sequence[Score], field: str, factor: float) -> Iterator[CurveSeries]:
+    """Build a curve of the rounds that have this score; none if no round has it."""
+    points = [(float(score.round), getattr(score, field)) for score in scores]
+    known = [(x, float(f"{factor * value:.7g}")) for x, value in points if value is not None]
+    if known:
+        yield CurveSeries(name, [x for x, _ in known], [value for _, value in known])
 
 
 def build_client_table(run: RunRecord) -> TableSection:
