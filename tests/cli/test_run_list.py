@@ -117,6 +117,38 @@ def test_newest_first(call, runs):
     assert found[-1]["date"] == "2001-09-09T01:46:40Z"
 
 
+@pytest.mark.parametrize(("metric", "sign"), [("accuracy", 1), ("loss", -1), ("rmse", -1)])
+def test_a_metric_is_shown_and_sorts_best_first(call, runs, metric, sign):
+    found, groups = read_json(call("runs", "--json", "--metric", metric)[1])
+    last = {
+        run["run"]: json.loads(call("show", run["run"], "--json")[1])["last"].get(metric) for run in found
+    }
+    assert {run["run"]: run["score"] for run in found} == last
+    values = [run["score"] for run in found if run["score"] is not None]
+    assert 0 < len(values) <= len(found)
+    assert values == sorted(values, key=lambda value: -sign * value)
+    assert [run["score"] for run in found[len(values) :]] == [None] * (len(found) - len(values))
+    compare = next(group for group in groups if group["command"] == "compare")
+    facts = json.loads((runs / compare["group"] / "comparison.json").read_text())
+    if metric in facts["algorithms"]["fedu"][0]:
+        means = [sum(row[metric] for row in rows) / 2 for rows in facts["algorithms"].values()]
+        assert compare["score"] == sign * max(sign * mean for mean in means)
+    code, out, _ = call("runs", "--metric", metric)
+    shown = [float(text) for text in re.findall(r"(?:loss|RMSE) (\S+)|(\S+) %", out) for text in text if text]
+    assert code == 0
+    assert shown
+    assert shown == sorted(shown, key=lambda value: -sign * value)
+
+
+def test_a_metric_that_no_run_has(call, runs):
+    assert call("runs", "--metric", "rsme")[::2] == (
+        2, "error: unknown metric 'rsme'; did you mean 'rmse'?\n"
+    )  # fmt: skip
+    code, out, err = call("runs", "--metric", "mae", "--algorithm", "local")
+    assert (code, out) == (2, "")
+    assert err == "error: metric = mae: the listed runs do not have it; use accuracy, loss\n"
+
+
 def test_states(call, runs):
     """Unfinished, diverged and damaged runs are listed, and one that is gone is missing in its group."""
     first, second, third, fourth = sorted(runs.glob("synthetic-fedu-*"))[:4]

@@ -223,7 +223,6 @@ def test_mistakes_are_one_line():
         "'shuffled' needs a graph before it": {"graph": ["shuffled"]},
         "two graphs have the label 'ring'": {"graph": ["ring", "ring"]},
         "is a torch module; pass fl.models.module": {"model": NET},
-        "only runs of named methods": {"folder": "somewhere", "methods": [fl.Local()]},
         "two methods are called 'local'": {"methods": ["local", fl.Local()]},
         "unknown algorithm 'fed'": {"methods": ["fed"]},
         "methods: mine returned int": {"methods": {"mine": lambda federation: 3}},

@@ -106,3 +106,29 @@ def test_a_leading_fedu_needs_no_advice():
     )  # fmt: skip
     assert result.comparison.best == "best"
     assert result.advice == []
+
+
+def test_a_sweep_varies_the_graph_as_a_comparison_does(call):
+    """Rows, runs and the test of the graph against its shuffled form are those of `compare`."""
+    words = ("--data", "radon", "--seeds", "0-1", "--rounds", "2", "--json")
+    swept = json.loads(call("sweep", *words, "--vary", "graph=known,shuffled,ring,shuffled")[1])
+    graphs = ("--graph", "known,shuffled,ring,shuffled")
+    compared = json.loads(call("compare", *words, "--algorithms", "fedu", *graphs)[1])
+    assert [row["values"]["graph"] for row in swept["runs"]] == ["known", "shuffled", "ring", "ring shuffled"]
+    assert list(swept["kept"].values()) == list(compared["kept"].values())
+    assert [row["scores"] for row in swept["runs"]] == list(compared["algorithms"].values())
+    tests, wanted = swept["comparisons"]["controls"], compared["comparisons"]["controls"]
+    named = [("known", "shuffled"), ("ring", "ring shuffled")]
+    assert [(test["graph"]["graph"], test["shuffled"]["graph"]) for test in tests] == named
+    numbers = [{key: test[key] for key in test if key not in ("graph", "shuffled")} for test in tests]
+    assert numbers == [
+        {key: test[key] for key in test if key not in ("graph", "shuffled")} for test in wanted
+    ]
+    again = fl.sweep("fedu", "radon", vary={"graph": ["known", "shuffled"]}, seeds=[0, 1], rounds=2)
+    assert list(again.comparison.controls) == [("graph = known", "graph = shuffled")]
+    code, _, err = call("sweep", *words, "--vary", "graph=shuffled,ring")
+    assert code == 2
+    assert (
+        err
+        == "error: graph: 'shuffled' needs a graph before it that shuffling changes, as in 'known,shuffled'\n"
+    )

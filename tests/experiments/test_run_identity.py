@@ -27,7 +27,8 @@ def test_every_field_but_the_rounds_gives_another_folder(run, tmp_path):
     assert len(names) == 1 + len(CHANGES)
     assert {path.name for path in (tmp_path / "runs").iterdir()} == names
     fields = {change.partition("=")[0].partition(".")[0] for change in CHANGES}
-    others = {"rounds", "device", "content", "partition", "plugins"}  # plugins: test_plugins.py
+    # plugins: test_plugins.py; objects: test_object_folders.py
+    others = {"rounds", "device", "content", "partition", "plugins", "objects"}
     assert fields == set(Experiment.model_fields) - others
 
 

@@ -13,6 +13,7 @@ from fedlap.deploy.coordinator import Coordinator
 from fedlap.deploy.moments import standardize_by_moments
 from fedlap.deploy.run_state import Phase
 from fedlap.deploy.run_storage import RunStorage
+from fedlap.deploy.tasks import choose_task
 from fedlap.deploy.transport import UnreachableError
 from fedlap.deploy.wire import encode_message
 from fedlap.personal import Personal
@@ -108,7 +109,7 @@ class LocalDeployment:
             raise UnreachableError("the server has ended") from None
         if message.kind == "wait":  # as the server does, which holds polls
             site = self.coordinator.sites[name]
-            message = self.coordinator.choose_task(site)
+            message = choose_task(self.coordinator, site)
         return encode_message(message)
 
     def step(self, name):

@@ -41,7 +41,15 @@ def build(arrays, weight=None, scale="pooled", test_share=0.0):
 
 def train(name, federation, graph, kind="steps", **schedule):
     method = METHODS[name]
-    schedule = {"rounds": 4, "batch": 4, "seed": 5, "dtype": "float64", "evaluate_every": 2, **schedule}
+    schedule = {
+        "rounds": 4,
+        "batch": 4,
+        "seed": 5,
+        "dtype": "float64",
+        "evaluate_every": 2,
+        "score_training": "always",
+        **schedule,
+    }
     return fl.fit(method.make(graph, **WORK[kind]), federation, method.model, **schedule)
 
 
@@ -81,7 +89,15 @@ def test_stacked_is_one_by_one_for_real_targets_and_networks(graph):
     federation = build(random_arrays(COUNTS, labels=2, real=True), draw_weights(), test_share=0.25)
     for model in (LINEAR, fl.models.mlp((5,))):
         one, other = (
-            fl.fit(fl.FedU(graph, strength=0.3), federation, model, rounds=5, dtype="float64", engine=engine)
+            fl.fit(
+                fl.FedU(graph, strength=0.3),
+                federation,
+                model,
+                rounds=5,
+                dtype="float64",
+                engine=engine,
+                score_training="always",
+            )
             for engine in ("stacked", "one_by_one")
         )
         check_close(one, other)

@@ -11,6 +11,7 @@ from fedlap.cli.arguments import parse_algorithms, split_names
 from fedlap.cli.bibtex import describe_software, format_bibtex
 from fedlap.data import SOURCES
 from fedlap.errors import InputError, unknown_name_error
+from fedlap.experiments.run_folder import EXPERIMENT_FILE, find_description
 from fedlap.storage.files import parse_json, read_file, read_text
 
 
@@ -48,9 +49,11 @@ def _read_names(folder: Path) -> tuple[list[str], list[str]]:
             if file.is_file():
                 facts: dict[str, Any] = parse_json(read_file(file))
                 return list(facts["algorithms"]), [facts["source"]]
-        description = tomllib.loads(read_text(folder / "experiment.toml"))
-        return [description["algorithm"]["name"]], [description["data"]["name"]]
+        description = tomllib.loads(read_text(folder / (find_description(folder) or EXPERIMENT_FILE)))
+        algorithm, source = description["algorithm"]["name"], description["data"].get("name", "")
+        names = [name for name, method in ALGORITHMS.items() if algorithm in (name, method.__name__)]
+        return names, [source]
     except (OSError, LookupError, ValueError, TypeError, RecursionError) as error:
         raise InputError(
-            f"cite: {str(folder)!r} is not the folder of a run ({error}); pass one with an experiment.toml"
+            f"cite: {str(folder)!r} is not the folder of a run ({error}); pass one with an {EXPERIMENT_FILE}"
         ) from error

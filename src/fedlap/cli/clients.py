@@ -21,7 +21,7 @@ from fedlap.experiments.find_folder import find_run
 from fedlap.experiments.prepare import prepare
 from fedlap.experiments.run_folder import RunFolder
 from fedlap.experiments.stored_run import load_learned_graph, load_result, load_trained_models
-from fedlap.personal.coefficients import FAR_FROM_MINIMUM
+from fedlap.personal.coefficients import FAR_FROM_MINIMUM, format_estimate
 from fedlap.report.page import Records, render_csv
 from fedlap.storage.files import write_file
 from fedlap.training.client_answers import (
@@ -49,9 +49,11 @@ def list_clients(
         if to.suffix != ".csv":
             raise InputError(f"unsupported extension in {str(to)!r}; use .csv")
     result = load_result(stored)
+    if sort is not None:
+        _check_column(sort, _build_answers(stored, result, metric, alone=False))
     answers = _build_answers(stored, result, metric)
     columns = answers.to_columns()
-    if sort is not None and sort not in columns:
+    if sort is not None and sort not in columns:  # gains may be missing
         raise unknown_name_error("column", sort, columns)
     order = _sort_rows(columns, sort)
     ordered = {name: [values[place] for place in order] for name, values in columns.items()}
@@ -75,7 +77,17 @@ def list_clients(
         console.print_result(f"{len(answers.clients)} clients written to {to}")
 
 
-def _build_answers(stored: RunFolder, result: Result, metric: str | None) -> ClientAnswers:
+def _check_column(name: str, answers: ClientAnswers) -> None:
+    """Raise InputError for an unknown column, before models without the others are trained."""
+    columns = [*answers.to_columns(), f"{answers.metric.name}_alone", "gain"]
+    if name not in columns:
+        raise unknown_name_error("column", name, columns)
+
+
+def _build_answers(
+    stored: RunFolder, result: Result, metric: str | None, alone: bool = True
+) -> ClientAnswers:
+    """Build the answers; `alone` adds the models that clients train alone, and gains over them."""
     federation = result.federation
     learned = load_learned_graph(stored, federation.clients)
     graph = (
@@ -83,9 +95,9 @@ def _build_answers(stored: RunFolder, result: Result, metric: str | None) -> Cli
         if learned is None
         else learned[1].align(federation.clients)
     )
-    alone = _load_local_models(stored, result)
     chosen = choose_client_metric(federation, metric)
-    return answer_clients(federation, result.objective, result.algorithm, result.models, alone, graph, chosen)
+    local = _load_local_models(stored, result) if alone else None
+    return answer_clients(federation, result.objective, result.algorithm, result.models, local, graph, chosen)
 
 
 def _load_local_models(stored: RunFolder, result: Result) -> Any:
@@ -172,7 +184,7 @@ def _build_table(answers: ClientAnswers, order: list[int]) -> Table:
             cells.append(_format_number(float(gain[place]) * metric.factor, metric.digits, sign="+"))
         if coefficients is not None:
             cells += [
-                _format_estimate(float(coefficients.values[place, n]), float(coefficients.errors[place, n]))
+                format_estimate(float(coefficients.values[place, n]), float(coefficients.errors[place, n]))
                 for n in range(len(shown))
             ]
         if has_neighbours:
@@ -183,10 +195,6 @@ def _build_table(answers: ClientAnswers, order: list[int]) -> Table:
 
 def _format_number(value: float, digits: int, sign: str = "") -> str:
     return "–" if math.isnan(value) else f"{value:{sign}.{digits}f}"
-
-
-def _format_estimate(value: float, error: float) -> str:
-    return f"{value:.3g}" if math.isnan(error) else f"{value:.3g} ± {error:.2g}"
 
 
 def _format_csv(columns: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 RUNS_FOLDER = Path("runs")  # the default of --out
-EXPERIMENT_FILE_NAME = "experiment.toml"
+DESCRIPTION_FILE_NAMES = ("experiment.toml", "fit.toml")
 
 
 def complete_names(names: Sequence[str]) -> Callable[[str], list[str]]:
@@ -19,5 +19,5 @@ def complete_names(names: Sequence[str]) -> Callable[[str], list[str]]:
 
 def complete_run(incomplete: str) -> list[str]:
     """Return the names of the runs in the folder `runs` that begin like this."""
-    found = RUNS_FOLDER.glob(f"*/{EXPERIMENT_FILE_NAME}")
+    found = [path for name in DESCRIPTION_FILE_NAMES for path in RUNS_FOLDER.glob(f"*/{name}")]
     return sorted(path.parent.name for path in found if path.parent.name.startswith(incomplete))

@@ -65,7 +65,8 @@ def learn_from_run(run: Path, out: Path, method: str, neighbours: int, as_json: 
     to_file(graph, str(out))
     more: dict[str, Any] = {"file": str(out), "method": method}
     lines = [f"written    {out}"]
-    known = load_experiment_data(experiment)[1] if SOURCES[experiment.data["name"]].graph else None
+    origin = None if "data" in (experiment.objects or {}) else SOURCES.get(experiment.data["name"])
+    known = load_experiment_data(experiment)[1] if origin is not None and origin.graph else None
     if known is not None and known.edges:
         found = compute_average_precision(graph, known.align(trained.clients))
         chance = known.edges / math.comb(known.size, 2)

@@ -7,8 +7,8 @@ from fedlap.errors import InputError
 from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.run_folder import (
     CHECKPOINT_FOLDER,
+    DESCRIPTION_FILES,
     ENVIRONMENT_FILE,
-    EXPERIMENT_FILE,
     FAILURE_FILE,
     MODELS_FOLDER,
 )
@@ -28,7 +28,9 @@ def check_output(to: Path, inputs: Iterable[str | Path]) -> None:
 
 def list_run_files(folder: Path) -> Iterator[Path]:
     """Return the files of a run that no command may overwrite; tables and figures are not among them."""
-    yield from (folder / name for name in (EXPERIMENT_FILE, ENVIRONMENT_FILE, SCORE_LOG_FILE, FAILURE_FILE))
+    yield from (
+        folder / name for name in (*DESCRIPTION_FILES, ENVIRONMENT_FILE, SCORE_LOG_FILE, FAILURE_FILE)
+    )
     for name in (CHECKPOINT_FOLDER, MODELS_FOLDER):
         yield from (folder / name).glob("*")
 

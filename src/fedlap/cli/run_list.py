@@ -1,20 +1,21 @@
 """The command that lists stored runs and groups: runs."""
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.box import SIMPLE_HEAVY
 from rich.table import Table
 from rich.text import Text
 
 from fedlap.cli import console
-from fedlap.errors import InputError
+from fedlap.errors import InputError, unknown_name_error
 from fedlap.experiments.find_folder import SHORT_DIGEST, read_digest
 from fedlap.experiments.run_summary import (
     GroupSummary,
@@ -24,6 +25,7 @@ from fedlap.experiments.run_summary import (
     list_summaries,
 )
 from fedlap.report.seed_list import format_seeds
+from fedlap.training.metrics import METRICS
 
 SHOWN_DIGITS = 8  # of a digest, more if two folders share them
 SHOWN_SETTINGS = 60  # characters
@@ -32,6 +34,8 @@ FOLDED_HEADERS = ("data", "settings")
 AGE = re.compile(r"(\d{1,6})([hdw])")
 HOURS = {"h": 1, "d": 24, "w": 168}
 HEADERS = ("run", "date (UTC)", "data", "method", "seed", "settings", "score", "rounds", "state")
+
+Entry = TypeVar("Entry", bound=RunSummary | GroupSummary)
 
 
 @dataclass(frozen=True)
@@ -47,15 +51,20 @@ class RunFilter:
         """Return whether a run meets all conditions."""
         return (
             self.data in (None, run.data, run.settings.get("data.name"))
-            and self.algorithm in (None, run.algorithm)
+            and (self.algorithm is None or self.algorithm.casefold() == run.algorithm.casefold())
             and self.state in (None, run.state)
             and run.date >= (self.since or 0)
         )
 
 
-def print_runs(out: Path, unfold: bool, wanted: RunFilter, as_json: bool) -> None:
-    """Print stored runs and groups, newest first; a group stands for its runs unless `unfold`."""
-    runs, groups = list_summaries(out)
+def print_runs(out: Path, unfold: bool, wanted: RunFilter, metric: str | None, as_json: bool) -> None:
+    """Print stored runs and groups; a group stands for its runs unless `unfold`.
+
+    They are sorted by date, newest first, or by a metric, best first.
+    """
+    if metric is not None and metric not in METRICS:
+        raise unknown_name_error("metric", metric, METRICS, field="metric")
+    runs, groups = list_summaries(out, metric)
     if not runs and not groups:
         raise InputError(f"no runs in {str(out)!r}; choose another folder with --out")
     problems = {entry.name: entry.problem for entry in runs} | {entry.name: entry.problem for entry in groups}
@@ -67,6 +76,10 @@ def print_runs(out: Path, unfold: bool, wanted: RunFilter, as_json: bool) -> Non
             console.print_remark(f"note: {run.name}: {text}")
     total, by_name = len(runs), {run.name: run for run in runs if wanted.accepts(run)}
     groups = [group for group in groups if wanted == RunFilter() or not by_name.keys().isdisjoint(group.runs)]
+    if metric is not None:
+        _check_scores([*by_name.values(), *groups], metric)
+        by_name = {run.name: run for run in sort_entries(list(by_name.values()), metric)}
+        groups = sort_entries(groups, metric)
     if as_json:
         for run in by_name.values():
             print(json.dumps(describe_run(run, groups)))
@@ -77,10 +90,30 @@ def print_runs(out: Path, unfold: bool, wanted: RunFilter, as_json: bool) -> Non
         console.print_remark(f"none of {total} runs in {str(out)!r} matches")
         return
     names = {run.name for run in runs}
-    console.out.print(build_table(list(by_name.values()), groups, names, unfold, console.out.width))
+    listed = list(by_name.values())
+    console.out.print(build_table(listed, groups, names, unfold, console.out.width, metric))
     folded = 0 if unfold else len({name for group in groups for name in group.runs} & by_name.keys())
     if folded:
         console.print_remark(f"{folded} runs of comparisons, sweeps and tunings are folded; --all lists them")
+
+
+def sort_entries(entries: Sequence[Entry], metric: str | None) -> list[Entry]:
+    """Sort runs and groups: newest first, or by a metric, best first and those without it last."""
+    newest = sorted(entries, key=lambda entry: entry.date, reverse=True)
+    if metric is None:
+        return newest
+    sign = METRICS[metric].sign
+    return sorted(newest, key=lambda entry: -sign * entry.score.value if entry.score else math.inf)
+
+
+def _check_scores(entries: Sequence[RunSummary | GroupSummary], metric: str) -> None:
+    """Raise InputError if there are scores, but none of them has the metric."""
+    scored = [entry for entry in entries if isinstance(entry, RunSummary) and entry.last]
+    if scored and not any(entry.score for entry in entries):
+        valid = [name for name in METRICS if any(run.last.get(name) is not None for run in scored)]
+        raise InputError(
+            f"metric = {metric}: the listed runs do not have it; use {', '.join(valid)}", field="metric"
+        )
 
 
 def parse_since(text: str | None) -> float | None:
@@ -147,8 +180,9 @@ def build_table(
     stored: set[str],
     unfold: bool,
     width: int = 100,
+    metric: str | None = None,
 ) -> Table:
-    """Build the table, newest first; runs of groups are listed beneath their group, or not at all.
+    """Build the table, sorted; runs of groups are listed beneath their group, or not at all.
 
     A terminal narrower than 96 characters shows days without hours.
     """
@@ -169,7 +203,7 @@ def build_table(
             no_wrap=header not in FOLDED_HEADERS,
         )
     form = "%Y-%m-%d %H:%M" if width >= WIDE_COLUMNS else "%Y-%m-%d"
-    for entry in sorted(entries, key=lambda entry: entry.date, reverse=True):
+    for entry in sort_entries(entries, metric):
         if isinstance(entry, RunSummary):
             _add_row(table, _list_run_cells(entry, shorten(entry.name), settings, form))
             continue

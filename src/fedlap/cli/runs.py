@@ -19,7 +19,12 @@ from fedlap.report.score_export import write_scores
 
 def _warn_unknown_names(run: RunFolder, experiment: Experiment) -> None:
     """Print which names of a run are not registered in this process; only training needs them."""
-    for text in list_unknown_names(experiment.plugins, experiment.sections):
+    named = {
+        name: section
+        for name, section in experiment.sections.items()
+        if name not in (experiment.objects or {})
+    }
+    for text in list_unknown_names(experiment.plugins, named):
         console.print_remark(f"note: {run.name}: {text}")
 
 
@@ -37,12 +42,16 @@ def show_run(run: Path, out: Path, to: Path | None, metric: str | None, json_: b
         saved = (
             f"checkpoint at round {stored.saved_rounds[0]}" if stored.saved_rounds else "no checkpoint yet"
         )
-        console.print_remark(
-            f"note: this run is not finished ({saved}); `fedlap resume {stored.folder}` continues it"
-        )
+        console.print_remark(f"note: this run is not finished ({saved}); {_advise_resuming(stored)}")
     if not scores:
-        raise InputError(f"{stored.name} has no scores yet; train it with `fedlap resume {stored.folder}`")
+        raise InputError(f"{stored.name} has no scores yet; {_advise_resuming(stored)}")
     print_run(stored, experiment, scores, metric, json_)
+
+
+def _advise_resuming(run: RunFolder) -> str:
+    if run.experiment.objects is None:
+        return f"`fedlap resume {run.folder}` continues it"
+    return "repeat the call in Python, with the same folder, to continue it"
 
 
 def resume_run(run: Path, rounds: int | None, threads: int | None, options: dict[str, Any]) -> None:
@@ -50,6 +59,7 @@ def resume_run(run: Path, rounds: int | None, threads: int | None, options: dict
     use_threads(threads)
     stored = find_run(run, options["out"])
     experiment = stored.experiment
+    experiment.check_named("resumed")
     name = RunFolder.of(stored.folder.parent, experiment).name
     if stored.folder.name != name:
         raise InputError(

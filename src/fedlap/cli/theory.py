@@ -58,6 +58,7 @@ def compare_with_theorems(
     """Compare a run of fedu or dfedu with the theorems."""
     use_threads(threads)
     stored = find_run(run, out)
+    stored.experiment.check_named("compared with the theorems")
     if accuracy is not None and not 0 < accuracy < math.inf:
         raise InputError(f"--accuracy {accuracy:g}: expected a finite number above zero")
     check_output(

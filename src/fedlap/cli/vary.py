@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 
 from fedlap.cli.arguments import parse_value
+from fedlap.comparisons.graphs import resolve_shuffled
 from fedlap.errors import InputError
+from fedlap.experiments.experiment import SHUFFLED
 from fedlap.experiments.fields import Combination, VariedField, combine_values, find_path
 from fedlap.experiments.settings import format_value
 
@@ -25,12 +27,17 @@ def list_combinations(texts: Sequence[str], algorithm: str) -> list[Combination]
 
 
 def parse_varied_field(text: str, algorithm: str) -> VariedField:
-    """Parse field=value,value,…; a repeated value counts once."""
+    """Parse field=value,value,…; a repeated value counts once.
+
+    In a list of graphs, "shuffled" stands for the shuffled form of the graph before it, as in `compare`.
+    """
     key, equals, listed = text.partition("=")
     pieces = split_values(listed)
     if not equals or not key.strip() or not all(pieces):
         raise InputError(f"--vary {text}: expected field=value,value,…, e.g. {VARY_EXAMPLE}")
     path = find_path(key.strip().replace("-", "_"), f"--vary {text}", algorithm)
+    if path == "graph" and SHUFFLED in pieces:
+        return resolve_shuffled(VariedField(path, pieces, "--vary"))
     values = {format_value(value): value for value in map(parse_value, pieces)}
     return VariedField(path, list(values.values()), "--vary")
 

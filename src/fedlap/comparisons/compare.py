@@ -97,7 +97,7 @@ def compare(
         for label, method in name_methods(methods).items()
         for row in maker.make(label, parse_method(label, method), graphs)
     ]
-    session = build_session(rows, folder, again, progress, "compare")
+    session = build_session(folder, again, progress, "compare")
     controls = find_controls([row.label for row in rows], graphs)
 
     def build_table(title: str, outcomes: OutcomesByRow, source: str) -> Comparison:
@@ -121,21 +121,13 @@ def list_seeds(seeds: Iterable[int]) -> list[int]:
     return list(dict.fromkeys(numbers))
 
 
-def build_session(
-    rows: Sequence[Row], folder: str | Path | None, again: bool, progress: bool, function: str
-) -> TrainingSession:
+def build_session(folder: str | Path | None, again: bool, progress: bool, function: str) -> TrainingSession:
     """Return the session of a call in Python: remarks are logged, progress goes to standard error."""
     console = None
     if progress:
         from rich.console import Console
 
         console = Console(stderr=True)
-    if folder is not None and not all(isinstance(row, DescribedRow) for row in rows):
-        raise InputError(
-            "folder: only runs of named methods, data, models and graphs can be stored; remove folder, and "
-            "write a page with .report(path)",
-            field="folder",
-        )
     return TrainingSession(
         None if folder is None else Path(folder).expanduser(),
         again,

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from fedlap.data.federation import Federation
-from fedlap.errors import InputError
-from fedlap.experiments.experiment import SHUFFLED, Experiment
-from fedlap.experiments.fields import parse_graph, split_graphs
+from fedlap.errors import InputError, unknown_name_error
+from fedlap.experiments.experiment import KNOWN_GRAPH, SHUFFLED, Experiment
+from fedlap.experiments.fields import VariedField, parse_graph, split_graphs
 from fedlap.experiments.settings import Section
-from fedlap.graph import Graph
+from fedlap.graph import GRAPHS, Graph
 
 UNCHANGED = ("complete", "empty")  # graphs that shuffling leaves as they are
 
@@ -64,7 +64,8 @@ def list_graphs(graphs: GraphLike | Sequence[GraphLike] | Mapping[str, GraphLike
         added = _shuffle_last(found, label) if is_word else _read_graph(graph, label)
         if added.label in [other.label for other in found]:
             raise InputError(
-                f"graph: two graphs have the label {added.label!r}; pass a dictionary of labels and graphs",
+                f"graph: two graphs have the label {added.label!r}; remove one of them or, in Python, pass a "
+                "dictionary of labels and graphs",
                 field="graph",
             )
         found.append(added)
@@ -75,7 +76,10 @@ def list_graphs(graphs: GraphLike | Sequence[GraphLike] | Mapping[str, GraphLike
 
 def _read_graph(graph: Any, label: str | None) -> RowGraph:
     if isinstance(graph, str):
+        known = (*GRAPHS, KNOWN_GRAPH, SHUFFLED)
         graph = parse_graph(graph)
+        if graph["name"] not in known:
+            raise unknown_name_error("graph", graph["name"], known, field="graph")
     if isinstance(graph, Mapping):
         section = dict(graph)
         name = Path(section["path"]).stem if section.get("name") == "file" else str(section.get("name"))
@@ -103,3 +107,22 @@ def _shuffle_last(found: Sequence[RowGraph], label: str | None) -> RowGraph:
     label = label or (f"{last.label} {SHUFFLED}" if several else SHUFFLED)
     section = None if last.section is None else {**last.section, SHUFFLED: True}
     return replace(last, label=label, section=section, control_of=last.label)
+
+
+def resolve_shuffled(field: VariedField) -> VariedField:
+    """Return a varied field in which "shuffled" stands for the shuffled form of a graph before it."""
+    if field.path != "graph" or SHUFFLED not in field.values:
+        return field
+    graphs = list_graphs(field.values)
+    values = [
+        value if graph.control_of is None else graph.label
+        for value, graph in zip(field.values, graphs, strict=True)
+    ]
+    names = dict(zip((graph.label for graph in graphs), values, strict=True))
+    shuffled = [graph for graph in graphs if graph.control_of is not None]
+    return replace(
+        field,
+        values=values,
+        sections={graph.label: dict(graph.section or {}) for graph in shuffled},
+        controls={graph.label: names[str(graph.control_of)] for graph in shuffled},
+    )

@@ -38,6 +38,11 @@ class OwnData:
         self._folds: dict[tuple[int, int, int], Loaded] = {}
         self._digests: dict[int, str] = {}
 
+    @property
+    def is_named(self) -> bool:
+        """True if the data are a registered data set or a file."""
+        return self._experiment is not None
+
     def load(self, seed: int, fold: dict[str, int] | None = None) -> Loaded:
         """Return the federation of a seed, or one with a fold of its training rows held out."""
         if seed not in self._whole:

@@ -11,6 +11,12 @@ from fedlap.comparisons.own_data import OwnData
 from fedlap.data.federation import Federation
 from fedlap.errors import InputError
 from fedlap.experiments.experiment import Experiment
+from fedlap.experiments.fit_description import (
+    describe_method,
+    describe_model,
+    describe_value,
+    digest_description,
+)
 from fedlap.experiments.prepare import Loader, Prepared
 from fedlap.experiments.settings import split_section
 from fedlap.graph import Graph
@@ -161,10 +167,23 @@ class OwnRow:
             "algorithm": {"name": name_method(algorithm), **settings},
             "graph": self._describe_graph(algorithm),
             "content": self.data.digest(federation),
+            "objects": {
+                **({} if self.data.is_named else {"data": self.data.digest(federation)}),
+                "model": digest_description(describe_model(model)),
+                "algorithm": digest_description(describe_method(algorithm)),
+                **({} if self._is_graph_named else {"graph": self._digest_graph(algorithm)}),
+            },
         }
 
+    @property
+    def _is_graph_named(self) -> bool:
+        return self.graph is not None and self.graph.section is not None
+
+    def _digest_graph(self, algorithm: Algorithm) -> str:
+        return digest_description({"graph": describe_value(getattr(algorithm, "graph", None))})
+
     def _describe_graph(self, algorithm: Algorithm) -> dict[str, Any]:
-        if self.graph is not None and self.graph.section is not None:
+        if self._is_graph_named:
             return self.base.graph
         graph = getattr(algorithm, "graph", None)
         if not isinstance(graph, Graph):

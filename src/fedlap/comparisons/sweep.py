@@ -1,13 +1,13 @@
 """`fedlap.sweep`: all combinations of values of a method's settings, trained with equal seeds and ranked."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fedlap.algorithms.local_work import BatchSize
 from fedlap.comparisons.compare import ModelLike, RowMaker, build_session, list_seeds
-from fedlap.comparisons.graphs import GraphLike, list_graphs
+from fedlap.comparisons.graphs import GraphLike, list_graphs, resolve_shuffled
 from fedlap.comparisons.methods import MethodLike, name_methods, parse_method
 from fedlap.comparisons.own_data import DataLike
 from fedlap.comparisons.result import ComparisonResult
@@ -79,7 +79,8 @@ def sweep(
     if isinstance(row, DescribedRow):
         name = row.experiment.algorithm["name"]
         fields = [
-            VariedField(find_path(key, f"vary {key}", name), list(values)) for key, values in vary.items()
+            resolve_shuffled(VariedField(find_path(key, f"vary {key}", name), list(values)))
+            for key, values in vary.items()
         ]
         combinations = combine_values(fields)
         described = maker.describe(parsed, graphs[0] if parsed.takes_graph else None)
@@ -98,7 +99,7 @@ def sweep(
             for combination in combinations
         ]
         algorithms = (label,)
-    session = build_session(rows, folder, again, progress, "sweep")
+    session = build_session(folder, again, progress, "sweep")
     build_table = build_sweep_table(combinations, numbers, algorithms)
     return run_rows(rows, numbers, session, build_table, metric=metric, fields=" × ".join(vary))
 
@@ -111,9 +112,20 @@ def build_sweep_table(
     def build(title: str, outcomes: OutcomesByRow, source: str) -> Comparison:
         fields = tuple(field.name for field in combinations[0].fields)
         values = {combination.label: combination.values for combination in combinations}
-        return Sweep(title, list(seeds), outcomes, source, fields, values, algorithms)
+        controls = tuple(_find_controls(combinations))
+        return Sweep(title, list(seeds), outcomes, source, fields, values, algorithms, controls=controls)
 
     return build
+
+
+def _find_controls(combinations: Sequence[Combination]) -> Iterator[tuple[str, str]]:
+    """Yield pairs of rows that differ only in a graph and its shuffled form."""
+    for shuffled in combinations:
+        for place, (field, value) in enumerate(zip(shuffled.fields, shuffled.values, strict=True)):
+            if isinstance(value, str) and value in field.controls:
+                values = list(shuffled.values)
+                values[place] = field.controls[value]
+                yield replace(shuffled, values=tuple(values)).label, shuffled.label
 
 
 def build_rows(

@@ -10,7 +10,7 @@ from fedlap.errors import DivergedError
 from fedlap.experiments.prepare import Prepared, pack_prepared, train_stack
 from fedlap.experiments.run_folder import RunFolder
 from fedlap.experiments.session import CheckpointInterval, ProgressCallbacks, ResumePlan, RunOutcome
-from fedlap.report.page.reported_runs import ReportedRun, StoredRun, TrainedRun
+from fedlap.report.page.reported_runs import ObjectRun, ReportedRun, StoredRun, TrainedRun
 from fedlap.report.seed_list import format_seeds
 from fedlap.tracking import build_tracker
 from fedlap.tracking.progress import RunCallbacks, show_progress
@@ -82,7 +82,8 @@ def _train_anywhere(
         return
     for place, stored in _train_stored(session, session.folder, ready, labels, fields):
         folder = RunFolder.of(session.folder, ready[place].experiment).folder
-        yield place, StoredRun(folder), stored
+        is_named = ready[place].experiment.objects is None
+        yield place, StoredRun(folder) if is_named else ObjectRun(folder, prepared=ready[place]), stored
 
 
 def _train_in_memory(

@@ -11,7 +11,7 @@ from fedlap.deploy.event_words import EventReason
 from fedlap.deploy.failpoints import pass_point
 from fedlap.deploy.moments import CONSTANT_TYPES, MOMENT_TYPES, ScalingConstants, combine_moments
 from fedlap.deploy.plan import Plan
-from fedlap.deploy.requests import HANDLERS, send_plan
+from fedlap.deploy.requests import HANDLERS
 from fedlap.deploy.roster_changes import RosterChange, change_setup, move_server_state
 from fedlap.deploy.run_state import OpenRound, Phase, Site
 from fedlap.deploy.run_storage import RunStorage, ServerCheckpoint
@@ -30,7 +30,7 @@ from fedlap.training.state import (
     split_state,
 )
 from fedlap.training.state_bytes import list_state_types
-from fedlap.training.worker import ClientTally, owns_models
+from fedlap.training.worker import ClientTally
 
 MOST_DAMAGED: Final = 3  # damaged messages of a client in a round, after which it is left out of the round
 # In messages and files, in addition to the types of the method.
@@ -119,31 +119,6 @@ class Coordinator:
         if self.phase is Phase.SCORING:
             return self._list_unanswered(self.tallies, now)
         return self._list_unanswered(self.finished, now) if self.phase is Phase.FINISHING else []
-
-    def choose_task(self, site: Site) -> Message:
-        """Return the next task of a client, or `wait`."""
-        name = site.name
-        if self.phase is Phase.DONE:
-            return Message("stop", {"reason": "the run has ended"})
-        if not self.setups or name not in self.setup.clients:
-            if site.rows is None:
-                return send_plan(self)
-            return Message("wait", {"reason": "the next round" if self.setups else "the other clients"})
-        if self.open_round is not None:
-            place = self.setup.clients.index(name)
-            waiting = place in self.open_round.messages and place not in self.open_round.replies
-            if waiting and place not in self.open_round.missing:
-                facts = {"round": self.open_round.number, **self._describe_turn(name)}
-                return Message("train", facts, self.open_round.messages[place])
-            return Message("wait", {"reason": f"round {self.open_round.number}"})
-        if self.phase is Phase.SCORING and name not in self.tallies:
-            return self._send_model("score", name)
-        if self.phase is Phase.FINISHING:
-            done = name in self.finished
-            return (
-                Message("stop", {"reason": "the run has ended"}) if done else self._send_model("finish", name)
-            )
-        return Message("wait", {"reason": f"the scores of round {self.checkpoint.round}"})
 
     # Rounds.
 
@@ -288,20 +263,6 @@ class Coordinator:
         else:
             self.phase = Phase.FINISHING
         return True
-
-    def _send_model(self, kind: str, name: str) -> Message:
-        """Return a client's model or, if its model depends on its private state, what all clients share."""
-        setup, server = self.setup, self.checkpoint.server
-        is_model = owns_models(server, setup.initial_private)
-        facts = {"round": self.checkpoint.round, "is_model": is_model, **self._describe_turn(name)}
-        if not is_model:
-            return Message(kind, facts, server)
-        models = setup.method.personal_models(server, setup.initial_private, len(setup.clients))
-        place = setup.clients.index(name)
-        return Message(kind, facts, models[place : place + 1])
-
-    def _describe_turn(self, name: str) -> dict[str, int]:
-        return {"setup": self.setup.version, "merged": self.checkpoint.merged.get(name, 0)}
 
     def _note_damage(self, site: Site) -> None:
         """Count a message that cannot be read; a client that sends several is left out of the round."""

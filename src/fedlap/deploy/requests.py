@@ -10,6 +10,7 @@ from fedlap.deploy.moments import check_moments
 from fedlap.deploy.roster_changes import RosterChange
 from fedlap.deploy.setup import Setup
 from fedlap.deploy.site_data import check_shapes
+from fedlap.deploy.tasks import choose_task, send_plan
 from fedlap.deploy.transport import ExitCode
 from fedlap.deploy.wire import FEDLAP_VERSION, Message, measure_norm, refuse
 from fedlap.errors import InputError
@@ -40,11 +41,6 @@ def greet(run: "Coordinator", site: "Site", message: Message) -> Message:
             ExitCode.OTHER_PLAN,
         )
     return send_plan(run)
-
-
-def send_plan(run: "Coordinator") -> Message:
-    """Return the plan, as plain values."""
-    return Message("plan", {"plan": run.plan.describe(), "digest": run.plan.digest})
 
 
 def register(run: "Coordinator", site: "Site", message: Message) -> Message:
@@ -80,7 +76,7 @@ def describe_setup(run: "Coordinator", site: "Site", message: Message) -> Messag
 
 def poll(run: "Coordinator", site: "Site", message: Message) -> Message:
     """Return the client's next task, or `wait`."""
-    return run.choose_task(site)
+    return choose_task(run, site)
 
 
 def take_reply(run: "Coordinator", site: "Site", message: Message) -> Message:

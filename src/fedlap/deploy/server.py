@@ -12,6 +12,7 @@ from fedlap.deploy.coordinator import Coordinator
 from fedlap.deploy.failpoints import pass_point
 from fedlap.deploy.roster_changes import RosterChange
 from fedlap.deploy.run_state import Phase, Site
+from fedlap.deploy.tasks import choose_task
 from fedlap.deploy.transport import REMARK_INTERVAL, Request, ServerTransport
 from fedlap.deploy.wire import Message, encode_message
 from fedlap.errors import InputError
@@ -103,7 +104,7 @@ class DeploymentServer:
         for name, held in list(self._held.items()):
             if is_same and now < held.until:
                 continue
-            message = self.coordinator.choose_task(held.site)
+            message = choose_task(self.coordinator, held.site)
             if message.kind != "wait" or now >= held.until:
                 del self._held[name]
                 self._answer(held.request, message, held.site)
@@ -139,7 +140,7 @@ class DeploymentServer:
         """Answer the polls of every client that has stored its model: the run has ended."""
         until = time.monotonic() + GOODBYE_SECONDS
         for held in self._held.values():
-            self._answer(held.request, self.coordinator.choose_task(held.site), held.site)
+            self._answer(held.request, choose_task(self.coordinator, held.site), held.site)
         self._held.clear()
         while (now := time.monotonic()) < until and not self.coordinator.finished <= self._stopped:
             request = self.transport.receive(TICK_SECONDS)

@@ -63,6 +63,7 @@ class Experiment(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
+    objects: dict[str, str] | None = None  # sections that describe Python objects, with their digests
     data: Section = {"name": "digits"}
     partition: Section = {}
     scarce: Section | None = None
@@ -97,9 +98,11 @@ class Experiment(BaseModel):
             experiment = cls.model_validate(dict(description), context={"stored": stored})
         except ValidationError as error:
             raise to_input_error(error, cls.model_fields) from None
-        check_integers("", experiment.model_dump())
+        check_integers("", experiment.model_dump(exclude=set(experiment.objects or ())))
         check_integer("seed", experiment.seed)
         _ = experiment.schedule  # raises InputError for invalid values
+        if not stored:
+            experiment.check_named("trained")
         experiment = experiment if stored else experiment._record_plugins()
         if not experiment.has_registered_method:
             return experiment
@@ -110,6 +113,24 @@ class Experiment(BaseModel):
                 f"graph is missing; algorithm {experiment.algorithm['name']!r} needs one", field="graph"
             )
         return experiment
+
+    def check_named(self, participle: str, only: str | None = None) -> None:
+        """Raise InputError if a section, or the `only` one, describes a Python object.
+
+        participle: what cannot be done with it, such as "trained".
+        """
+        sections = [name for name in self.objects or () if only in (None, name)]
+        if sections:
+            raise InputError(
+                f"{sections[0]} {self.title_of(sections[0])!r} of this run is a Python object, so the run "
+                f"can only be {participle} in Python; pass the object and the folder to fedlap.fit or "
+                "fedlap.compare",
+                field=sections[0],
+            )
+
+    def title_of(self, section: str) -> str:
+        """Return the name in a section."""
+        return str(getattr(self, section).get("name"))
 
     def _record_plugins(self) -> "Experiment":
         """Return the experiment with its plugins; raise InputError if it names others."""
@@ -145,8 +166,10 @@ class Experiment(BaseModel):
     @field_validator("partition")
     @classmethod
     def _complete_partition(cls, section: Section, info: ValidationInfo) -> Section:
-        if "data" not in info.data or info.data["data"]["name"] not in SOURCES:
-            return section  # the data are invalid, which is reported first, or not registered
+        if "data" not in info.data or "data" in (info.data.get("objects") or {}):
+            return section  # the data are invalid, which is reported first, or are an object
+        if info.data["data"]["name"] not in SOURCES:
+            return section  # it is not registered
         default = SOURCES[info.data["data"]["name"]].partition
         default_name = NATURAL
         if default is not None:
@@ -200,18 +223,20 @@ class Experiment(BaseModel):
     def _accept_unregistered(
         cls, section: Section, complete: Callable[[Section], Section], info: ValidationInfo
     ) -> Section:
-        """Leave a section of a stored run unchanged if its name is not registered.
+        """Leave a section of a stored run unchanged if it describes an object, or its name is not registered.
 
         This follows the validators above, since pydantic runs the last one first.
         """
+        if info.field_name in (info.data.get("objects") or {}) and isinstance(section.get("name"), str):
+            return section
         stored = (info.context or {}).get("stored") and isinstance(section.get("name"), str)
         is_unknown = stored and section["name"] not in REGISTRIES[str(info.field_name)]
         return section if is_unknown else complete(section)
 
     @field_validator("graph")
     @classmethod
-    def _complete_graph(cls, section: Section) -> Section:
-        if not section:
+    def _complete_graph(cls, section: Section, info: ValidationInfo) -> Section:
+        if not section or "graph" in (info.data.get("objects") or {}):
             return section
         name = check_section_name("graph", "graph", section, [*GRAPHS, KNOWN_GRAPH])
         build = GRAPHS.get(name, lambda: None)
@@ -238,16 +263,22 @@ class Experiment(BaseModel):
 
     @property
     def has_registered_method(self) -> bool:
-        """True if the method is registered in this process; a user's method may not be."""
-        return self.algorithm["name"] in ALGORITHMS
+        """True if the method is registered in this process and has a name; a user's method may not be."""
+        return self.algorithm["name"] in ALGORITHMS and "algorithm" not in (self.objects or {})
 
     @property
     def title(self) -> str:
         """Name of the data set, or of the file without its extension."""
         return str(Path(self.data["path"]).stem if "path" in self.data else self.data["name"])
 
+    @property
+    def folder_title(self) -> str:
+        """The title as the beginning of folder names; that of a Python object has no spaces."""
+        return self.title if self.objects is None else "-".join(self.title.split())
+
     def load(self) -> tuple[Federation, Graph | None]:
         """Load the federation, with the fold held out, and the graph if it is part of the data."""
+        self.check_named("loaded", "data")
         check_plugins(self.plugins, self.sections, "data")
         name, settings = split_section(self.partition)
         check_data_size(self.data, self.partition)
@@ -269,6 +300,7 @@ class Experiment(BaseModel):
     ) -> tuple[Algorithm, Federation, Architecture]:
         """Build the described objects; `loaded` passes data that are loaded already."""
         federation, known = loaded or self.load()
+        self.check_named("loaded")
         name, settings = split_section(self.algorithm)
         check_plugins(self.plugins, self.sections)
         make = ALGORITHMS[name]
@@ -317,6 +349,7 @@ class Experiment(BaseModel):
 
     def build_graph(self, federation: Federation, known: Graph | None) -> Graph:
         """Build the graph of a federation; `known` is the graph that is part of the data."""
+        self.check_named("loaded", "graph")
         name, settings = split_section(self.graph)
         is_shuffled = settings.pop(SHUFFLED, False)
         if name == KNOWN_GRAPH and known is None:

@@ -2,8 +2,8 @@
 
 import copy
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,9 @@ def parse_graph(text: str) -> dict[str, Any]:
             f"--graph {text}: 'shuffled' follows the graph to shuffle, as in --graph known,shuffled"
         )
     is_file = text not in GRAPHS and Path(text).suffix.lower() in READABLE_EXTENSIONS
+    if not is_file and Path(text).suffix and Path(text).is_file():
+        extensions = ", ".join(READABLE_EXTENSIONS)
+        raise InputError(f"--graph {text}: unsupported extension; use {extensions}", field="graph")
     return {"name": "file", "path": text} if is_file else {"name": names[0]}
 
 
@@ -70,11 +73,18 @@ def set_field(description: dict[str, Any], path: str, value: Any, option: str) -
 
 @dataclass(frozen=True)
 class VariedField:
-    """A field and its list of values."""
+    """A field and its list of values.
 
-    path: str  # as in an experiment
+    path: as in an experiment. option: names the list in error messages.
+    sections: descriptions of graphs by value, where a value is not the name of a graph.
+    controls: values that are the shuffled form of another value, with that value.
+    """
+
+    path: str
     values: list[Any]
-    option: str = "vary"  # names the list in error messages
+    option: str = "vary"
+    sections: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    controls: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -86,7 +96,8 @@ class VariedField:
         """Put a value of this field into a description."""
         if self.path == "graph" and isinstance(value, str):
             settings = {k: v for k, v in description["graph"].items() if k not in ("name", "path", "sha256")}
-            description["graph"] = settings | parse_graph(value)
+            chosen = self.sections[value] if value in self.sections else parse_graph(value)
+            description["graph"] = settings | chosen
         else:
             set_field(description, self.path, value, f"{self.option} {self.name}={format_value(value)}")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedlap.errors import InputError
 from fedlap.experiments.group_folder import GroupFolder
-from fedlap.experiments.run_folder import EXPERIMENT_FILE, RunFolder
+from fedlap.experiments.run_folder import RunFolder, find_description
 
 SHORT_DIGEST = re.compile(r"[0-9a-f]{4,16}")
 
@@ -34,7 +34,7 @@ def find_folder(path: Path, out: Path) -> Path:
 def find_run(path: Path, out: Path) -> RunFolder:
     """Open a run, given as for `find_folder`; the error for a group names one of its runs."""
     folder = find_folder(path, out)
-    group = None if (folder / EXPERIMENT_FILE).is_file() else GroupFolder.find(folder)
+    group = GroupFolder.find(folder) if find_description(folder) is None else None
     if group is not None:
         raise group.build_run_error()
     return RunFolder.open(folder)

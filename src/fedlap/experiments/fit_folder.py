@@ -1,23 +1,17 @@
 """The folder of `fedlap.fit`: the files of a run folder, for a run of Python objects."""
 
-import hashlib
 import json
 import logging
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor, nn
-
-from fedlap.algorithms import list_settings
 from fedlap.errors import DivergedError, InputError
-from fedlap.experiments.content_digest import digest_content
 from fedlap.experiments.fit import FitMonitor
+from fedlap.experiments.fit_description import DIGEST_PREFIX, FIT_FILE, FitDescription
 from fedlap.experiments.run_folder import (
     ENVIRONMENT_FILE,
     EXPERIMENT_FILE,
@@ -26,72 +20,19 @@ from fedlap.experiments.run_folder import (
 )
 from fedlap.experiments.score_log import SCORE_LOG_FILE
 from fedlap.experiments.session import ProgressCallbacks, RunRecorder, read_valid_checkpoints
-from fedlap.graph import Graph
-from fedlap.graph.weights import CompleteWeights
-from fedlap.models.torch_module import ModuleNetwork
 from fedlap.storage.files import describe_error, read_text, refuse_links
 from fedlap.storage.locks import CLAIM_FILE, LOCK_FILE, lock_folders
 from fedlap.training.fit import fit_all
-from fedlap.training.jobs import Job, bind_algorithm
+from fedlap.training.jobs import Job
 from fedlap.training.recorder import RoundEnd
 from fedlap.training.result import Result
 from fedlap.training.schedule import Schedule
 from fedlap.training.scores import Score
 
-FIT_FILE = "fit.toml"
-DIGEST_PREFIX = "sha256:"
 # A folder with these files alone is used: a process was killed before it had written the description.
 _FIRST_FILES = {LOCK_FILE, CLAIM_FILE, SCORE_LOG_FILE, ENVIRONMENT_FILE}
 
 _LOG = logging.getLogger("fedlap")
-
-
-@dataclass(frozen=True)
-class FitDescription:
-    """The arguments of `fedlap.fit` as plain values; digests stand for data, graphs and modules."""
-
-    schedule: Schedule
-    objects: dict[str, Any]  # method, model, data, seed and start
-
-    @staticmethod
-    def of(job: Job, schedule: Schedule) -> "FitDescription":
-        """Describe a run; raise InputError if its method does not fit the data or the model."""
-        algorithm, model = bind_algorithm(job.algorithm, job.federation, job.model)
-        federation = job.federation
-        settings = {name: describe_value(value) for name, value in list_settings(algorithm).items()}
-        return FitDescription(
-            schedule,
-            {
-                "seed": job.seed,
-                "start": "default" if job.start is None else _digest(torch.as_tensor(job.start)),
-                "data": {
-                    "clients": len(federation.clients),
-                    "training_rows": int(federation.train.count.sum()),
-                    "test_rows": int(federation.test.count.sum()),
-                    "content": DIGEST_PREFIX + digest_content(federation),
-                },
-                "algorithm": {"name": type(algorithm).__name__, **settings},
-                "model": {"l2": model.l2, **describe_value(model.network)},
-            },
-        )
-
-    @property
-    def rounds(self) -> int:
-        """Number of rounds."""
-        return self.schedule.rounds
-
-    @property
-    def digest(self) -> str:
-        """16 hexadecimal digits of all that determines the numbers of a run; rounds are not included."""
-        fixed = {key: value for key, value in self.describe().items() if key != "rounds"}
-        return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
-
-    def describe(self) -> dict[str, Any]:
-        """Return plain values, as the folder stores them."""
-        schedule = asdict(self.schedule)
-        if self.schedule.score_training == "last":
-            del schedule["score_training"]  # so that folders of earlier versions continue
-        return {**schedule, **self.objects}
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,45 +175,3 @@ def _advise_removal(folder: Path) -> Iterator[None]:
         advice = f"remove {str(folder)!r} to train again"
         message = error.message.replace("rerun with --again", advice)
         raise error.reword(message, field="folder", scope=error.scope) from error
-
-
-def describe_value(value: Any) -> Any:
-    """Return a setting as plain values; digests stand for tensors, graphs and modules."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Graph | Tensor | np.ndarray | nn.Module | ModuleNetwork):
-        return {"name": type(value).__name__, "content": _digest(value)}
-    if isinstance(value, list | tuple):
-        return [describe_value(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(key): describe_value(item) for key, item in value.items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        inner = {field.name: getattr(value, field.name) for field in fields(value)}
-        described = {name: describe_value(item) for name, item in inner.items() if name[0] != "_"}
-        return {"name": type(value).__name__, **described}
-    return repr(value)
-
-
-def _digest(value: Any) -> str:
-    """Return a digest of the content of a tensor, graph or module; a module's start values count, too."""
-    total = hashlib.sha256()
-    if isinstance(value, Graph):
-        total.update(json.dumps([value.clients, value.server, value.size]).encode())
-        if isinstance(value.weights, CompleteWeights):
-            total.update(repr(value.weights.weight).encode())
-        else:
-            matrix = value.weights.matrix().tocoo()
-            for array in (matrix.row, matrix.col, matrix.data):
-                total.update(np.ascontiguousarray(array).tobytes())
-    elif isinstance(value, nn.Module | ModuleNetwork):
-        net = value.net if isinstance(value, ModuleNetwork) else value
-        total.update(repr(net).encode())
-        for name, tensor in net.state_dict().items():
-            total.update(f"{name} {_digest(tensor)}".encode())
-    else:
-        array = value.detach().cpu().contiguous().numpy() if isinstance(value, Tensor) else value
-        total.update(json.dumps([str(array.dtype), list(array.shape)]).encode())
-        total.update(np.ascontiguousarray(array).tobytes())
-    return DIGEST_PREFIX + total.hexdigest()[:32]

@@ -168,7 +168,7 @@ def list_unknown_names(
     return [
         f"unknown {KINDS[section]} {shorten_value(sections[section]['name'])}{advice}"
         for section, registry in REGISTRIES.items()
-        if sections[section]["name"] not in registry
+        if section in sections and sections[section]["name"] not in registry
     ]
 
 

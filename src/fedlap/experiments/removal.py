@@ -14,10 +14,11 @@ from fedlap.experiments.find_folder import find_folder
 from fedlap.experiments.group_folder import RESULT_FILES, GroupFolder, list_member_names
 from fedlap.experiments.run_folder import (
     CHECKPOINT_FOLDER,
+    DESCRIPTION_FILES,
     ENVIRONMENT_FILE,
-    EXPERIMENT_FILE,
     FAILURE_FILE,
     MODELS_FOLDER,
+    find_description,
 )
 from fedlap.experiments.score_log import SCORE_LOG_FILE
 from fedlap.personal.models import METADATA_FILE, MODELS_FILE
@@ -26,7 +27,7 @@ from fedlap.storage.locks import CLAIM_FILE, LOCK_FILE, lock_folders
 
 # Files that fedlap writes into the folder of a run or a group; `*` stands for any name without a slash.
 KNOWN_FILES = (
-    EXPERIMENT_FILE, ENVIRONMENT_FILE, SCORE_LOG_FILE, FAILURE_FILE, LOCK_FILE, CLAIM_FILE, "bound.png",
+    *DESCRIPTION_FILES, ENVIRONMENT_FILE, SCORE_LOG_FILE, FAILURE_FILE, LOCK_FILE, CLAIM_FILE, "bound.png",
     f"{CHECKPOINT_FOLDER}/round-*/{STATE_FILE}", f"{CHECKPOINT_FOLDER}/round-*/{MANIFEST_FILE}",
     f"{MODELS_FOLDER}/{MODELS_FILE}", f"{MODELS_FOLDER}/{METADATA_FILE}",
     "tensorboard/events.out.tfevents.*", "mlflow.db", "mlflow-run",
@@ -35,7 +36,7 @@ KNOWN_FILES = (
     "report/figures/*.png", "report/figures/*.pdf",
 )  # fmt: skip
 # Removed last: until then the folder is a run or a group, and an interrupted removal can be repeated.
-DESCRIPTIONS = (EXPERIMENT_FILE, *RESULT_FILES.values())
+DESCRIPTIONS = (*DESCRIPTION_FILES, *RESULT_FILES.values())
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class RemovalPlan:
     def of(paths: Sequence[Path], out: Path) -> "RemovalPlan":
         """Find runs and groups by path, name or digits; raise InputError for anything else."""
         chosen = dict.fromkeys(_find_target(path, out) for path in paths)
-        groups = [folder for folder in chosen if not (folder / EXPERIMENT_FILE).is_file()]
+        groups = [folder for folder in chosen if find_description(folder) is None]
         runs = [folder for folder in chosen if folder not in groups]
         others = _read_other_groups(out, groups)
         used = {name for names in others.values() for name in names}
@@ -67,7 +68,7 @@ class RemovalPlan:
                 run = out / name
                 if name in used and run not in runs:
                     shared.append(name)
-                elif (run / EXPERIMENT_FILE).is_file() and run not in runs:
+                elif find_description(run) is not None and run not in runs:
                     runs.append(_check_target(run, out))
         gone = {run.name for run in runs}
         users = [group for group, names in others.items() if gone & set(names)]
@@ -104,7 +105,7 @@ def _check_target(folder: Path, out: Path) -> Path:
     refuse_link(folder)
     if not folder.is_dir():
         raise InputError(f"no run or group {folder.name!r} in {str(out)!r}; `fedlap runs` lists all")
-    if not (folder / EXPERIMENT_FILE).is_file() and GroupFolder.find(folder) is None:
+    if find_description(folder) is None and GroupFolder.find(folder) is None:
         raise InputError(
             f"{str(folder)!r} is neither a run nor a comparison, sweep or tuning; remove it by other means"
         )
@@ -127,7 +128,7 @@ def _read_other_groups(out: Path, removed: Sequence[Path]) -> dict[str, list[str
     """Return the runs of every group that stays; raise InputError if one of them cannot be read."""
     others: dict[str, list[str]] = {}
     for folder in sorted(path for path in out.iterdir() if path.is_dir() and path not in removed):
-        group = None if (folder / EXPERIMENT_FILE).is_file() else GroupFolder.find(folder)
+        group = GroupFolder.find(folder) if find_description(folder) is None else None
         if group is not None:
             others[group.name] = list_member_names(group.read_facts())
     return others

@@ -21,6 +21,7 @@ from fedlap.errors import DivergedError, InputError
 from fedlap.experiments import checkpoints
 from fedlap.experiments.checkpoints import Checkpoint, Owner, UnusableCheckpointError
 from fedlap.experiments.experiment import Experiment
+from fedlap.experiments.fit_description import FIT_FILE, convert_fit_file
 from fedlap.experiments.score_log import SCORE_LOG_FILE, format_line, get_stat
 from fedlap.kernels import cpp_library
 from fedlap.storage.files import (
@@ -39,6 +40,7 @@ from fedlap.training.scores import Score
 
 RunStatus = Literal["new", "unfinished", "done", "diverged"]
 EXPERIMENT_FILE, ENVIRONMENT_FILE = "experiment.toml", "environment.json"
+DESCRIPTION_FILES = (EXPERIMENT_FILE, FIT_FILE)  # of the command line and of `fedlap.fit`
 FAILURE_FILE = "diverged.json"
 CHECKPOINT_FOLDER, MODELS_FOLDER = "checkpoint", "models"
 RUN_SUBFOLDERS = (CHECKPOINT_FOLDER, MODELS_FOLDER, "report")  # checked for links
@@ -80,7 +82,8 @@ class RunFolder:
     @staticmethod
     def of(out: Path, experiment: Experiment) -> "RunFolder":
         """Return the folder of an experiment, named by its data, algorithm and digest."""
-        run = RunFolder(out / f"{experiment.title}-{experiment.algorithm['name']}-{experiment.digest}")
+        name = f"{experiment.folder_title}-{experiment.algorithm['name']}-{experiment.digest}"
+        run = RunFolder(out / name)
         refuse_links(run.folder, RUN_SUBFOLDERS)
         if (run.folder / EXPERIMENT_FILE).exists() and run.experiment.digest != experiment.digest:
             raise InputError(
@@ -92,15 +95,18 @@ class RunFolder:
     def open(path: Path) -> "RunFolder":
         """Open an existing folder; raise InputError for links, which would lead out of it."""
         refuse_links(path, RUN_SUBFOLDERS)
-        if not (path / EXPERIMENT_FILE).is_file():
+        file = find_description(path)
+        if not path.exists():
+            raise InputError(f"no run {str(path)!r}; `fedlap runs` lists all runs")
+        if file is None:
             raise InputError(f"{str(path)!r} is not the folder of a run; `fedlap runs` lists all runs")
-        return RunFolder(path)
+        return RunFolder(path, file)
 
     @property
     def experiment(self) -> Experiment:
         """The stored experiment."""
         refuse_links(self.folder, RUN_SUBFOLDERS)
-        return read_experiment(self.folder / EXPERIMENT_FILE, stored=True)
+        return read_experiment(self.folder / self.description_file, stored=True)
 
     @property
     def name(self) -> str:
@@ -248,7 +254,7 @@ class RunFolder:
 def choose_group_folder(out: Path, experiments: Sequence[Experiment], kind: str) -> Path:
     """Return the folder of a comparison or sweep."""
     digest = sha256("".join(f"{e.digest}{e.rounds}" for e in experiments).encode()).hexdigest()[:16]
-    return out / f"{experiments[0].title}-{kind}-{digest}"
+    return out / f"{experiments[0].folder_title}-{kind}-{digest}"
 
 
 def list_run_folders(out: Path) -> list[RunFolder]:
@@ -267,7 +273,13 @@ def read_experiment(path: Path, stored: bool = False) -> Experiment:
         raise InputError(f"{str(path)!r} cannot be read: {describe_error(error)}") from error
     except (ValueError, RecursionError) as error:  # invalid TOML or text, too many digits, too deep nesting
         raise InputError(f"{str(path)!r} is not a TOML file: {error}") from error
-    return Experiment.of(description, stored)
+    is_fit = stored and path.name == FIT_FILE
+    return Experiment.of(convert_fit_file(description) if is_fit else description, stored)
+
+
+def find_description(folder: Path) -> str | None:
+    """Return the name of the file that describes the run in a folder; None if there is none."""
+    return next((name for name in DESCRIPTION_FILES if (folder / name).is_file()), None)
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:

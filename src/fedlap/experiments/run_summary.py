@@ -4,14 +4,15 @@ import json
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from fedlap.errors import InputError
+from fedlap.experiments.fit_description import FIT_FILE, convert_fit_file
 from fedlap.experiments.group_folder import RESULT_FILES, GroupFolder, list_member_names, list_run_names
 from fedlap.experiments.plugins import REGISTRIES, list_unknown_names
-from fedlap.experiments.run_folder import CHECKPOINT_FOLDER, EXPERIMENT_FILE, FAILURE_FILE
+from fedlap.experiments.run_folder import CHECKPOINT_FOLDER, EXPERIMENT_FILE, FAILURE_FILE, find_description
 from fedlap.experiments.score_log import SCORE_LOG_FILE
 from fedlap.experiments.settings import flatten_fields
 from fedlap.storage.files import describe_error, parse_json, read_last_bytes, read_text
@@ -31,9 +32,9 @@ class ListedScore:
     value: float
 
     @staticmethod
-    def of(scores: Sequence[Mapping[str, Any]]) -> "ListedScore | None":
-        """Return the mean of the default metric over scores; None if they do not have it."""
-        for name in DEFAULT_METRICS:
+    def of(scores: Sequence[Mapping[str, Any]], metric: str | None = None) -> "ListedScore | None":
+        """Return the mean of a metric over scores, by default that of the task; None if they lack it."""
+        for name in DEFAULT_METRICS if metric is None else (metric,):
             values = [score.get(name) for score in scores]
             if values and all(type(value) in (int, float) for value in values):
                 return ListedScore(METRICS[name], sum(values) / len(values))  # type: ignore[arg-type]
@@ -47,6 +48,7 @@ class RunSummary:
     date: time of the last score, in seconds since 1970. settings: fields of the experiment by dotted path.
     unknown: descriptions of names that are not registered in this process; only training needs them.
     problem: why a damaged run cannot be read.
+    metric: the metric of its score; None is the default of the task.
     """
 
     folder: Path
@@ -61,6 +63,7 @@ class RunSummary:
     last: Mapping[str, Any]
     unknown: tuple[str, ...] = ()
     problem: str | None = None
+    metric: str | None = None
 
     @property
     def name(self) -> str:
@@ -70,7 +73,7 @@ class RunSummary:
     @property
     def score(self) -> ListedScore | None:
         """The last score."""
-        return ListedScore.of([self.last]) if self.last else None
+        return ListedScore.of([self.last], self.metric) if self.last else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,11 +101,13 @@ class GroupSummary:
 
 def read_run_summary(folder: Path) -> RunSummary:
     """Read the experiment and the last score of a run; a run that cannot be read is damaged."""
-    title, date = folder.name, _read_time(folder, (SCORE_LOG_FILE, EXPERIMENT_FILE))
-    file = folder / EXPERIMENT_FILE
+    file = folder / (find_description(folder) or EXPERIMENT_FILE)
+    title, date = folder.name, _read_time(folder, (SCORE_LOG_FILE, file.name))
     try:
         names = _list_entries(folder)
         experiment = tomllib.loads(read_text(file))
+        if file.name == FIT_FILE:
+            experiment = convert_fit_file(experiment)
         data, algorithm = experiment["data"], experiment["algorithm"]["name"]
         title = str(Path(data["path"]).stem if "path" in data else data["name"])
         rounds, seed = int(experiment["rounds"]), int(experiment["seed"])
@@ -110,8 +115,10 @@ def read_run_summary(folder: Path) -> RunSummary:
         last = _read_last_score(file) if SCORE_LOG_FILE in names else {}
         saved = _find_last_checkpoint(folder) if CHECKPOINT_FOLDER in names else 0
         sections = {section: experiment[section] for section in REGISTRIES}
-        unknown = tuple(list_unknown_names(experiment.get("plugins"), sections))
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        objects = experiment.pop("objects", {})
+        named = {name: section for name, section in sections.items() if name not in objects}
+        unknown = tuple(list_unknown_names(experiment.get("plugins"), named))
+    except (OSError, InputError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         reason = f"missing {error}" if isinstance(error, KeyError) else describe_error(error)
         problem = f"{str(file)!r} cannot be read ({reason})"
         return RunSummary(folder, "damaged", date, title, "", None, 0, 0, {}, {}, (), problem)
@@ -124,15 +131,19 @@ def read_run_summary(folder: Path) -> RunSummary:
     )
 
 
-def read_group_summary(group: GroupFolder) -> GroupSummary:
-    """Read the results of a group; one that cannot be read has no runs."""
+def read_group_summary(group: GroupFolder, metric: str | None = None) -> GroupSummary:
+    """Read the results of a group; one that cannot be read has no runs.
+
+    metric: the metric to rank its rows by; None is the one that the group was ranked by.
+    """
     date = _read_time(group.folder, (RESULT_FILES[group.command],))
     try:
         facts = group.read_facts()
         names_per_row = list_run_names(facts)
+        ranked_by = facts.get("metric") if metric is None else metric
         scores = [_list_scores(row) for row in _list_rows(facts, group.command)]
         rows = {
-            label: ListedScore.of(row)
+            label: ListedScore.of(row, ranked_by if ranked_by in METRICS else None)
             for label, row in zip(names_per_row, scores, strict=True)
             if row is not None
         }
@@ -148,18 +159,23 @@ def read_group_summary(group: GroupFolder) -> GroupSummary:
     )
 
 
-def list_summaries(out: Path) -> tuple[list[RunSummary], list[GroupSummary]]:
-    """Return all runs and groups in a folder, newest first."""
+def list_summaries(out: Path, metric: str | None = None) -> tuple[list[RunSummary], list[GroupSummary]]:
+    """Return all runs and groups in a folder, newest first, with their scores by a metric.
+
+    The folder may also be that of a run itself.
+    """
+    if find_description(out) is not None:
+        return [replace(read_run_summary(out), metric=metric)], []
     runs, groups = [], []
     try:
         entries = sorted(entry.name for entry in os.scandir(out) if entry.is_dir(follow_symlinks=False))
     except (FileNotFoundError, NotADirectoryError):
         return [], []
     for name in entries:
-        if (out / name / EXPERIMENT_FILE).is_file():
-            runs.append(read_run_summary(out / name))
+        if find_description(out / name) is not None:
+            runs.append(replace(read_run_summary(out / name), metric=metric))
         elif (group := GroupFolder.find(out / name)) is not None:
-            groups.append(read_group_summary(group))
+            groups.append(read_group_summary(group, metric))
     return (
         sorted(runs, key=lambda run: run.date, reverse=True),
         sorted(groups, key=lambda group: group.date, reverse=True),

@@ -8,9 +8,10 @@ from fedlap.data.federation import Federation
 from fedlap.errors import InputError
 from fedlap.experiments.content_digest import digest_content
 from fedlap.experiments.experiment import Experiment
+from fedlap.experiments.fit_description import FIT_FILE
 from fedlap.experiments.group_folder import GroupFolder
-from fedlap.experiments.prepare import Loader
-from fedlap.experiments.run_folder import RunFolder
+from fedlap.experiments.prepare import Loader, Prepared
+from fedlap.experiments.run_folder import EXPERIMENT_FILE, RunFolder
 from fedlap.graph import Graph
 from fedlap.personal import Personals
 from fedlap.training.jobs import bind_algorithm
@@ -44,20 +45,25 @@ def load_trained_models(run: Path) -> Personals:
         return Personals.load(run / "models")
     if not run.exists():
         raise InputError(f"no run {str(run)!r}; pass the folder of a run")
-    if (run / "experiment.toml").exists():
+    if (run / EXPERIMENT_FILE).exists():
         raise InputError(f"the run {str(run)!r} has no models yet; finish it with `fedlap resume {run}`")
+    if (run / FIT_FILE).exists():
+        raise InputError(f"the run {str(run)!r} has no models yet; finish it with fedlap.fit in Python")
     group = GroupFolder.find(run)
     if group is not None:
         raise group.build_run_error()
-    raise InputError(f"{str(run)!r} is not a run (it has no experiment.toml); pass the folder of a run")
+    raise InputError(f"{str(run)!r} is not a run (it has no {EXPERIMENT_FILE}); pass the folder of a run")
 
 
-def load_result(run: RunFolder) -> Result:
-    """Load the models, states and scores of a run at its last checkpoint; build its data and method."""
+def load_result(run: RunFolder, prepared: Prepared | None = None) -> Result:
+    """Load the models, states and scores of a run at its last checkpoint.
+
+    prepared: the data and the method of the run; by default they are built from its description.
+    """
     experiment = run.experiment
     if run.get_status() == "diverged":
         raise run.read_failure()
-    job, model = Loader().build_job(experiment)
+    job, model = Loader().build_job(experiment) if prepared is None else (prepared.job, prepared.model)
     algorithm, _ = bind_algorithm(job.algorithm, job.federation, job.model)
     checkpoints, rejected = run.read_checkpoints()
     if not checkpoints:

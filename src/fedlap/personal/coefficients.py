@@ -12,12 +12,14 @@ from fedlap.data.federation import Federation
 from fedlap.graph import Graph
 from fedlap.graph.description import label_components
 from fedlap.models import DenseNetwork, Model
+from fedlap.personal.smoothness import SINGULAR
 from fedlap.personal.uncertainty import Blocks, QuadraticProblem, estimate_errors
 from fedlap.summaries import summarise_fields
 
 INTERCEPT = "intercept"
 FAR_FROM_MINIMUM = 0.5  # standard errors; models that are farther away are not the minimiser of J
-MOST_PARAMETERS = 2_000  # of all clients together; their Hessian is decomposed (one second at 2,000)
+MIN_FREEDOM = 20  # degrees of freedom with which a variance has a standard error of about 30 %
+MOST_PARAMETERS = 2_000  # of all clients together; their Hessian is decomposed (about five seconds at 2,000)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +58,14 @@ class Coefficients:
         design = torch.cat([x.double(), torch.ones(len(x), 1, dtype=torch.float64)], 1)
         variance = torch.einsum("np,npq,nq->n", design, self.covariance[clients], design)
         return (variance + (self.noise or 0.0) ** 2).sqrt()
+
+
+def format_estimate(value: float, error: float) -> str:
+    """Format a coefficient to the decimals of its standard error, which has two significant digits."""
+    if not error > 0 or not math.isfinite(error):
+        return f"{value:.3g}"
+    decimals = min(max(1 - math.floor(math.log10(error)), 0), 12)
+    return f"{value:z.{decimals}f} ± {error:.{decimals}f}"
 
 
 def compute_coefficients(
@@ -126,7 +136,7 @@ class LinearRows:
 
         def estimate_noise(inverse: Blocks) -> Blocks:
             if self.federation.labels is None:
-                variance.copy_(self._estimate_noise_variance(information, inverse, residuals))
+                variance.copy_(self._estimate_noise_variance(information, gradient, residuals, inverse))
             by_parameter = variance.repeat_interleave(self.width)
             return by_parameter.unsqueeze(1) * information / self.count.view(-1, 1, 1)
 
@@ -168,10 +178,27 @@ class LinearRows:
         return information, gradient, residuals
 
     def _estimate_noise_variance(
-        self, information: Blocks, inverse: Blocks, residuals: Float64[Tensor, "output"]
+        self,
+        information: Blocks,
+        gradient: Float64[Tensor, "client param"],
+        residuals: Float64[Tensor, "output"],
+        inverse: Blocks,
     ) -> Float64[Tensor, "output"]:
-        """Return the variance of the targets around their predictions, with the degrees of freedom left."""
-        used = torch.einsum("kpq,kqp->k", inverse, information).nan_to_num(self.width).sum() / len(residuals)
+        """Return the variance of the targets around their predictions, with the degrees of freedom left.
+
+        Residuals are those of each client's least squares, which no pull of the neighbours enlarges. If they
+        leave too few degrees of freedom, residuals are those of the trained models.
+        """
+        design, outputs = information[:, : self.width, : self.width], len(residuals)
+        determined = torch.linalg.matrix_rank(design, rtol=SINGULAR, hermitian=True).sum()
+        left = float(self.count.sum() - determined)
+        if left >= MIN_FREEDOM:
+            slope = gradient.view(-1, outputs, self.width)
+            solved = slope @ torch.linalg.pinv(design, rtol=SINGULAR, hermitian=True)
+            excess = (self.count.view(-1, 1) * (slope * solved).sum(2)).sum(0)
+            variance: Tensor = (residuals - excess).clamp_min(0) / left
+            return variance
+        used = torch.einsum("kpq,kqp->k", inverse, information).nan_to_num(self.width).sum() / outputs
         left = float(self.count.sum()) - float(used)
         return residuals / left if left > 0 else torch.full_like(residuals, torch.nan)
 

@@ -7,9 +7,7 @@ Near the minimiser Ŵ, with A = ∇²F(Ŵ), H = A + ηL ⊗ I and the true model
 
 The pull between neighbours makes Ŵ biased, and an interval that ignores the bias is too narrow. The bias is
 known on average if the true models are smooth on the graph: the differences of parameter p have the
-covariance t_p L⁺, T = diag(t). The variances t follow from the smoothness of Ŵ itself, by moments:
-
-    E ŵ_pᵀLŵ_p = tr(L ⊗ E_p · H⁻¹SH⁻¹) + Σ_r t_r tr(L ⊗ E_p · H⁻¹A (L⁺ ⊗ E_r) AH⁻¹),   t ≥ 0
+covariance t_p L⁺, T = diag(t). `smoothness` estimates t from the rows, independently of the strength η.
 
 If η = σ²/(n t) at every client, the covariance is σ²/n · H⁻¹, that of the Gaussian posterior.
 """
@@ -17,14 +15,13 @@ If η = σ²/(n t) at every client, the covariance is σ²/n · H⁻¹, that of 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from jaxtyping import Float64, Int64
-from scipy.optimize import nnls
 from torch import Tensor
 
+from fedlap.personal.smoothness import SINGULAR, RowsOnGraph, estimate_variances
+
 Blocks = Float64[Tensor, "client param param"]
-SINGULAR = 1e-10  # smallest eigenvalue of a Hessian, relative to its largest, that can still be inverted
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,24 +130,17 @@ def _invert_hessian(
 def _estimate_variances(
     problem: QuadraticProblem, components: list[ComponentInverse], noise: Blocks
 ) -> Float64[Tensor, "param"]:
-    """Estimate t, the variances of the true models' differences, by the moments of the trained models."""
+    """Estimate t, the variances of the true models' differences; NaN if the noise is not known."""
     size = problem.W.shape[1]
-    if not problem.strength or not components:
+    if not problem.strength:
         return torch.zeros(size, dtype=torch.float64)
-    seen, expected = torch.zeros(size, dtype=torch.float64), torch.zeros(size, dtype=torch.float64)
-    system = torch.zeros(size, size, dtype=torch.float64)
-    for part in components:
-        W, L = problem.W[part.ids], part.laplacian
-        seen += (W * (L @ W)).sum(0)
-        expected += torch.einsum("kl,lpkp->p", L, part.spread(noise[part.ids]))
-        # H⁻¹A = I − ηH⁻¹(L ⊗ I)
-        response = -problem.strength * torch.einsum("kplq,lm->kpmq", part.inverse, L)
-        place = torch.arange(len(part.ids))
-        response[place, :, place, :] += torch.eye(size, dtype=torch.float64)
-        by_parameters = response.permute(1, 3, 0, 2)  # (param, param, client, client)
-        system += torch.einsum(
-            "pqkl,pqkl->pq", L @ by_parameters, by_parameters @ torch.linalg.pinv(L, hermitian=True)
-        )
-    scale = system.diagonal().clamp_min(torch.finfo(torch.float64).tiny)
-    found, _ = nnls((system / scale.unsqueeze(1)).numpy(), np.asarray(((seen - expected) / scale).numpy()))
-    return torch.from_numpy(found)
+    if any(not bool(noise[part.ids].isfinite().all()) for part in components):
+        return torch.full((size,), torch.nan, dtype=torch.float64)
+    slope = problem.gradient - problem.strength * problem.laplacian @ problem.W  # ∇F
+    response = torch.einsum("kpq,kq->kp", problem.hessian, problem.W) - slope
+    parts = [
+        RowsOnGraph.of(problem.hessian[part.ids], response[part.ids], noise[part.ids], part.laplacian)
+        for part in components
+        if len(part.ids) > 1
+    ]
+    return estimate_variances(parts, size)

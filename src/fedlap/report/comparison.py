@@ -259,7 +259,7 @@ class Comparison:
             against = partial(self.describe_difference, best)
             lines = describe_lead(best, self.compare_leader(), len(self.seeds), self.metric, against)
         lines += [
-            describe_control(test, self.metric, self.describe_difference(test.one, test.other))
+            describe_control(test, self.metric, self.describe_control_pair(test.one, test.other))
             for test in self.compare_controls()
         ]
         for name in self.runs:
@@ -267,6 +267,10 @@ class Comparison:
                 seeds = f" in {failed} of {len(self.seeds)} seeds" if len(self.seeds) > 1 else ""
                 lines.append(f"{name} diverged{seeds} and is not ranked")
         return lines
+
+    def describe_control_pair(self, graph: str, shuffled: str) -> str:
+        """Return both rows of a control as the beginning of a line."""
+        return self.describe_difference(graph, shuffled)
 
     def tests_as_dict(self, name_row: Callable[[str], Any]) -> dict[str, Any] | None:
         """Return the tests of the leader as plain values; differences have the unit of the score."""

@@ -35,6 +35,10 @@ class Sweep(Comparison):
         """Return the other row alone: `lr = 0.1 − lr = 0.2` would look like arithmetic."""
         return f"against {other}: "
 
+    def describe_control_pair(self, graph: str, shuffled: str) -> str:
+        """Return both rows of a control, without a minus sign between equations."""
+        return f"{graph} against {shuffled}: "
+
     def list_values(self, place: int) -> list[Any]:
         """Return the distinct values of one setting, in the order of the rows."""
         return list({format_value(values[place]): values[place] for values in self.values.values()}.values())
@@ -93,4 +97,5 @@ class Sweep(Comparison):
             "best": None if self.best is None else name_values(self.best),
             "comparisons": self.tests_as_dict(name_values),
             "verdict": self.describe_verdict(),
+            **({"control_rows": [list(pair) for pair in self.controls]} if self.controls else {}),
         }

@@ -125,9 +125,9 @@ class OneByOne:
             check_models(f"the return value of {name}.personal_models", W, *expected)
             if isinstance(run.algorithm, Adapting):
                 tasks = self._scoring_tasks(number)
-                models[number] = torch.cat(
-                    [run.algorithm.adapt(w, task) for w, task in zip(W.split(1), tasks, strict=True)]
-                )
+                at_clients = W.to(self.clients.device).split(1)
+                adapted = [run.algorithm.adapt(w, task) for w, task in zip(at_clients, tasks, strict=True)]
+                models[number] = torch.cat(adapted).to(self.home)
                 check_models(f"the return value of {name}.adapt", models[number], *expected)
         return models
 
@@ -142,8 +142,11 @@ class OneByOne:
             train = self._tally(W, self.scored.train, number)
             algorithm, private, gap = run.algorithm, self.private[number], None
             if isinstance(algorithm, Certified):
+                private_there, W_there = to_device((private, W), self.clients.device)
                 tasks = enumerate(self._scoring_tasks(number))
-                parts = [algorithm.gap(take_row(private, k), W[k : k + 1], task) for k, task in tasks]
+                parts = [
+                    algorithm.gap(take_row(private_there, k), W_there[k : k + 1], task) for k, task in tasks
+                ]
                 gap = float(torch.cat(parts).double().sum())
             penalty = compute_penalty(algorithm, server[number], private)
             tallies.append(Tallies(train, test, finite, compute_ridge(self.clients.model, W), penalty, gap))

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from fedlap.cli.names import METRIC_NAMES
 from fedlap.cli.options import (
     DATA_PANEL,
     OUTPUT_PANEL,
@@ -53,6 +54,14 @@ def runs_command(
             rich_help_panel=FILTER_PANEL,
         ),
     ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"Metric to show and sort by: {', '.join(METRIC_NAMES)}. Default: newest first.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
+    ] = None,
     out: RunsFolderOption = Path("runs"),
     json_: Annotated[
         bool,
@@ -64,7 +73,7 @@ def runs_command(
         ),
     ] = False,
 ) -> None:
-    """List stored runs, newest first.
+    """List stored runs, newest first, or best first with --metric.
 
     A comparison, sweep or tuning is one line, with the score of its best row. The digits in the first column
     name a run or group in other commands, e.g. `fedlap show`. Settings are those in which the listed runs of
@@ -74,7 +83,7 @@ def runs_command(
     """
     from fedlap.cli.run_list import RunFilter, parse_since, print_runs
 
-    print_runs(out, unfold, RunFilter(data, algorithm, state, parse_since(since)), json_)
+    print_runs(out, unfold, RunFilter(data, algorithm, state, parse_since(since)), metric, json_)
 
 
 def rm_command(

@@ -10,7 +10,7 @@ from fedlap.data.federation import Federation
 from fedlap.data.places import Places
 from fedlap.graph import Graph
 from fedlap.personal import Coefficients, Personals
-from fedlap.personal.coefficients import FAR_FROM_MINIMUM
+from fedlap.personal.coefficients import FAR_FROM_MINIMUM, format_estimate
 from fedlap.report.page.client_gains import (
     PersonalScores,
     average_scores,
@@ -124,9 +124,10 @@ def build_answer_table(
         cells = [client, str(int(federation.train.count[k])), str(int(federation.test.count[k]))]
         cells += [_format_value(float(values[k]), digits) for values in scored.values()]
         cells += [] if gains is None else [_format_value(float(gains[k]), digits, "+")]
-        cells += [", ".join(neighbours[k])] if has_neighbours else []
-        cells += [] if shown is None else _format_estimates(shown, k)
-        lines.append([TableCell(cell) for cell in cells])
+        line = [TableCell(cell) for cell in cells]
+        line += [TableCell(", ".join(neighbours[k]), wraps=True)] if has_neighbours else []
+        line += [] if shown is None else [TableCell(cell) for cell in _format_estimates(shown, k)]
+        lines.append(line)
     about = f"Scores on test rows{metric.direction}, {describe_seeds(personal, [0])}."
     if shown is not None:
         errors = "" if shown.remark else " ± one standard error"
@@ -150,10 +151,7 @@ def _format_value(value: float, digits: int, sign: str = "") -> str:
 def _format_estimates(coefficients: Coefficients, client: int) -> list[str]:
     """Format the coefficients of a client, with their standard errors if these are known."""
     pairs = zip(coefficients.values[client].tolist(), coefficients.errors[client].tolist(), strict=True)
-    return [
-        (f"{value:.3g}" if math.isnan(error) else f"{value:.3g} ± {error:.2g}").replace("-", "−")
-        for value, error in pairs
-    ]
+    return [format_estimate(value, error).replace("-", "−") for value, error in pairs]
 
 
 def build_coefficient_sections(

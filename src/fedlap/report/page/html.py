@@ -168,9 +168,16 @@ def _render_content(
             return f"<figure>{svg_clients.render_scatter(section)}</figure>"
 
 
+WORDS = ' class="words"'  # of cells and columns whose text may take several lines
+
+
 def render_table(columns: Sequence[str], rows: Sequence[Sequence[TableCell]], label: str) -> str:
     """Render a table in a box that scrolls if the table is too wide."""
-    heads = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
+    words = [any(row[place].wraps for row in rows if place < len(row)) for place in range(len(columns))]
+    heads = "".join(
+        f'<th scope="col"{WORDS if wraps else ""}>{escape(column)}</th>'
+        for column, wraps in zip(columns, words, strict=True)
+    )
     lines = "\n".join(f"<tr>{_render_cells(row)}</tr>" for row in rows)
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-labelledby="{label}">\n<table>\n'
@@ -186,7 +193,7 @@ def _render_cells(row: Sequence[TableCell]) -> str:
             text = f"<strong>{text}</strong>&nbsp;{BEST_MARK}"
         if cell.note:
             text += f"<small>{escape(cell.note)}</small>"
-        kind = ' class="muted"' if cell.muted else ""
+        kind = ' class="muted"' if cell.muted else WORDS if cell.wraps else ""
         cells.append(f'<th scope="row"{kind}>{text}</th>' if place == 0 else f"<td{kind}>{text}</td>")
     return "".join(cells)
 

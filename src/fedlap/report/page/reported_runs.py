@@ -1,13 +1,14 @@
 """Runs as a page needs them: their settings, data, models and graph, from a folder or from memory."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fedlap.algorithms import ALGORITHMS, GraphLearning
 from fedlap.data.federation import Federation
 from fedlap.errors import DivergedError
 from fedlap.experiments.experiment import Experiment
+from fedlap.experiments.prepare import Prepared
 from fedlap.experiments.run_folder import ENVIRONMENT_FILE, RunFolder, describe_environment
 from fedlap.experiments.stored_run import (
     load_experiment_data,
@@ -131,6 +132,44 @@ class StoredRun(RunFolder):
         return load_result(self)
 
 
+@dataclass(frozen=True)
+class ObjectRun(StoredRun):
+    """A run in its folder, with the Python objects that it was trained from."""
+
+    prepared: Prepared = field(kw_only=True)
+
+    @property
+    def learns_graph(self) -> bool:
+        """True if the method learns its graph."""
+        return isinstance(self.prepared.job.algorithm, GraphLearning)
+
+    def load_data(self) -> tuple[Federation, Graph | None]:
+        """Return the data."""
+        return self.prepared.federation, None
+
+    def load_graph(self, federation: Federation, known: Graph | None) -> Graph:
+        """Return the learned graph, or the graph of the method."""
+        return _find_graph(self.load_result()).align(federation.clients)
+
+    def compute_coefficients(self, federation: Federation, known: Graph | None) -> Coefficients | None:
+        """Compute the coefficients of the stored models."""
+        result = self.load_result()
+        return compute_coefficients(federation, result.objective, result.algorithm, result.models)
+
+    def score_clients(self, federation: Federation, metric: Metric) -> ClientValues:
+        """Score each client's stored model on its test rows, also that of a user's module."""
+        result = self.load_result()
+        return score_models(federation, result.objective, result.models, metric)
+
+    def load_personals(self) -> Personals:
+        """Return the models of all clients."""
+        return self.load_result().personals
+
+    def load_result(self) -> Result:
+        """Load the models, states and scores of the run; raise the error of a diverged run."""
+        return load_result(self, self.prepared)
+
+
 @dataclass(frozen=True, eq=False)
 class TrainedRun:
     """A run in memory: its description, and its result or the error that ended it."""
@@ -163,12 +202,7 @@ class TrainedRun:
 
     def load_graph(self, federation: Federation, known: Graph | None) -> Graph:
         """Return the learned graph, or the graph of the method."""
-        result = self.load_result()
-        if isinstance(result.algorithm, GraphLearning):
-            graph = result.algorithm.learned_graph(result.server, result.progress.clients)
-        else:
-            graph = vars(result.algorithm)["graph"]
-        return graph.align(federation.clients)
+        return _find_graph(self.load_result()).align(federation.clients)
 
     def score_clients(self, federation: Federation, metric: Metric) -> ClientValues:
         """Score each client's model on its test rows."""
@@ -183,6 +217,14 @@ class TrainedRun:
         """Compute the coefficients of the models."""
         result = self.load_result()
         return compute_coefficients(federation, result.objective, result.algorithm, result.models)
+
+
+def _find_graph(result: Result) -> Graph:
+    """Return the learned graph of a result, or the graph of its method."""
+    if isinstance(result.algorithm, GraphLearning):
+        return result.algorithm.learned_graph(result.server, result.progress.clients)
+    graph: Graph = vars(result.algorithm)["graph"]
+    return graph
 
 
 @dataclass(frozen=True, eq=False)

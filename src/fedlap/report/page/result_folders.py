@@ -7,7 +7,7 @@ from typing import Any
 
 from fedlap.errors import DivergedError, InputError
 from fedlap.experiments.group_folder import RESULT_FILES
-from fedlap.experiments.run_folder import RunFolder
+from fedlap.experiments.run_folder import EXPERIMENT_FILE, RunFolder
 from fedlap.experiments.session import RunOutcome
 from fedlap.experiments.settings import flatten_fields, format_value
 from fedlap.report.comparison import Comparison
@@ -40,7 +40,8 @@ def _open_run(folder: Path) -> StoredRun:
         raise InputError(
             f"{str(folder)!r} contains results of several commands; pass one of them, e.g. {inside[-1]}"
         )
-    return StoredRun(RunFolder.open(folder).folder)
+    run = RunFolder.open(folder)
+    return StoredRun(run.folder, run.description_file)
 
 
 def _load_command(folder: Path, command: str, metric: str | None) -> ReportedResults:
@@ -111,13 +112,13 @@ def _build_results(
     values = {label: tuple(row["values"].values()) for label, row in zip(runs, rows, strict=True)}
     metric = metric or facts.get("metric")
     comparison: Comparison
+    controls = tuple((str(one), str(other)) for one, other in facts.get("control_rows", []))
     if command == "compare":
-        controls = tuple((str(one), str(other)) for one, other in facts.get("control_rows", []))
         selection = facts.get("selection", "")
         comparison = Comparison(*common, controls=controls, selection=selection, metric_name=metric)
     elif command == "sweep":
         swept = tuple(facts["fields"]), values, tuple(facts["algorithms"])
-        comparison = Sweep(*common, *swept, metric_name=metric)
+        comparison = Sweep(*common, *swept, controls=controls, metric_name=metric)
     else:
         places = [seed for seed in facts["seeds"] for _ in range(facts["folds"])]
         refused = tuple(
@@ -143,7 +144,10 @@ def _describe_unfinished(run: RunFolder, rounds: int) -> str:
     progress = (
         f"checkpoint at round {run.saved_rounds[0]} of {rounds}" if run.saved_rounds else "no checkpoint yet"
     )
-    return f"{str(run.folder)!r} is not finished ({progress}); run `fedlap resume {run.folder}`"
+    advice = f"run `fedlap resume {run.folder}`"
+    if run.experiment.objects is not None:
+        advice = "repeat the call in Python, with the same folder"
+    return f"{str(run.folder)!r} is not finished ({progress}); {advice}"
 
 
 def _load_runs(runs: Sequence[StoredRun], metric: str | None) -> ReportedResults:
@@ -178,7 +182,9 @@ def _load_runs(runs: Sequence[StoredRun], metric: str | None) -> ReportedResults
             )
     outcomes = {label: [_load_outcome(run) for run in row_runs] for label, row_runs in ordered.items()}
     comparison = Comparison(first.title, seeds[base], outcomes, first.data["name"], metric_name=metric)
-    again = "\n".join(f"fedlap run {run.folder / 'experiment.toml'}" for run in runs)
+    again = "\n".join(
+        f"fedlap run {run.folder / EXPERIMENT_FILE}" for run in runs if run.experiment.objects is None
+    )
     return ReportedResults(comparison, ordered, again)
 
 

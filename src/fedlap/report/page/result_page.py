@@ -98,7 +98,11 @@ def _build_client_sections(found: ReportedResults, on_omission: Remark) -> Itera
             gains = compute_gains(personal, row, base)[0].tolist()
             by_client = dict(zip(personal.clients[0], gains, strict=True))
             client_gains = ClientGains(base, by_client, describe_seeds(personal, [0]))
-        graph = run.load_graph(federation, known)
+        try:
+            graph = run.load_graph(federation, known)
+        except InputError as error:
+            on_omission(f"the graph of {row} is omitted; {error}")
+            continue
         yield from build_graph_sections(
             row, graph, client_gains, seed, "graph" if number == 1 else f"graph-{number}"
         )
@@ -117,8 +121,11 @@ def _build_answer_sections(
     row = (with_graph or list(personal.scores))[0]
     run = found.runs[row][0]
     seed = format_seeds([run.experiment.seed])
-    graph = run.load_graph(federation, known) if with_graph else None
     compared = base if row != base else ""
+    try:
+        graph = run.load_graph(federation, known) if with_graph else None
+    except InputError:
+        graph = None  # The section of the graph reports it.
     try:
         coefficients = run.compute_coefficients(federation, known)
         yield build_answer_table(row, compared, personal, federation, graph, coefficients, seed)

@@ -20,12 +20,16 @@ class Records:
 
 @dataclass(frozen=True)
 class TableCell:
-    """One cell: `note` is small text below (the paper's number), `best` is marked, `muted` is grey."""
+    """One cell: `note` is small text below (the paper's number), `best` is marked, `muted` is grey.
+
+    wraps: the text is words, which may take several lines.
+    """
 
     text: str
     note: str = ""
     best: bool = False
     muted: bool = False
+    wraps: bool = False
 
 
 @dataclass(frozen=True)

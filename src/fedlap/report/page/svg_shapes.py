@@ -14,7 +14,7 @@ MAX_NAMED_BARS = 36  # more bars are drawn without names
 MAX_DRAWN_BARS = 400  # more bars are thinned
 MANY_EDGES = 150  # more are drawn thin
 FEW_NODES = 200  # more are drawn without rims
-MAX_LETTERS = 16  # longer names are shortened
+MAX_LETTERS = 18  # longer names are shortened
 LETTER_WIDTH, CAPITAL_WIDTH = 6.6, 8.8  # approximate, in SVG units
 
 
