@@ -15,7 +15,7 @@ from fedlap.deploy.requests import HANDLERS
 from fedlap.deploy.roster_changes import RosterChange, change_setup, move_server_state
 from fedlap.deploy.run_state import OpenRound, Phase, Site
 from fedlap.deploy.run_storage import RunStorage, ServerCheckpoint
-from fedlap.deploy.score_sums import add_tallies, score_clients
+from fedlap.deploy.score_sums import add_tallies, list_client_scores
 from fedlap.deploy.setup import Setup
 from fedlap.deploy.transport import ExitCode, PermanentError
 from fedlap.deploy.wire import REQUESTS, Message, WireError, decode_message, refuse
@@ -250,7 +250,7 @@ class Coordinator:
         if tallies:
             score = add_tallies(self.setup, self.checkpoint, list(tallies.values()))
             self.scores.append(score)
-            self.storage.write_client_scores(score.round, score_clients(tallies))
+            self.storage.write_client_scores(score.round, list_client_scores(tallies))
             self.storage.write_scores(self.scores)
             values = {name: getattr(score, name) for name in ("loss", "accuracy", "rmse")}
             numbers = {name: value for name, value in values.items() if value is not None}

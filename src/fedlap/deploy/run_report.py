@@ -33,7 +33,7 @@ from fedlap.training.scores import Score
 from fedlap.training.state_bytes import list_state_types
 
 REPORT_FOLDER: Final = "report"
-SHOWN_DIGITS: Final = 16  # of digests
+SETUP_DIGITS: Final = 16  # of digests
 STATISTICS: Final = {"": "all test rows", "_mean": "mean over clients", "_worst": "worst tenth of clients"}
 
 
@@ -93,7 +93,7 @@ def build_run_page(run: RunRecord, command: str, metric: str | None = None) -> P
         lead += f" {chosen.label} over all test rows after round {last.round}: {chosen.format(value)}."
     sections: list[PageSection] = []
     if chosen is not None and len(run.scores) > 1:
-        sections.append(build_curves(run.scores, chosen))
+        sections.append(build_score_curves(run.scores, chosen))
     sections += [build_client_table(run), build_traffic(run), build_version_table(run)]
     if run.setups:
         newest = run.setups[-1]
@@ -103,7 +103,7 @@ def build_run_page(run: RunRecord, command: str, metric: str | None = None) -> P
     return Page(f"{plan.name}: {plan.algorithm['name']} between machines", lead, sections, command)
 
 
-def build_curves(scores: Sequence[Score], metric: Metric) -> FigureSection:
+def build_score_curves(scores: Sequence[Score], metric: Metric) -> FigureSection:
     """Build curves of the test score and of the training loss over rounds."""
     panels = [
         Panel(
@@ -177,7 +177,7 @@ def build_traffic(run: RunRecord) -> FactsSection | TextSection:
     checkpoint = run.checkpoint
     if not checkpoint.round:
         return TextSection("Traffic", ["No round is merged yet."])
-    up, down = (sum(each[side] for each in checkpoint.traffic.values()) for side in (0, 1))
+    up, down = (sum(client[side] for client in checkpoint.traffic.values()) for side in (0, 1))
     per_round = 1000 * checkpoint.seconds / checkpoint.round
     return FactsSection(
         "Traffic",
@@ -199,7 +199,7 @@ def build_version_table(run: RunRecord) -> TableSection:
         digest, settings = digest_setup(setup), setup["settings"]
         clients, edges = len(setup["clients"]), len(setup["graph"]["edges"])
         numbers = [str(setup["version"]), str(setup["first_round"]), f"{clients:,}", f"{edges:,}"]
-        cells = [*numbers, format_setting(settings) or "–", digest[:SHOWN_DIGITS]]
+        cells = [*numbers, format_setting(settings) or "–", digest[:SETUP_DIGITS]]
         rows.append([TableCell(text) for text in cells])
         records.append([setup["version"], setup["first_round"], clients, edges, digest])
     return TableSection(
@@ -218,8 +218,8 @@ def build_plan_facts(plan: Plan) -> FactsSection:
     facts = [("digest", plan.digest)]
     for name, value in plan.describe().items():
         if name == "data":
-            kept = {key: item for key, item in value.items() if item not in (None, [], {}, "")}
-            facts.append((name, format_setting(kept)))
+            settings = {key: item for key, item in value.items() if item not in (None, [], {}, "")}
+            facts.append((name, format_setting(settings)))
         elif name not in ("name", "clients"):
             facts.append((name.replace("_", " "), format_setting(value)))
     return FactsSection("Plan", facts)

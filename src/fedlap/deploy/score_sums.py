@@ -43,7 +43,7 @@ def is_valid_tally(setup: Setup, rows: int, tally: State) -> bool:
     return int(tally.train[2]) == rows and int(tally.test[2]) >= 0
 
 
-def score_clients(tallies: Mapping[str, ClientTally]) -> dict[str, dict[str, float | None]]:
+def list_client_scores(tallies: Mapping[str, ClientTally]) -> dict[str, dict[str, float | None]]:
     """Return each client's numbers of rows, and its test scores by metric; None where one is not defined."""
     clients = {}
     for name, tally in tallies.items():
