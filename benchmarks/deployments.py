@@ -1,7 +1,8 @@
 """Measure a round and the memory of each process, with real processes on loopback.
 
 Every client has 79,510 parameters and takes five local steps, so that the time of a round is that of the
-transport and the processes. The Flower part is Flower's own FedAvg with TLS and registered keys.
+transport and the processes. The Flower part is Flower's own FedAvg with TLS and registered keys;
+`fedlap_deployment.py` measures fedlap's own server and clients.
 
     python -m benchmarks.deployments [--clients 4,16] [--rounds 5] [--results benchmarks/RESULTS.md]
 """
@@ -55,7 +56,7 @@ class Measurement:
     def cells(self) -> list[str]:
         """Cells of the row as text."""
         middle, least, most = (f"{1000 * f(self.seconds):,.0f}" for f in (statistics.median, min, max))
-        numbers = f"{self.cpu_seconds:.1f}", f"{self.server_mb:.0f}", f"{self.client_mb:.0f}"
+        numbers = f"{self.cpu_seconds:.3g}", f"{self.server_mb:.0f}", f"{self.client_mb:.0f}"
         return [self.system, str(self.clients), middle, f"{least} to {most}", *numbers, self.processes]
 
 

@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.deployments import HEADERS, Measurement, read_cpu_seconds, read_memory_mb
 from benchmarks.results import write_section
 from fedlap.deploy.keys import (
     create_authority,
@@ -37,30 +37,7 @@ from fedlap.deploy.keys import (
 
 HOST = "127.0.0.1"
 FEATURES, HIDDEN, LABELS, ROWS = 784, 100, 10, 125
-HEADERS = (
-    "system", "clients", "ms/round", "least to most", "CPU s/round", "MB, server", "MB per client",
-    "MB per process",
-)  # fmt: skip
 PAUSE = 0.2  # seconds between looks at the log and at the memory
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """A deployment: seconds of each round, and the largest memory of the server and of a client."""
-
-    system: str
-    clients: int
-    seconds: list[float]
-    cpu_seconds: float  # per round, of all processes; it depends less on the load by others
-    server_mb: float
-    client_mb: float
-    processes: str
-
-    def cells(self) -> list[str]:
-        """Cells of the row as text."""
-        middle, least, most = (f"{1000 * f(self.seconds):,.0f}" for f in (statistics.median, min, max))
-        numbers = f"{self.cpu_seconds:.3f}", f"{self.server_mb:.0f}", f"{self.client_mb:.0f}"
-        return [self.system, str(self.clients), middle, f"{least} to {most}", *numbers, self.processes]
 
 
 @dataclass
@@ -135,24 +112,6 @@ class Federation:
             if process.poll():
                 log = (self.folder / f"{name}.log").read_text(encoding="utf-8")
                 raise RuntimeError(f"{name} ended with {process.returncode}:\n{log[-2000:]}")
-
-
-def read_memory_mb(process: int) -> float:
-    """Return the proportional set size of a process; 0 if it has ended."""
-    try:
-        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0.0
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
-
-
-def read_cpu_seconds(processes: list[int]) -> float:
-    """Return the CPU time of processes."""
-    ticks = 0
-    for process in processes:
-        stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(stat[11]) + int(stat[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def measure_fedlap(clients: int, rounds: int, algorithm: str = "fedavg") -> Measurement:

@@ -5,14 +5,13 @@ Each client is a process of its own with its own rows, key and folder. Usage: py
 
 import json
 import os
+import runpy
 import socket
 import subprocess
 import sys
 import time
 from datetime import timedelta
 from pathlib import Path
-
-from split_radon import split_radon
 
 from fedlap.deploy.keys import (
     create_authority,
@@ -99,6 +98,7 @@ def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
     folder.mkdir(parents=True, mode=0o700)
     start = time.monotonic()
+    split_radon = runpy.run_path(str(Path(__file__).with_name("split_radon.py")))["split_radon"]
     data = split_radon(folder / "data")
     create_keys(folder / "keys", list(data))
     print(f"A server and {len(data)} clients on {HOST}, with certificates of {folder / 'keys' / 'authority'}")

@@ -192,6 +192,29 @@ def test_a_spoiled_reply_is_refused_and_counts_as_missing(spoil, reason, tmp_pat
     assert bool(deployment.models.isfinite().all())
 
 
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda tally: tally._replace(test=(*tally.test[:2], tally.test[2].repeat(2), tally.test[3])),
+        lambda tally: tally._replace(ridge=tally.ridge.float()),
+        lambda tally: tally._replace(train=(*tally.train[:2], tally.train[2] + 1, tally.train[3])),
+        lambda tally: tally._replace(test=(*tally.test[:2], -tally.test[2], tally.test[3])),
+        lambda tally: tally.ridge,
+    ],
+    ids=["two clients", "float32", "more rows than registered", "a negative count", "no tally"],
+)
+def test_spoiled_sums_are_refused_and_the_others_are_scored(spoil, tmp_path, monkeypatch):
+    plan, federation, score = build_plan(), build_federation(), Worker.score
+    monkeypatch.setattr(
+        Worker, "score", lambda self, w: spoil(score(self, w)) if self.client == "b" else score(self, w)
+    )
+    deployment = LocalDeployment(tmp_path, plan, federation).run()
+    assert [facts["clients"] for facts in deployment.list_events("scored")] == [3, 3]
+    refused = [facts["reason"] for facts in deployment.list_events("refused")]
+    assert refused == [EventReason.SHAPE] * 2
+    assert torch.equal(deployment.models, simulate(plan, federation).models)
+
+
 def test_unasked_and_late_replies_are_refused(tmp_path):
     plan, federation = build_plan(rounds=3), build_federation()
     deployment = LocalDeployment(tmp_path, plan, federation)

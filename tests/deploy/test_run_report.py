@@ -56,7 +56,7 @@ def no_pauses(monkeypatch):
 
 
 def find_section(page, kind, title):
-    (section,) = (each for each in page.sections if isinstance(each, kind) and each.title == title)
+    (section,) = (found for found in page.sections if isinstance(found, kind) and found.title == title)
     return section
 
 

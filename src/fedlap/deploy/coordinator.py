@@ -15,7 +15,7 @@ from fedlap.deploy.requests import HANDLERS
 from fedlap.deploy.roster_changes import RosterChange, change_setup, move_server_state
 from fedlap.deploy.run_state import OpenRound, Phase, Site
 from fedlap.deploy.run_storage import RunStorage, ServerCheckpoint
-from fedlap.deploy.score_sums import add_tallies, score_clients
+from fedlap.deploy.score_sums import add_tallies, list_client_scores
 from fedlap.deploy.setup import Setup
 from fedlap.deploy.transport import ExitCode, PermanentError
 from fedlap.deploy.wire import REQUESTS, Message, WireError, decode_message, refuse
@@ -59,7 +59,7 @@ class Coordinator:
         self.setups: list[Setup] = []
         self.constants = ScalingConstants(None, None)
         self.scores: list[Score] = []
-        self.tallies: dict[str, ClientTally] = {}
+        self.tallies: dict[str, ClientTally | None] = {}  # None is refused
         self.finished: set[str] = set()
         self.phase, self.changed = Phase.GATHERING, 0
         self.open_round: OpenRound | None = None
@@ -245,15 +245,16 @@ class Coordinator:
 
     def _score(self, now: float) -> bool:
         """Compute the scores from the clients' sums."""
-        tallies = {name: self.tallies[name] for name in self.setup.clients if name in self.tallies}
+        known = {name: self.tallies.get(name) for name in self.setup.clients}
+        tallies = {name: tally for name, tally in known.items() if tally is not None}
         if tallies:
             score = add_tallies(self.setup, self.checkpoint, list(tallies.values()))
             self.scores.append(score)
-            self.storage.write_client_scores(score.round, score_clients(tallies))
+            self.storage.write_client_scores(score.round, list_client_scores(tallies))
             self.storage.write_scores(self.scores)
             values = {name: getattr(score, name) for name in ("loss", "accuracy", "rmse")}
-            known = {name: value for name, value in values.items() if value is not None}
-            self.log("scored", round=score.round, clients=len(tallies), **known)
+            numbers = {name: value for name, value in values.items() if value is not None}
+            self.log("scored", round=score.round, clients=len(tallies), **numbers)
             if self._on_score is not None:
                 self._on_score(score)
         else:

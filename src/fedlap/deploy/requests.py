@@ -8,6 +8,7 @@ from fedlap.deploy.event_words import EventReason
 from fedlap.deploy.failpoints import pass_point
 from fedlap.deploy.moments import check_moments
 from fedlap.deploy.roster_changes import RosterChange
+from fedlap.deploy.score_sums import is_valid_tally
 from fedlap.deploy.setup import Setup
 from fedlap.deploy.site_data import check_shapes
 from fedlap.deploy.tasks import choose_task, send_plan
@@ -15,7 +16,6 @@ from fedlap.deploy.transport import ExitCode
 from fedlap.deploy.wire import FEDLAP_VERSION, Message, measure_norm, refuse
 from fedlap.errors import InputError
 from fedlap.training.state import describe_shapes
-from fedlap.training.worker import ClientTally
 
 if TYPE_CHECKING:
     from fedlap.deploy.coordinator import Coordinator
@@ -114,14 +114,13 @@ def find_problem(setup: Setup, message: Message) -> EventReason | None:
 
 
 def take_tally(run: "Coordinator", site: "Site", message: Message) -> Message:
-    """Take over a client's sums over its rows."""
+    """Take over a client's sums over its rows; a client whose sums are refused is not asked again."""
     if run.phase != "scoring" or message.facts["round"] != run.checkpoint.round:
         return ACK  # of an earlier round
-    if not isinstance(message.state, ClientTally):
-        return _refuse_reply(run, site, EventReason.SHAPE)
-    run.tallies[site.name] = message.state
+    is_valid = is_valid_tally(run.setup, site.rows or 0, message.state)
+    run.tallies[site.name] = message.state if is_valid else None
     run.changed += 1
-    return ACK
+    return ACK if is_valid else _refuse_reply(run, site, EventReason.SHAPE)
 
 
 def note_finished(run: "Coordinator", site: "Site", message: Message) -> Message:

@@ -33,7 +33,7 @@ from fedlap.training.scores import Score
 from fedlap.training.state_bytes import list_state_types
 
 REPORT_FOLDER: Final = "report"
-SHOWN_DIGITS: Final = 16  # of digests
+SETUP_DIGITS: Final = 16  # of digests
 STATISTICS: Final = {"": "all test rows", "_mean": "mean over clients", "_worst": "worst tenth of clients"}
 
 
@@ -93,7 +93,7 @@ def build_run_page(run: RunRecord, command: str, metric: str | None = None) -> P
         lead += f" {chosen.label} over all test rows after round {last.round}: {chosen.format(value)}."
     sections: list[PageSection] = []
     if chosen is not None and len(run.scores) > 1:
-        sections.append(build_curves(run.scores, chosen))
+        sections.append(build_score_curves(run.scores, chosen))
     sections += [build_client_table(run), build_traffic(run), build_version_table(run)]
     if run.setups:
         newest = run.setups[-1]
@@ -103,7 +103,7 @@ def build_run_page(run: RunRecord, command: str, metric: str | None = None) -> P
     return Page(f"{plan.name}: {plan.algorithm['name']} between machines", lead, sections, command)
 
 
-def build_curves(scores: Sequence[Score], metric: Metric) -> FigureSection:
+def build_score_curves(scores: Sequence[Score], metric: Metric) -> FigureSection:
     """Build curves of the test score and of the training loss over rounds."""
     panels = [
         Panel(
@@ -116,7 +116,7 @@ def build_curves(scores: Sequence[Score], metric: Metric) -> FigureSection:
             "On training rows",
             "round",
             "loss",
-            [_build_curve("all training rows", scores, "train_loss", 1.0)],
+            list(_build_curve("all training rows", scores, "train_loss", 1.0)),
         ),
     ]
     about = "Scores after each evaluated round, from counts and sums that the clients sent."
@@ -125,13 +125,15 @@ def build_curves(scores: Sequence[Score], metric: Metric) -> FigureSection:
 
 def _build_series(scores: Sequence[Score], metric: Metric) -> Iterator[CurveSeries]:
     for suffix, name in STATISTICS.items():
-        if all(getattr(score, metric.name + suffix) is not None for score in scores):
-            yield _build_curve(name, scores, metric.name + suffix, metric.factor)
+        yield from _build_curve(name, scores, metric.name + suffix, metric.factor)
 
 
-def _build_curve(name: str, scores: Sequence[Score], field: str, factor: float) -> CurveSeries:
-    values = [float(f"{factor * getattr(score, field):.7g}") for score in scores]
-    return CurveSeries(name, [float(score.round) for score in scores], values)
+def _build_curve(name: str, scores: Sequence[Score], field: str, factor: float) -> Iterator[CurveSeries]:
+    """Build a curve of the rounds that have this score; none if no round has it."""
+    points = [(float(score.round), getattr(score, field)) for score in scores]
+    known = [(x, float(f"{factor * value:.7g}")) for x, value in points if value is not None]
+    if known:
+        yield CurveSeries(name, [x for x, _ in known], [value for _, value in known])
 
 
 def build_client_table(run: RunRecord) -> TableSection:
@@ -175,7 +177,7 @@ def build_traffic(run: RunRecord) -> FactsSection | TextSection:
     checkpoint = run.checkpoint
     if not checkpoint.round:
         return TextSection("Traffic", ["No round is merged yet."])
-    up, down = (sum(each[side] for each in checkpoint.traffic.values()) for side in (0, 1))
+    up, down = (sum(client[side] for client in checkpoint.traffic.values()) for side in (0, 1))
     per_round = 1000 * checkpoint.seconds / checkpoint.round
     return FactsSection(
         "Traffic",
@@ -197,7 +199,7 @@ def build_version_table(run: RunRecord) -> TableSection:
         digest, settings = digest_setup(setup), setup["settings"]
         clients, edges = len(setup["clients"]), len(setup["graph"]["edges"])
         numbers = [str(setup["version"]), str(setup["first_round"]), f"{clients:,}", f"{edges:,}"]
-        cells = [*numbers, format_setting(settings) or "–", digest[:SHOWN_DIGITS]]
+        cells = [*numbers, format_setting(settings) or "–", digest[:SETUP_DIGITS]]
         rows.append([TableCell(text) for text in cells])
         records.append([setup["version"], setup["first_round"], clients, edges, digest])
     return TableSection(
@@ -216,8 +218,8 @@ def build_plan_facts(plan: Plan) -> FactsSection:
     facts = [("digest", plan.digest)]
     for name, value in plan.describe().items():
         if name == "data":
-            kept = {key: item for key, item in value.items() if item not in (None, [], {}, "")}
-            facts.append((name, format_setting(kept)))
+            settings = {key: item for key, item in value.items() if item not in (None, [], {}, "")}
+            facts.append((name, format_setting(settings)))
         elif name not in ("name", "clients"):
             facts.append((name.replace("_", " "), format_setting(value)))
     return FactsSection("Plan", facts)

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import torch
 
-from fedlap.algorithms import Penalised
+from fedlap.algorithms import Penalised, State
 from fedlap.deploy.run_storage import ServerCheckpoint
 from fedlap.deploy.setup import Setup
 from fedlap.training.scores import Score, Tally, compute_score
+from fedlap.training.state import describe_shapes
 from fedlap.training.worker import ClientTally, RowSums
 
 
@@ -28,7 +29,21 @@ def add_tallies(setup: Setup, checkpoint: ServerCheckpoint, tallies: Sequence[Cl
     return score if is_known else replace(score, objective=None)  # A penalty of private state is not known.
 
 
-def score_clients(tallies: Mapping[str, ClientTally]) -> dict[str, dict[str, float | None]]:
+def is_valid_tally(setup: Setup, rows: int, tally: State) -> bool:
+    """Return whether sums of a client have the structure of its task, and count its training rows."""
+    if not isinstance(tally, ClientTally):
+        return False
+    one, data = torch.zeros(1, dtype=torch.float64), setup.plan.data
+    is_real = data.classes is None
+    errors = torch.zeros(1, 4, data.outputs, dtype=torch.float64) if is_real else None
+    sums = one, None if is_real else one, torch.zeros(1, dtype=torch.int64), errors
+    expected = ClientTally(sums, sums, one, None if tally.gap is None else one)
+    if describe_shapes(tally) != describe_shapes(expected):
+        return False
+    return int(tally.train[2]) == rows and int(tally.test[2]) >= 0
+
+
+def list_client_scores(tallies: Mapping[str, ClientTally]) -> dict[str, dict[str, float | None]]:
     """Return each client's numbers of rows, and its test scores by metric; None where one is not defined."""
     clients = {}
     for name, tally in tallies.items():
