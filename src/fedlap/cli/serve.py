@@ -12,6 +12,7 @@ from fedlap.cli import console
 from fedlap.cli.interrupts import SIGNALS
 from fedlap.deploy.coordinator import Coordinator
 from fedlap.deploy.event_log import EVENT_LOG_FILE, EventLog
+from fedlap.deploy.expiry_watch import ExpiryWatch
 from fedlap.deploy.keys import ServerKeys
 from fedlap.deploy.plan import Plan
 from fedlap.deploy.roster_changes import RosterChange
@@ -58,8 +59,15 @@ def serve(plan_file: Path, listen: str, keys: Path | None, folder: Path | None, 
         log.write("listening", port=transport.port)
         board = until_end.enter_context(StatusBoard.show(storage.folder, coordinator, console.err))
 
+        watch = None
+        if keys is not None:
+            watch = ExpiryWatch(lambda: ServerKeys.load(keys).facts, log.write, console.print_remark)
+
         def look_after(now: float) -> None:
-            transport.refresh()
+            for remark in transport.refresh():
+                console.print_remark(remark)
+            if watch is not None:
+                watch.look(now)
             log.allow(coordinator.sites)
             board.update(now)
 

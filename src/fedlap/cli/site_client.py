@@ -20,6 +20,7 @@ from fedlap.deploy.client import SiteClient
 from fedlap.deploy.client_storage import ClientStorage
 from fedlap.deploy.data_plan import DataPlan
 from fedlap.deploy.event_log import EVENT_LOG_FILE, EventLog
+from fedlap.deploy.expiry_watch import ExpiryWatch
 from fedlap.deploy.keys import ClientKeys
 from fedlap.deploy.site_data import load_site
 from fedlap.deploy.transport import ExitCode, PermanentError
@@ -122,7 +123,10 @@ def run_client(
         log = EventLog(folder / EVENT_LOG_FILE, name, [name], show=console.print_remark)
         until_end.callback(log.close)
         load = read_rows(name, data, label, client_columns)
-        client = SiteClient(name, load, transport, storage, log.write, stop, console.print_remark)
+        watch = None
+        if keys is not None:
+            watch = ExpiryWatch(lambda: ClientKeys.load(keys).facts, log.write, console.print_remark)
+        client = SiteClient(name, load, transport, storage, log.write, stop, console.print_remark, watch)
         if leave:
             client.leave(for_good=True)
             return

@@ -13,6 +13,7 @@ from fedlap.deploy.client_storage import ClientStorage
 from fedlap.deploy.coordinator import STATE_TYPES
 from fedlap.deploy.data_plan import DataPlan
 from fedlap.deploy.event_words import EventReason
+from fedlap.deploy.expiry_watch import ExpiryWatch
 from fedlap.deploy.failpoints import pass_point
 from fedlap.deploy.moments import apply_constants, check_constants, compute_moments
 from fedlap.deploy.plan import Plan
@@ -48,6 +49,7 @@ class SiteClient:
 
     load_site: reads the client's rows as the plan describes them. log: called with each event. stop: set by a
     signal; the client then finishes its round, leaves, and `run` returns. say: shows a problem to its user.
+    watch: looks at the client's certificate.
     """
 
     def __init__(
@@ -59,10 +61,12 @@ class SiteClient:
         log: Callable[..., None],
         stop: threading.Event | None = None,
         say: Callable[[str], None] = lambda text: None,
+        watch: ExpiryWatch | None = None,
     ) -> None:
         """Prepare the folder; nothing is sent yet."""
         self.name, self._load_site, self._transport = name, load_site, transport
         self._storage, self._log, self._stop, self._say = storage, log, stop or threading.Event(), say
+        self._watch = watch
         self._setup: Setup | None = None
         self._worker: Worker | None = None
         self._types: list[type[Any]] = list(STATE_TYPES)
@@ -129,6 +133,8 @@ class SiteClient:
 
     def _work(self) -> bool:
         """Ask for a task and do it; return False at the end of the run."""
+        if self._watch is not None:
+            self._watch.look(time.monotonic())
         try:
             content = self._ask_bytes(encode_message(Message("poll")))
         except UnreachableError:  # The server has ended after this client's last message.
