@@ -22,13 +22,13 @@ from fedlap.deploy.keys import (
 )
 
 HOST = "127.0.0.1"
-LIFETIME = timedelta(days=30)
+LIFETIME = timedelta(days=60)
 MOST_SECONDS = 300  # far more than the run needs
 
 
 def create_keys(folder: Path, clients: list[str]) -> None:
     """Create an authority, the server's certificate, and a key and certificate for each client."""
-    create_authority(folder / "authority", "demo", timedelta(days=60))
+    create_authority(folder / "authority", "demo", 2 * LIFETIME)
     create_server_keys(folder / "server", folder / "authority", [HOST], LIFETIME)
     for name in clients:
         request = request_certificate(folder / name, name)  # at the client; the key never leaves it

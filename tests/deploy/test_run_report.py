@@ -126,6 +126,8 @@ def test_a_silent_client_and_a_departure_are_on_the_page(tmp_path):
     left_out = [event["name"] for event in deployment.list_events("left-out")]
     assert [row[-3] for row in table.records.rows] == [left_out.count(name) for name in "abcd"]
     assert "d" in left_out
+    assert "3 clients and 1 that left" in page.lead
+    assert "from round" in find_section(page, FigureSection, "Learning curves").about
     versions = find_section(page, TableSection, "Versions of the graph").records.rows
     setups = deployment.coordinator.setups
     assert [row[-1] for row in versions] == [setup.digest for setup in setups]

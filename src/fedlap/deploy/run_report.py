@@ -26,7 +26,7 @@ from fedlap.report.page import (
     write_page,
 )
 from fedlap.report.page.client_figures import build_graph_sections
-from fedlap.report.page.result_sections import format_setting
+from fedlap.report.page.result_sections import MAX_POINTS, format_setting
 from fedlap.report.page.sections import RecordValue
 from fedlap.training.metrics import METRICS, Metric, choose_metric
 from fedlap.training.scores import Score
@@ -87,13 +87,15 @@ def build_run_page(run: RunRecord, command: str, metric: str | None = None) -> P
     """Build the page: curves of scores, a table of clients, the graph with its versions, and the plan."""
     chosen = choose_metric(run.scores, metric) if run.scores else None
     plan, last = run.plan, run.scores[-1] if run.scores else None
-    lead = f"Round {run.checkpoint.round} of {plan.rounds}, {len(run.roster)} clients."
+    current = len(run.setups[-1]["clients"]) if run.setups else 0
+    left = f" and {len(run.roster) - current} that left" if len(run.roster) > current else ""
+    lead = f"Round {run.checkpoint.round} of {plan.rounds}, {current} clients{left}."
     value = None if last is None or chosen is None else getattr(last, chosen.name)
     if last is not None and chosen is not None and value is not None:
         lead += f" {chosen.label} over all test rows after round {last.round}: {chosen.format(value)}."
     sections: list[PageSection] = []
     if chosen is not None and len(run.scores) > 1:
-        sections.append(build_score_curves(run.scores, chosen))
+        sections.append(build_score_curves(run, chosen))
     sections += [build_client_table(run), build_traffic(run), build_version_table(run)]
     if run.setups:
         newest = run.setups[-1]
@@ -103,8 +105,10 @@ def build_run_page(run: RunRecord, command: str, metric: str | None = None) -> P
     return Page(f"{plan.name}: {plan.algorithm['name']} between machines", lead, sections, command)
 
 
-def build_score_curves(scores: Sequence[Score], metric: Metric) -> FigureSection:
+def build_score_curves(run: RunRecord, metric: Metric) -> FigureSection:
     """Build curves of the test score and of the training loss over rounds."""
+    step = -(-len(run.scores) // MAX_POINTS)
+    scores = run.scores[::-1][::step][::-1]  # includes the last one
     panels = [
         Panel(
             "On test rows",
@@ -120,6 +124,9 @@ def build_score_curves(scores: Sequence[Score], metric: Metric) -> FigureSection
         ),
     ]
     about = "Scores after each evaluated round, from counts and sums that the clients sent."
+    changes = [str(setup["first_round"]) for setup in run.setups[1:]]
+    if changes:
+        about += f" Other clients, and so other rows, are scored from round {', '.join(changes)} on."
     return FigureSection("Learning curves", about, "curves", [panel for panel in panels if panel.series])
 
 
