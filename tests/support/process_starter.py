@@ -5,6 +5,7 @@ process that forks: it reads one JSON line per request from standard input, and 
 with its standard input, and ends the processes that it has started.
 """
 
+import gc
 import json
 import os
 import signal
@@ -123,6 +124,7 @@ if __name__ == "__main__":
     import fedlap.cli.serve
     import fedlap.cli.site_client  # noqa: F401
 
+    gc.freeze()  # The end of a forked process would else search all that was imported for cycles.
     wanted = serve_requests()
     if wanted is not None:
         run_command(wanted)
