@@ -195,8 +195,8 @@ class DeploymentProcesses:
     def list_events(self, event, owner=SERVER, **facts):
         """Return the events of a kind in the log of a process."""
         folder = self.server_folder if owner == SERVER else self.client_folder(owner)
-        found = [each for each in (read_events(folder) if folder.exists() else []) if each.event == event]
-        return [each for each in found if all(getattr(each, key) == facts[key] for key in facts)]
+        found = [entry for entry in (read_events(folder) if folder.exists() else []) if entry.event == event]
+        return [entry for entry in found if all(getattr(entry, key) == facts[key] for key in facts)]
 
     @property
     def round(self):
