@@ -5,7 +5,6 @@
 
 import os
 import random
-import signal
 import struct
 import time
 
@@ -54,8 +53,7 @@ def test_processes_that_are_killed_at_random_times_change_nothing(deploy):
         deployment.wait_for_round(20 * number + draw.randint(5, 15))
         victims = draw.choice([[SERVER], ["b"], [SERVER, "c"], ["a", "d"]])
         time.sleep(draw.uniform(0.0, 0.1))
-        for victim in victims:
-            assert deployment.stop(victim, signal.SIGKILL) == -signal.SIGKILL
+        deployment.kill(*victims)
         for victim in victims:
             deployment.start_server() if victim == SERVER else deployment.start_client(victim)
     deployment.finish()

@@ -83,12 +83,12 @@ def test_a_newcomer_and_a_leaver_with_a_restart_between(deploy, tmp_path):
     deployment.wait(lambda: deployment.poll("admit") == 0, "the command ends")
     # The server is killed while it waits for the newcomer, and again after it has joined.
     deployment.wait(lambda: RunStorage(deployment.server_folder).read_pending(), "the change is noted")
-    assert deployment.stop(SERVER, signal.SIGKILL) == -signal.SIGKILL
+    deployment.kill(SERVER)
     deployment.start_server()
     deployment.start_client("d")
     deployment.wait(lambda: deployment.list_events("joined", name="d"), "d joins")
     deployment.wait(lambda: deployment.list_events("answered", name="d"), "d takes part")
-    assert deployment.stop(SERVER, signal.SIGKILL) == -signal.SIGKILL
+    deployment.kill(SERVER)
     deployment.start_server()
     deployment.wait(lambda: len(deployment.list_events("run-resumed")) == 2, "the server resumes")
     assert deployment.stop("b") == 0

@@ -115,11 +115,23 @@ class DeploymentProcesses:
         """Send a signal to a process."""
         self.starter.send_signal(self.pids[owner], number)
 
-    def stop(self, owner, number=signal.SIGTERM):
-        """Send a signal, wait for the end of the process, and return its exit code."""
-        self.send_signal(owner, number)
+    def stop(self, owner):
+        """Send SIGTERM, wait for the end of the process, and return its exit code."""
+        self.send_signal(owner, signal.SIGTERM)
         self.wait(lambda: self.poll(owner) is not None, f"{owner} ends", without=(owner,))
         return self.poll(owner)
+
+    def kill(self, *owners):
+        """Kill processes that run."""
+        for owner in owners:
+            self.send_signal(owner, signal.SIGKILL)
+        codes = self.wait(lambda: self._list_codes(owners), f"{owners} are killed", without=owners)
+        assert codes == [-signal.SIGKILL] * len(owners), "a process ended before it was killed"
+
+    def _list_codes(self, owners):
+        """Return the exit codes of processes once all of them have ended."""
+        codes = [self.poll(owner) for owner in owners]
+        return None if None in codes else codes
 
     def close(self):
         """End every process that runs."""
@@ -195,8 +207,9 @@ class DeploymentProcesses:
     def list_events(self, event, owner=SERVER, **facts):
         """Return the events of a kind in the log of a process."""
         folder = self.server_folder if owner == SERVER else self.client_folder(owner)
-        found = [entry for entry in (read_events(folder) if folder.exists() else []) if entry.event == event]
-        return [entry for entry in found if all(getattr(entry, key) == facts[key] for key in facts)]
+        lines = read_events(folder) if folder.exists() else []
+        wanted = {"event": event, **facts}
+        return [line for line in lines if all(getattr(line, key) == wanted[key] for key in wanted)]
 
     @property
     def round(self):

@@ -112,15 +112,6 @@ def check_single_rows(
             )
 
 
-def estimate_trivial_loss(federation: Federation) -> float:
-    """Return about the training loss of a model that ignores the features, in the unit of training."""
-    if federation.labels is not None:
-        return math.log(len(federation.labels))
-    if federation.target_scale is not None:
-        return federation.outputs / 2
-    return float(federation.train.y.double().square().sum(1).mean()) / 2
-
-
 def detect_divergence(
     train: Tally | None,
     is_finite: Bool[Tensor, "client"],

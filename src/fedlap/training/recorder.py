@@ -8,7 +8,7 @@ from fedlap.algorithms import State
 from fedlap.errors import DivergedError
 from fedlap.summaries import summarise_fields
 from fedlap.training.engines import Engine, Tallies
-from fedlap.training.jobs import Job, detect_divergence, estimate_trivial_loss
+from fedlap.training.jobs import Job, detect_divergence
 from fedlap.training.result import Progress, RunOrigin
 from fedlap.training.schedule import Schedule
 from fedlap.training.scores import Score, compute_score
@@ -78,7 +78,9 @@ class Recorder:
         """Add the score of a run; a run whose losses are not finite has diverged."""
         algorithm, federation = method.runs[run].algorithm, self.jobs[run].federation
         losses = [score.train_loss for score in self.scores[run] if score.train_loss is not None]
-        least = min(losses) if losses else estimate_trivial_loss(federation)
+        least = min(losses, default=math.inf)
+        if federation.target_scale is not None:  # the loss of predicting the mean, in the unit of training
+            least = federation.outputs / 2
         problem = detect_divergence(
             tallies.train, tallies.is_finite, federation, self.round, algorithm, least
         )
