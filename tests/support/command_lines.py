@@ -132,6 +132,8 @@ WEIGHTS = {
     ("theory",): 0.3,
     ("tune",): 0.5,
     **dict.fromkeys((path for path in BASES if path[0] == "keys"), 0.1),
+    # These need a server, so that none of their lines is valid here.
+    **dict.fromkeys([(name,) for name in ("serve", "client", "check", "status", "admit", "eject")], 0.1),
 }
 # Larger values of the options below are valid, but take for ever.
 LASTING = ("rounds", "local_steps", "local_epochs", "inner_steps", "inner_epochs", "steps", "epochs")

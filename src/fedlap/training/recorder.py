@@ -1,5 +1,6 @@
 """The record of training: rounds done, traffic, time and scores of each run, and the end of each round."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
