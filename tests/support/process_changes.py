@@ -12,7 +12,7 @@ from fedlap.training.worker import Worker
 
 def set_version(version):
     """Claim another version of fedlap."""
-    fedlap.deploy.client.__version__ = version
+    fedlap.deploy.client.FEDLAP_VERSION = version
 
 
 def train_slowly(seconds, longest=0.0, round=0):
