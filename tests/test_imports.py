@@ -205,6 +205,7 @@ def test_fedlap_loads_names_on_first_use():
         _ = fedlap.fitt
 
 
+@pytest.mark.slow
 def test_any_package_can_be_imported_first(packages):
     """No package relies on another one that the program happens to have imported before."""
     assert {name: answer["error"] for name, answer in packages.items() if answer} == {}

@@ -72,6 +72,7 @@ def test_stacked_is_one_by_one(kernel, name, work, sample, federation, graph, re
     assert distance(torch.tensor(one), torch.tensor(other)) < 1e-5  # bytes are counted alike too
 
 
+@pytest.mark.slow
 @every_method
 @every_work
 def test_kernels_are_autograd_in_single_precision_too(name, work, federation, graph):

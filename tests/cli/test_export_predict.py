@@ -95,6 +95,7 @@ def test_exported_models_reach_the_accuracy_of_the_run(call, tmp_path, scale, mo
     assert right / len(held) == accuracy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["csv", "npz", "parquet"])
 def test_digits_by_the_places_of_their_columns(call, tmp_path, form):
     digits = fl.data.load("digits", seed=1)

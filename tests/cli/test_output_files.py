@@ -102,6 +102,7 @@ main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", [["data", "list"], pytest.param(["run", "--rounds", "1"], marks=pytest.mark.slow)]
 )

@@ -45,6 +45,7 @@ ALIKE = ("table-full-sampled", "table-scaling", "figure-dirichlet")
 SMALLEST = [pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name for name in list_recipes()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALLEST)
 def test_every_recipe_runs_in_its_smallest_form(call, monkeypatch, name, tmp_path):
     recipe = smallest(find_recipe(name))
@@ -206,6 +207,7 @@ def test_recipes_are_found_beside_the_readme_too():
     assert (ROOT / "recipes").resolve() == recipes.RECIPE_FOLDER.resolve()
 
 
+@pytest.mark.slow
 def test_workers_make_the_same(call, recipe_file, monkeypatch, tmp_path):
     """Worker processes compute the cells; their messages are passed on, and one ledger has all runs."""
     monkeypatch.setattr("fedlap.report.page.matplotlib_figures.render_figures", lambda section, places: {})

@@ -56,6 +56,7 @@ def read_run(folder):
 LATER = ("global, sampled", "perfedavg", "scaffold", "l2gd", "lasso", "models", "partitions")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=pytest.mark.slow if case in LATER else ()) for case in CASES]
 )

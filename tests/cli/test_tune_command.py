@@ -63,6 +63,7 @@ def test_what_it_writes_and_the_commands_that_use_it(call, tmp_path):
     assert "Laplacian" in call("cite", str(folder), out=False)[1]
 
 
+@pytest.mark.slow
 def test_a_comparison_is_proposed_with_values_of_each_method_s_own(call):
     words = (*SMALL, "--graph", "known", "--lr", "0.1", "--vary", "strength=0,0.3", "--folds", "2")
     answer = json.loads(call("tune", *words, "--rounds", "2", "--json")[1])

@@ -92,6 +92,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 def test_changed_objects_are_trained(change, tmp_path, count_trained):
     compare(folder=tmp_path)

@@ -120,6 +120,7 @@ def test_a_vehicle_is_known_by_what_is_heard_and_what_is_felt(genuine):
             assert {table.clients[k] for k in table.owner[rows].tolist()} == {node}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "clients", "labels_per_client", "total", "mean", "std", "spread"),
     [("mnist", 100, 2, 61_866, 619, 343.8, 90.0), ("cifar10", 20, 3, 54_572, 2_729, 851.4, 550.0)],

@@ -17,6 +17,8 @@ from fedlap_flower.rounds import Server, train
 from fedlap_flower.task import build_graph
 from flower_runs import NAMES, DirectExchange, load_models, read_config, simulate, write_sites
 
+pytestmark = pytest.mark.deploy
+
 METHODS = [
     name if name in ("fedu", "scaffold", "mocha", "perfedavg") else pytest.param(name, marks=pytest.mark.slow)
     for name, method in fl.ALGORITHMS.items()

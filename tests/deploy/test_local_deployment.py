@@ -55,7 +55,7 @@ def no_pauses(monkeypatch):
 
 
 @pytest.mark.parametrize("algorithm", SERVER_METHODS)
-@pytest.mark.parametrize("sample", [1.0, 0.5])
+@pytest.mark.parametrize("sample", [0.5, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_every_server_method_repeats_the_simulation(algorithm, sample, tmp_path):
     plan, federation = build_plan(algorithm, sample=sample), build_federation()
     deployment = LocalDeployment(tmp_path, plan, federation).run()
@@ -102,7 +102,7 @@ POINTS = [
 ]  # those of server.py, which is not part of this deployment, are passed in test_processes.py
 
 
-@pytest.mark.parametrize("algorithm", ["fedu", "scaffold"])
+@pytest.mark.parametrize("algorithm", [pytest.param("fedu", marks=pytest.mark.slow), "scaffold"])
 @pytest.mark.parametrize("point", POINTS)
 def test_a_process_that_ends_anywhere_changes_nothing(point, algorithm, tmp_path, monkeypatch):
     def crash():

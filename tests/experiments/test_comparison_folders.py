@@ -61,6 +61,7 @@ def test_runs_of_a_comparison_are_those_of_run(run, call, tmp_path):
         assert "this run is finished and loaded from" in notes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rounds", "command"),
     [(3, COMPARE), (4, COMPARE), (7, COMPARE), (2, SWEEP)],

@@ -183,6 +183,7 @@ fl.fit(fl.Scaffold(), federation, fl.models.linear(), rounds=9, folder=sys.argv[
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_a_folder_that_resumes(tmp_path):
     for last in ("3", "7"):
         subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path / "run"), last], capture_output=True)

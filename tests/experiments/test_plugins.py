@@ -121,6 +121,7 @@ def test_a_changed_plugin_starts_a_new_run_and_resumes_no_old_one(use, call, for
     assert code == 0, err
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_with_its_plugin(plugin, tmp_path):
     """The numbers are those of a run that was never interrupted."""
     script = [sys.executable, "-m", "fedlap.cli"]

@@ -19,6 +19,7 @@ CHANGES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_every_field_but_the_rounds_gives_another_folder(run, tmp_path):
     usual, _ = run("--rounds", "1")
     assert run("--rounds", "2")[0] == usual

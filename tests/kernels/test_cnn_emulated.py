@@ -50,6 +50,7 @@ def test_where_less_is_shared(monkeypatch):
     close(kernels, kernels.gradient(W, x, slope), exact.gradient(W.double(), x.double(), slope))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [1.0, 0.9, torch.tensor([[0.9], [0.5], [0.0]])], ids=["all", "some", "each"])
 @pytest.mark.parametrize("batch", [6, 33])
 def test_descending(keep, batch):

@@ -35,6 +35,7 @@ def compile_source(source, architecture="sm_90"):
     return not failed, log.value.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("image", [(3, 32, 32), (1, 28, 28), (2, 9, 11)], ids=str)
 def test_convolutions(image):
     succeeded, log = compile_source(cnn.assemble_convolution_source(image, FILTERS, SHARED))

@@ -70,6 +70,7 @@ METHODS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_candidates_together_are_runs_by_themselves(name, federation, graph):
     make, vary = METHODS[name]

@@ -77,6 +77,7 @@ def assert_equal(deployment, result):
             assert not row[(slice(None), *(slice(n, None) for n in one.shape[1:2]))].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "work", "sample"), list_trials())
 @pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_plain_workers_are_one_by_one(name, work, sample, dtype, pool, federation, graph, matrix):
