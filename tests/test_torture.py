@@ -103,6 +103,7 @@ QUICK = ("fedu", "fedu-learned", "scaffold", "mocha", "apfl")  # the others are 
 TORTURED = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in ALGORITHMS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", ["steps", pytest.param("epochs", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", TORTURED)
 def test_killed_runs_end_as_unbroken_ones(tmp_path, name, work):

@@ -114,6 +114,7 @@ def test_a_mistake_is_one_line(call, words, message):
     assert out == ""
 
 
+@pytest.mark.slow
 def test_results_are_written_from_what_was_found(call, recipe_file, monkeypatch, tmp_path):
     call("reproduce", recipe_file, "--seeds", "0,3")
     monkeypatch.setattr("fedlap.cli.results.list_recipes", lambda: [recipe_file])

@@ -189,6 +189,7 @@ def read_error(answer):
 BLOCKS = [block if block < 1 else pytest.param(block, marks=pytest.mark.slow) for block in range(8)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_thousand_changed_files_are_run_or_refused_in_one_line(block, documents, call, tmp_path):
     file, run = tmp_path / "experiment.toml", 0

@@ -45,6 +45,7 @@ def append(path):
         file.write(b"{}\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [remove, truncate, empty, replace, move, link, append])
 @pytest.mark.parametrize("most", [32, 1], ids=["at once", "later"])
 def test_scores_are_restored(change, most, tmp_path, monkeypatch):

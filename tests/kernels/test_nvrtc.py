@@ -53,6 +53,7 @@ def test_full_layers(batch):
     assert succeeded, log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("widths", [(784, 10), (784, 100, 100, 10)], ids=str)
 @pytest.mark.parametrize(
     "as_bytes", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["bytes", "numbers"]
