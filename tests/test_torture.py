@@ -111,6 +111,7 @@ def test_killed_runs_end_as_unbroken_ones(tmp_path, name, work):
     torture(tmp_path, ready, KILLS, f"{name} {work}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedu", "scaffold"])
 def test_killed_stacks_end_as_unbroken_ones(tmp_path, name):
     ready = list(prepare(experiments(name, "steps", SEEDS["stack"], rounds=10 + KILLS)))

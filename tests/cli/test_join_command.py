@@ -58,6 +58,7 @@ def test_the_newcomer_is_that_of_python(call, folder, tmp_path):
     assert err.startswith("accuracy ")
 
 
+@pytest.mark.slow
 def test_held_out_rows_are_scored_and_not_trained_on(call, folder):
     words = ("join", folder.name, "new.csv", "--neighbours", "north", "--test-share", "0.25", "--json")
     code, out, _ = call(*words)

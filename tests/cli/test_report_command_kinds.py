@@ -32,6 +32,7 @@ def test_one_run_alone(call, tmp_path):
     assert "20 clients, 20 edges" in text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize("command", ["sweep", "tune"])
 def test_sweeps_and_tunings(call, tmp_path, command):

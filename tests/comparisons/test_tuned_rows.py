@@ -24,6 +24,7 @@ def tune_on_synthetic():
     return fl.compare(["fedu", "local"], DATA, graph="known", seeds=[0, 5], rounds=3, tune=True, folds=3)
 
 
+@pytest.mark.slow
 def test_the_choice_is_that_of_tune(tuned):
     for place, seed in enumerate((0, 5)):
         federation, graph = load(seed)

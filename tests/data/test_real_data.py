@@ -194,6 +194,7 @@ def test_pictures_are_bytes_of_ten_labels(name, first, counts, mean, std, genuin
         assert float(near.abs().mean()) < 0.5 * float((sample - sample.mean()).abs().mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["har", "vehicle", "mnist", pytest.param("cifar10", marks=pytest.mark.slow)])
 def test_two_loads_are_bit_identical(name, genuine, tmp_path, monkeypatch):
     """From the cached arrays, and read again into another cache folder."""

@@ -110,6 +110,7 @@ def test_algorithms_are_compared_on_one_s_own_rows(call, tmp_path):
 # Descriptions.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "words", "wanted"),
     [

@@ -42,6 +42,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_runs_that_are_past_the_round_shown_are_counted_and_kept_off_the_page(
     command, call, tmp_path, no_figures

@@ -49,6 +49,7 @@ def use(call, plugin, forget):
     return run
 
 
+@pytest.mark.slow
 def test_all_commands_use_a_plugin(use, call, forget, tmp_path, no_figures):
     """Its method, network and data set are trained, compared, tuned, listed, shown, reported and applied."""
     folder = json.loads(use("run", *ALONE, "--json"))["folder"]

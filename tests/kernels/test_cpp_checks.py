@@ -196,6 +196,7 @@ except fl.InputError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is limited as on Linux")
 @pytest.mark.parametrize(
     ("threads", "parallel"),

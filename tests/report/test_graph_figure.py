@@ -16,6 +16,7 @@ def name_clients(size):
     return [str(k) for k in range(size)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "graph",
     [

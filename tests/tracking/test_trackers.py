@@ -197,6 +197,7 @@ def test_the_documented_tracker_runs(tmp_path, monkeypatch, federation):
     assert [step for step, _ in scalars["accuracy"]] == list(range(1, 101))
 
 
+@pytest.mark.slow
 def test_a_run_of_the_command_line_is_tracked(call, tmp_path):
     """Every scored round of every run is logged, also of resumed runs."""
     words = ("compare", "--data", "synthetic", "--algorithms", "local,fedavg", "--seeds", "0,1", "--json")

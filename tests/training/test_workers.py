@@ -90,6 +90,7 @@ def test_plain_workers_are_one_by_one(name, work, sample, dtype, pool, federatio
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "work", "sample"), list_trials())
 def test_fast_workers_are_a_stack(name, work, sample, pool, federation, graph, matrix):
     deployment = Deployment(pool, name, work, federation, matrix, sample=sample, dtype="float64", fast=True)
