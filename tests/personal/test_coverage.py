@@ -46,7 +46,7 @@ def measure_coverage(case, factor, repeats, seed=0):
     value, vector = np.linalg.eigh(laplacian)
     root = vector[:, 1:] / np.sqrt(value[1:])
     count = rng.integers(fewest, most, clients)
-    strength = factor / (count.mean() * (np.mean(t) or 0.2))
+    strength = float(factor / (count.mean() * (np.mean(t) or 0.2)))
     inside = []
     for _ in range(repeats):
         true = root @ rng.normal(size=(clients - 1, 2)) * np.sqrt(t) + [1.0, -0.5]
