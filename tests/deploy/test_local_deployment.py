@@ -1,6 +1,7 @@
 """A run between a server and clients is the simulation, bit for bit, whatever happens to its messages."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from fedlap.deploy.event_words import EventReason
 from fedlap.deploy.failpoints import CLIENT_POINTS, SERVER_POINTS
 from fedlap.deploy.plan import Plan
 from fedlap.deploy.roster_changes import RosterChange
+from fedlap.deploy.server import CHANGES_FOLDER, DeploymentServer, write_change
 from fedlap.deploy.transport import ExitCode, PermanentError
 from fedlap.deploy.wire import ANSWERS, Message, decode_message, encode_message
 from fedlap.storage.files import unwritable_error
@@ -373,3 +375,35 @@ def test_a_server_of_another_plan_or_format_does_not_load_the_folder(tmp_path):
     with pytest.raises(PermanentError) as caught:
         deployment.start_server()
     assert caught.value.code is ExitCode.OTHER_PLAN
+
+
+def test_an_unfinished_file_of_a_killed_server_is_no_reply(tmp_path):
+    plan, federation = build_plan(rounds=3), build_federation()
+    deployment = LocalDeployment(tmp_path, plan, federation)
+    play_until(deployment, "abcd", 2)
+    deployment.step("a")
+    replies = tmp_path / "server" / "replies"
+    (stored,) = replies.glob("[0-9]*.state")
+    unfinished = replies / ".fedlap-04115b94-18298-8db275dd32bd992c-1.state"
+    for content in (stored.read_bytes(), stored.read_bytes()[:20], b""):
+        unfinished.write_bytes(content)
+        deployment.start_server()
+        assert list(deployment.coordinator.open_round.replies) == [0]
+        assert not unfinished.exists()
+    assert torch.equal(deployment.run().models, simulate(plan, federation).models)
+
+
+def test_a_change_that_is_still_written_is_left_alone(tmp_path):
+    deployment = LocalDeployment(tmp_path, build_plan(graph={"name": "complete"}), build_federation())
+    play_until(deployment, "abcd", 2)
+    folder = tmp_path / "server"
+    write_change(folder, RosterChange("eject", "b"))
+    (written,) = (folder / CHANGES_FOLDER).glob("[0-9]*.json")
+    unfinished = written.with_name(f".fedlap-04115b94-1-8db275dd32bd992c-{written.name}")
+    unfinished.write_bytes(written.read_bytes()[:9])
+    allowed, said = [], []
+    transport = SimpleNamespace(allow=allowed.append)
+    DeploymentServer(deployment.coordinator, transport, deployment.log, say=said.append)._take_changes()
+    assert (allowed, said) == ([["a", "c", "d"]], [])
+    assert unfinished.exists()
+    assert not written.exists()

@@ -143,6 +143,9 @@ class RunStorage:
         """Return the uploads of a round by place; those of other rounds are left over and removed."""
         found = {}
         for path in sorted((self.folder / REPLIES_FOLDER).glob("*.state")):
+            if not path.stem.isdecimal():  # A killed server left its unfinished file.
+                path.unlink()
+                continue
             facts, up = self._read(f"{REPLIES_FOLDER}/{path.name}", types)
             if facts is not None and facts["round"] == round:
                 found[int(path.stem)] = up

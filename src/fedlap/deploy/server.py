@@ -124,7 +124,8 @@ class DeploymentServer:
     def _take_changes(self) -> None:
         """Take over the changes of the roster that the operator has asked for."""
         coordinator = self.coordinator
-        for path in sorted((coordinator.storage.folder / CHANGES_FOLDER).glob("*.json")):
+        # The name of a file that is still being written begins with a dot.
+        for path in sorted((coordinator.storage.folder / CHANGES_FOLDER).glob("[0-9]*.json")):
             try:
                 change = RosterChange.parse(json.loads(read_file(path)))
                 coordinator.request_change(change)
