@@ -401,9 +401,9 @@ def test_a_change_that_is_still_written_is_left_alone(tmp_path):
     (written,) = (folder / CHANGES_FOLDER).glob("[0-9]*.json")
     unfinished = written.with_name(f".fedlap-04115b94-1-8db275dd32bd992c-{written.name}")
     unfinished.write_bytes(written.read_bytes()[:9])
-    allowed, said = [], []
+    allowed, remarks = [], []
     transport = SimpleNamespace(allow=allowed.append)
-    DeploymentServer(deployment.coordinator, transport, deployment.log, say=said.append)._take_changes()
-    assert (allowed, said) == ([["a", "c", "d"]], [])
+    DeploymentServer(deployment.coordinator, transport, deployment.log, say=remarks.append)._take_changes()
+    assert (allowed, remarks) == ([["a", "c", "d"]], [])
     assert unfinished.exists()
     assert not written.exists()
