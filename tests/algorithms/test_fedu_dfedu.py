@@ -106,6 +106,17 @@ def test_a_server_vertex_is_a_vertex_without_loss(problem, sample, neighbours):
     assert np.abs(train_models(method, federation, start, 4, sample) - plain[:-1]).max() < 1e-9
 
 
+def test_fedu_on_the_complete_graph_is_mean_regularised(problem):
+    """MR-MTL: the penalty (λ/2) Σ_k ‖w_k − w̄‖², and a step along its gradient, with η = λ/N."""
+    clients, strength = problem[1].clients, 0.7
+    method = fl.FedU(fl.Graph.complete(clients), strength=strength / len(clients), lr=LR, local_steps=2)
+    W = torch.randn(len(clients), 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    server, apart = method.init_server(W), W - W.mean(0)
+    assert float(method.penalty(server, None)) == pytest.approx(strength / 2 * float(apart.square().sum()))
+    mixed = method.merge(server, torch.arange(len(clients)), W.clone()).models.values
+    assert (mixed - (W - LR * 2 * strength * apart)).abs().max() < 1e-12
+
+
 def test_the_reference_learns(problem):
     """The comparison above would be empty if nothing moved."""
     _, federation, graph, _, start = problem

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import fedlap as fl
-from fedlap.algorithms.afl import project_to_simplex
+from fedlap.algorithms.simplex import project_to_simplex
 from linear_fits import either_sample, every_batch, fields
 from random_inputs import random_arrays
 from reference import batches, draw_cohort, gradient, local_steps
@@ -192,7 +192,7 @@ def test_afl_with_a_still_mixture_is_fedavg_with_equal_counts(sample, work):
 def test_the_nearest_mixture(seed):
     rng = np.random.default_rng(seed)
     v = rng.normal(size=rng.integers(1, 12)) * 10.0 ** rng.integers(-3, 3)
-    found = project_to_simplex(torch.from_numpy(v)[:, None]).flatten().numpy()
+    found = project_to_simplex(torch.from_numpy(v)[None]).flatten().numpy()
     assert found.min() >= 0
     assert found.sum() == pytest.approx(1)
     assert distance(found, project_mixture(v)) < 1e-9
@@ -251,4 +251,4 @@ def test_settings_that_cannot_be(make, message):
 
 
 def test_a_mixture_that_is_lost_is_seen_and_stops_nothing():
-    assert project_to_simplex(torch.tensor([[0.5], [float("nan")], [0.5]])).isnan().all()
+    assert project_to_simplex(torch.tensor([[0.5, float("nan"), 0.5]])).isnan().all()

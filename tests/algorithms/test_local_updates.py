@@ -12,12 +12,15 @@ import torch
 import fedlap as fl
 from fedlap.algorithms.conjugates import CONJUGATES, DualProblem
 from fedlap.algorithms.local_updates import (
+    block_sgd,
+    cosine_sgd,
     dual_coordinate_ascent,
     first_order_maml,
     interpolated_sgd,
     maml,
     moreau,
     sgd,
+    sgd_without_held_out,
 )
 from fedlap.algorithms.local_work import LocalWork
 from fedlap.models import Model
@@ -62,6 +65,20 @@ CASES = {
         sgd,
         lambda of, rows: {"lr": of(LR), "pull": of(0.1), "shift": 0.02 * rows(2)},
     ),
+    "block sgd": (block_sgd, lambda of, rows: {"lr": of(LR), "first": 2, "last": 7}),
+    "block sgd of all parameters": (
+        block_sgd,
+        lambda of, rows: {"lr": of(LR), "first": 0, "last": rows(1).shape[1]},
+    ),
+    "cosine sgd without a turn": (
+        cosine_sgd,
+        lambda of, rows: {"lr": of(LR), "direction": rows(1), "pull": 0.0},
+    ),
+    "cosine sgd": (
+        cosine_sgd,
+        lambda of, rows: {"lr": of(LR), "direction": rows(1), "pull": of(0.1)},
+    ),
+    "sgd without held-out rows": (sgd_without_held_out, lambda of, rows: {"lr": of(LR), "every": 3}),
     "moreau": (
         moreau,
         lambda of, rows: {"lr": of(LR), "inner_lr": of(0.1), "inner_steps": 3, "regularisation": of(2.0)},

@@ -11,7 +11,11 @@ from fedlap.algorithms import ALGORITHMS
 from fedlap.algorithms.local_work import DEFAULT_LR
 
 MOST_LINES = 60
-EXCEPTIONS = {"mocha": 100}  # a dual method has more states and more settings
+EXCEPTIONS = {
+    "mocha": 100,  # a dual method has more states and more settings
+    "gtvmin": 80,  # dual vectors and a gap, for one peer and for all
+    "dfedu-learned": 90,  # models and edges have steps and settings, for one peer and for all
+}
 NO_CODE = {
     tokenize.COMMENT,
     tokenize.NL,

@@ -80,7 +80,7 @@ def test_the_cosine_by_hand():
 @pytest.mark.parametrize("neighbours", [1, 2, 4, 8, 16])
 def test_smooth_weights_are_optimal(neighbours):
     """2z + 2w − 1/d_k − 1/d_ℓ is zero on edges and not negative elsewhere: the problem is convex."""
-    z = compute_squared_distances(models()[0])
+    z = compute_squared_distances(models()[0]).numpy()
     z *= learning._choose_scale(z, neighbours)
     elsewhere = ~np.eye(N, dtype=bool)
     a = solve_log_degrees(z, elsewhere)
@@ -101,7 +101,7 @@ def test_of_many_clients_near_pairs_are_enough(monkeypatch):
 def test_distances_are_exact_far_from_the_origin():
     W = models()[0].double() + 1e6
     expected = torch.cdist(W, W, compute_mode="donot_use_mm_for_euclid_dist").square().numpy()
-    assert compute_squared_distances(W) == pytest.approx(expected, rel=1e-6, abs=1e-8)
+    assert compute_squared_distances(W).numpy() == pytest.approx(expected, rel=1e-6, abs=1e-8)
 
 
 @every_learner

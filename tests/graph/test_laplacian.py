@@ -185,3 +185,18 @@ def test_a_large_random_graph_against_numpy():
     values = np.linalg.eigvalsh(plain_laplacian(matrix_of(joined)))
     assert joined.components == 1
     assert joined.lambda2 == pytest.approx(values[1], rel=1e-6)
+
+
+def test_sums_of_a_dense_graph_with_few_edges_run_along_lists():
+    graph = Graph.ring([str(k) for k in range(600)], 2)
+    plain = DenseWeights(graph.weights.array)
+    vars(plain)["lists"] = None  # fills the cache of the property
+    assert graph.weights.lists is not None
+    W, w, ids = stack(600), stack(40, seed=1), torch.arange(5, 600, 15)
+    assert (graph.weights.multiply(W) - plain.multiply(W)).abs().max() < 1e-12
+    for others in (W, None):
+        found, expected = (weights.sum_neighbours(ids, w, others) for weights in (graph.weights, plain))
+        assert all((one - other).abs().max() < 1e-12 for one, other in zip(found, expected, strict=True))
+    full = np.ones((600, 600)) - np.eye(600) + np.eye(600, k=1) + np.eye(600, k=-1)
+    assert Graph.from_matrix(full).weights.lists is None
+    assert Graph.ring([str(k) for k in range(400)], 2).weights.lists is None

@@ -7,9 +7,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedlap.algorithms.adaptation import check_fine_tuning
 from fedlap.algorithms.interface import Traits, check_local_work
 from fedlap.algorithms.local_updates import sgd
 from fedlap.algorithms.server_state import GlobalModel, Ids
+from fedlap.algorithms.simplex import project_to_simplex
 from fedlap.algorithms.task import ClientScalars, Task
 from fedlap.errors import check_number
 from fedlap.models.model import Stack
@@ -50,18 +52,22 @@ class AFL:
     lr: μ, the length of a local step; 0.03 as for every method here.
     local_steps: R mini-batch steps per round (5 if neither is given), or …
     local_epochs: … R passes over the client's rows.
+    fine_tune_steps: full gradient steps of length μ that each client takes on its training rows, from the
+        global model, before it is scored; they change neither training nor the wire.
     """
 
     mixture_lr: float = 0.01
     lr: float = 0.03
     local_steps: int | None = None
     local_epochs: int | None = None
+    fine_tune_steps: int | None = None
 
     traits: ClassVar[Traits] = Traits("one model", static="round")
     citation: ClassVar[str] = "M. Mohri, G. Sivek and A. T. Suresh. Agnostic Federated Learning. ICML, 2019."
 
     def __post_init__(self) -> None:
         check_local_work("afl", self.lr, self.local_steps, self.local_epochs)
+        check_fine_tuning("afl", self.fine_tune_steps)
         check_number("mixture_lr", self.mixture_lr, zero=True, scope="afl")
 
     def init_server(self, start: Stack) -> AFLServer:
@@ -87,17 +93,9 @@ class AFL:
         w, mixture, total, rounds = server
         scale = len(mixture) / len(ids)
         w = w + scale * (mixture[ids] * up.change).sum(0, keepdim=True)
-        mixture = project_to_simplex(mixture.index_add(0, ids, up.loss, alpha=self.mixture_lr * scale))
+        mixture = project_to_simplex(mixture.index_add(0, ids, up.loss, alpha=self.mixture_lr * scale).mT).mT
         return AFLServer(w, mixture, total + w, rounds + 1)
 
     def personal_models(self, server: AFLServer, private: None, clients: int) -> Stack:
         """Return the mean of the global models of all rounds, for every client."""
         return (server.total / server.rounds).expand(clients, -1)
-
-
-def project_to_simplex(v: MixtureWeights) -> MixtureWeights:
-    """Return the nearest point with non-negative entries that sum to one (Duchi et al., ICML 2008)."""
-    falling = v.flatten().sort(descending=True).values
-    excess = (falling.cumsum(0) - 1) / torch.arange(1, len(v) + 1, device=v.device)
-    last = ((falling > excess).sum(0, keepdim=True) - 1).clamp_min(0)  # −1 if training has diverged
-    return (v - excess.gather(0, last)).clamp_min(0)

@@ -39,7 +39,7 @@ class Ditto:
     local_steps: int | None = None
     local_epochs: int | None = None
 
-    traits: ClassVar[Traits] = Traits("personal", static="round")
+    traits: ClassVar[Traits] = Traits("personal", static="round", merges="sum")
     citation: ClassVar[str] = (
         "T. Li, S. Hu, A. Beirami and V. Smith. Ditto: Fair and Robust Federated Learning Through "
         "Personalization. ICML, 2021."

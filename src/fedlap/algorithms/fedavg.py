@@ -5,6 +5,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
+from fedlap.algorithms.adaptation import check_fine_tuning
 from fedlap.algorithms.interface import Traits, check_local_work
 from fedlap.algorithms.local_updates import sgd
 from fedlap.algorithms.server_state import GlobalModel, Ids, SharedModel
@@ -23,6 +24,10 @@ class CountedModels(NamedTuple):
         """Return Σ n_k w_k / Σ n_k."""
         return (self.counts * self.models).sum(0, keepdim=True) / self.counts.sum()
 
+    def combine(self) -> "CountedModels":
+        """Return one row that has the average of all rows and counts as much as all of them."""
+        return CountedModels(self.average(), self.counts.sum(0, keepdim=True))
+
 
 @dataclass(frozen=True)
 class FedAvg:
@@ -35,13 +40,16 @@ class FedAvg:
     lr: μ, the length of a local step; 0.03 as for every method here, not from the paper, which tunes it.
     local_steps: R mini-batch steps per round (5 if neither is given), or …
     local_epochs: … R passes over the client's rows (the paper's E, 1 to 20 there).
+    fine_tune_steps: full gradient steps of length μ that each client takes on its training rows, from the
+        global model, before it is scored; they change neither training nor the wire.
     """
 
     lr: float = 0.03
     local_steps: int | None = None
     local_epochs: int | None = None
+    fine_tune_steps: int | None = None
 
-    traits: ClassVar[Traits] = Traits("one model", static="round")
+    traits: ClassVar[Traits] = Traits("one model", static="round", merges="sum")
     citation: ClassVar[str] = (
         "H. B. McMahan, E. Moore, D. Ramage, S. Hampson and B. Agüera y Arcas. Communication-Efficient "
         "Learning of Deep Networks from Decentralized Data. AISTATS, 2017."
@@ -49,6 +57,7 @@ class FedAvg:
 
     def __post_init__(self) -> None:
         check_local_work("fedavg", self.lr, self.local_steps, self.local_epochs)
+        check_fine_tuning("fedavg", self.fine_tune_steps)
 
     def init_server(self, start: Stack) -> SharedModel:
         """Start the global model at the mean of the clients' start models."""
@@ -86,14 +95,17 @@ class FedProx:
     lr: μ, the length of a local step; 0.03 as for every method here.
     local_steps: R mini-batch steps per round (5 if neither is given), or …
     local_epochs: … R passes over the client's rows (20 in the paper).
+    fine_tune_steps: full gradient steps of length μ that each client takes on its training rows, from the
+        global model, before it is scored; they change neither training nor the wire.
     """
 
     proximal: float = 0.01
     lr: float = 0.03
     local_steps: int | None = None
     local_epochs: int | None = None
+    fine_tune_steps: int | None = None
 
-    traits: ClassVar[Traits] = Traits("one model", static="round")
+    traits: ClassVar[Traits] = Traits("one model", static="round", merges="sum")
     citation: ClassVar[str] = (
         "T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar and V. Smith. Federated Optimization in "
         "Heterogeneous Networks. MLSys, 2020."
@@ -101,6 +113,7 @@ class FedProx:
 
     def __post_init__(self) -> None:
         check_local_work("fedprox", self.lr, self.local_steps, self.local_epochs)
+        check_fine_tuning("fedprox", self.fine_tune_steps)
         check_number("proximal", self.proximal, zero=True, scope="fedprox")
 
     def init_server(self, start: Stack) -> SharedModel:

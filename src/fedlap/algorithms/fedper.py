@@ -4,21 +4,18 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedlap.algorithms.fedavg import CountedModels
 from fedlap.algorithms.interface import Traits, check_local_work
+from fedlap.algorithms.layers import BaseStack, HeadStack, count_head_parameters
 from fedlap.algorithms.local_updates import sgd
 from fedlap.algorithms.server_state import Ids, SharedModel
 from fedlap.algorithms.task import Task
 from fedlap.data.roster import Roster
-from fedlap.errors import UnsuitedError, check_integer
+from fedlap.errors import check_integer
 from fedlap.models import Model
 from fedlap.models.model import Stack
-
-BaseStack = Float[Tensor, "client base"]
-HeadStack = Float[Tensor, "client head"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,7 @@ class FedPer:
     local_epochs: int | None = None
     _head: int = field(default=0, repr=False)  # number of parameters in the head, set by `bind`
 
-    traits: ClassVar[Traits] = Traits("personal", static="round")
+    traits: ClassVar[Traits] = Traits("personal", static="round", merges="sum")
     citation: ClassVar[str] = (
         "M. G. Arivazhagan, V. Aggarwal, A. K. Singh and S. Choudhary. Federated Learning with "
         "Personalization Layers. arXiv:1912.00818, 2019."
@@ -58,16 +55,7 @@ class FedPer:
 
     def bind(self, roster: Roster, model: Model) -> "FedPer":
         """Return the method for the layers of this model."""
-        sizes = count_layer_parameters(model.network.module(torch.zeros(model.size)))
-        shared = len(sizes) - self.personal_layers
-        if shared < 0:
-            raise UnsuitedError(
-                f"personal_layers = {self.personal_layers}; expected at most {len(sizes)}, "
-                "the number of layers of the model",
-                field="personal_layers",
-                scope="fedper",
-            )
-        return replace(self, _head=sum(sizes[shared:]))
+        return replace(self, _head=count_head_parameters(model, self.personal_layers, "fedper"))
 
     def init_server(self, start: Stack) -> SharedModel:
         """Start the base at the mean of the clients' start models."""
@@ -94,13 +82,3 @@ class FedPer:
     def personal_models(self, server: SharedModel, h: HeadStack, clients: int) -> Stack:
         """Return the base with each client's head."""
         return torch.cat([server.copies(clients), h], 1)
-
-
-def count_layer_parameters(net: nn.Module) -> list[int]:
-    """Return the number of trained parameters of each layer, in the order of the flat model."""
-    sizes: dict[str, int] = {}
-    for name, parameter in net.named_parameters():
-        if parameter.requires_grad:
-            layer = name.rpartition(".")[0]
-            sizes[layer] = sizes.get(layer, 0) + parameter.numel()
-    return list(sizes.values())

@@ -1,16 +1,16 @@
 """FedU: one model per client, with neighbours on a graph pulled together by a server."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, Literal
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedlap.algorithms.coupling import Coupling, Mixing, Strength
+from fedlap.algorithms.coupling import BlockStrengths, Coupling, Mixing, OneBlock, Strength
 from fedlap.algorithms.interface import Traits, check_choice, check_local_work
 from fedlap.algorithms.local_updates import sgd
+from fedlap.algorithms.parameter_blocks import ParameterBlocks, Private, Shared, find_blocks
 from fedlap.algorithms.server_state import ClientModels, GatheredRows, Ids, add_server_vertex
 from fedlap.algorithms.task import Task
 from fedlap.data.roster import Roster
@@ -35,7 +35,9 @@ class FedU:
 
     graph: a_kℓ, the weights between clients; a server vertex (F₀ = 0) takes part in every round.
     strength: η, of the pull; by default min(40/(nρ), 1/(μRρ)), with n the mean number of training rows per
-        client and ρ the largest eigenvalue of the Laplacian. "auto" chooses it by cross-validation.
+        client and ρ the largest eigenvalue of the Laplacian. "auto" chooses it by cross-validation. A
+        mapping from names of layers or parameters (as in the state_dict) gives each block its own η; blocks
+        with η = 0, and those without a name, stay with the client and are not sent.
     lr: μ, the length of a local step.
     local_steps: R mini-batch steps per round (5 if neither is given), or …
     local_epochs: … R passes over the client's rows.
@@ -48,15 +50,16 @@ class FedU:
     """
 
     graph: Graph
-    strength: Strength | None = None
+    strength: Strength | BlockStrengths | None = None
     lr: float = 0.03
     local_steps: int | None = None
     local_epochs: int | None = None
     neighbours: Literal["all", "sampled"] = "all"
     mixing: Mixing = "explicit"
     allow_unstable: bool = False
+    _blocks: ParameterBlocks | OneBlock = field(default=OneBlock(), repr=False)  # set by `bind`
 
-    traits: ClassVar[Traits] = Traits("multi-task", static="round", reads_old_rows=False)
+    traits: ClassVar[Traits] = Traits("multi-task", static="round", reads_old_rows=False, merges="neighbours")
     citation: ClassVar[str] = FEDU_CITATION
 
     __repr__ = summarise_fields
@@ -64,11 +67,12 @@ class FedU:
     def __post_init__(self) -> None:
         check_choice("neighbours", self.neighbours, ("all", "sampled"), "fedu")
         check_local_work("fedu", self.lr, self.local_steps, self.local_epochs)
-        self.coupling.check("fedu", self.allow_unstable)
+        self.coupling.check("fedu", self.allow_unstable, by_block=True)
 
     def bind(self, roster: Roster, model: Model) -> "FedU":
-        """Return the method with its graph in the roster's order of clients."""
-        return replace(self, graph=self.graph.align(roster.clients))
+        """Return the method with its graph in the roster's order of clients, and the blocks of this model."""
+        blocks = find_blocks(self.strength, model, "fedu")
+        return replace(self, graph=self.graph.align(roster.clients), _blocks=blocks)
 
     def check_sampling(self, sampled: int, clients: int) -> None:
         """Raise InputError if mixing would undo more than the sampled clients gain.
@@ -77,14 +81,18 @@ class FedU:
         its neighbours' steps, of whom only S/N were sampled. If μRηd(1 − S/N) ≥ 1, the loss rises.
         """
         if self.neighbours == "all" and not self.allow_unstable:
-            like = torch.zeros(1, dtype=torch.float64)
-            degree = float(self.graph.weights.degrees(like)[:clients].max())
-            self.coupling.check_sampling("fedu", degree, sampled, clients)
+            degree = self.graph.largest_degree
+            self.coupling.check_sampling("fedu", degree, sampled, clients, "neighbours = sampled")
 
     def list_departures(self, share: float) -> list[str]:
         """Return the assumptions of the convergence theorems that the method violates."""
         partial = self.neighbours != "all" and share < 1
         return ["its mixing leaves out unsampled neighbours"] if partial else []
+
+    @property
+    def has_private_parameters(self) -> bool:
+        """True if blocks of strength zero stay with the clients."""
+        return self._blocks.has_private
 
     @cached_property
     def coupling(self) -> Coupling:
@@ -92,32 +100,34 @@ class FedU:
         return Coupling.of(self)
 
     def init_server(self, start: Stack) -> ClientModels:
-        """Store every client's model at the server; a server vertex starts at their mean."""
-        return ClientModels.start(start, self.graph)
+        """Store every client's shared parameters at the server; a server vertex starts at their mean."""
+        return ClientModels.start(self._blocks.share(start), self.graph)
 
-    def init_clients(self, start: Stack, counts: Tensor) -> None:
-        """Store nothing at the clients."""
+    def init_clients(self, start: Stack, counts: Tensor) -> Private | None:
+        """Store blocks of strength zero at the clients, or nothing."""
+        return self._blocks.withhold(start)
 
     def send(self, server: ClientModels, ids: Ids) -> GatheredRows:
         """Send each sampled client its model."""
         return server.models.rows(ids)
 
-    def local(self, private: None, w: Stack, task: Task) -> tuple[None, Stack]:
+    def local(self, private: Private | None, down: Shared, task: Task) -> tuple[Private | None, Shared]:
         """Run R mini-batch steps and send the model."""
-        return private, task.run(sgd, w, lr=self.lr)  # w_k ← w_k − μ ∇F̃_k(w_k)
+        w = task.run(sgd, self._blocks.join(private, down), lr=self.lr)  # w_k ← w_k − μ ∇F̃_k(w_k)
+        return self._blocks.withhold(w), self._blocks.share(w)
 
-    def merge(self, server: ClientModels, ids: Ids, w: Stack) -> ClientModels:
+    def merge(self, server: ClientModels, ids: Ids, w: Shared) -> ClientModels:
         """Take one Laplacian step at the sampled clients; unsampled neighbours keep their last model."""
         models = server.models.values
         ids, w = add_server_vertex(self.graph, models, ids, w)
         others = models if self.neighbours == "all" else None
-        mixed = self.coupling.mix_(w, ids, others)  # w_k ← w_k − μRη Σ_ℓ a_kℓ (w_k − w_ℓ)
+        mixed = self._blocks.mix_(self.coupling, w, ids, others)  # w_k ← w_k − μRη Σ_ℓ a_kℓ (w_k − w_ℓ)
         return ClientModels(server.models.with_rows(ids, mixed))
 
-    def penalty(self, server: ClientModels, private: None) -> Float[Tensor, ""]:
+    def penalty(self, server: ClientModels, private: Private | None) -> Float[Tensor, ""]:
         """Return (η/2) tr(WᵀLW)."""
-        return self.coupling.penalty(server.models.values)
+        return self._blocks.penalty(self.coupling, server.models.values)
 
-    def personal_models(self, server: ClientModels, private: None, clients: int) -> Stack:
+    def personal_models(self, server: ClientModels, private: Private | None, clients: int) -> Stack:
         """Return each client's model."""
-        return server.models.values[:clients]
+        return self._blocks.join(private, server.models.values[:clients])

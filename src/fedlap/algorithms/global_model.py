@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from fedlap.algorithms.adaptation import check_fine_tuning
 from fedlap.algorithms.interface import Traits, check_local_work
 from fedlap.algorithms.local_updates import sgd
 from fedlap.algorithms.server_state import GlobalModel, Ids
@@ -22,17 +23,21 @@ class Global:
     lr: μ, the length of a step.
     local_steps: R, for R·S steps per round (5 if neither is given), or …
     local_epochs: … R passes over all rows.
+    fine_tune_steps: full gradient steps of length μ that each client takes on its training rows, from the
+        global model, before it is scored; they do not change training.
     """
 
     lr: float = 0.03
     local_steps: int | None = None
     local_epochs: int | None = None
+    fine_tune_steps: int | None = None
 
     traits: ClassVar[Traits] = Traits("one model", static="round")
     citation: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         check_local_work("global", self.lr, self.local_steps, self.local_epochs)
+        check_fine_tuning("global", self.fine_tune_steps)
 
     def view(self, federation: Federation) -> Federation:
         """Return a federation of one client that owns every row."""

@@ -19,6 +19,7 @@ from fedlap.data.federation import Federation
 from fedlap.data.roster import Roster
 from fedlap.errors import InputError, UnsuitedError, check_number
 from fedlap.graph import Graph
+from fedlap.graph.extension import Extension
 from fedlap.models import Model
 from fedlap.models.model import Stack
 
@@ -27,10 +28,12 @@ from fedlap.models.model import Stack
 # axis.
 State = Any
 
+States = tuple[State, ...]  # a peer's private state first, then what it needs between two exchanges
 ReceivedModels = Float[Tensor, "client heard param"]  # of each peer's neighbours
 ReceivedWeights = Float[Tensor, "client heard"]
 
 Kind = Literal["one model", "personal", "multi-task"]
+MergePlace = Literal["server", "sum", "neighbours"]
 
 
 @dataclass(frozen=True)
@@ -45,12 +48,20 @@ class Traits:
     reads_old_rows: False if `local` only passes its model to one `task.run`, and `merge` never reads the old
         models of clients that trained. Clients may then train in place in the stored models.
     has_lr: False if local steps have no length; `lr` is then another number.
+    merges: where rows meet. "server": where all of them are. "sum": there, but `merge` needs no more than a
+        weighted sum of the uploads. Their `combine` returns one row that counts as all of them, so that
+        workers send one row per block of clients.
+        "neighbours": at every client, from the rows of its neighbours on the graph alone. The server state is
+        then `ClientModels`, of which `merge` reads the old models of neighbours that did not train, and the
+        penalty is a sum over edges. Clients on several machines can then merge where they are
+        (`find_merge_place`). No process has all models in memory: checkpoints and results map them.
     """
 
     kind: Kind
     static: Literal["nothing", "local", "round"] = "nothing"
     reads_old_rows: bool = True
     has_lr: bool = True
+    merges: MergePlace = "server"
 
     @property
     def is_stackable(self) -> bool:
@@ -124,7 +135,24 @@ class ServerAlgorithm(Algorithm, Protocol):
 
 @runtime_checkable
 class PeerAlgorithm(Algorithm, Protocol):
-    """A method without a server: every client trains in every round and receives its neighbours' models."""
+    """A method without a server: every client trains in every round and hears from its neighbours.
+
+    The neighbours of a peer know one model of it, its public model. At first it is the one of `init_clients`,
+    and `receive` returns the next one from every message of the peer. The upload of `local` is the message of
+    the first exchange; those of later exchanges are public models.
+    """
+
+    def public_models(self, private: State) -> Stack:
+        """Return what neighbours know of clients with this private state, once they have its message."""
+        ...
+
+    def receive(self, known: Stack, message: State) -> Stack:
+        """Return a peer's public model after a message, from the one before; check the message.
+
+        The result depends on the peer's messages alone: all its neighbours have the same bits, those of the
+        peer's `public_models`. A neighbour that missed a message can therefore be sent the public model.
+        """
+        ...
 
     def in_neighbours(self, place: int) -> tuple[Int64[Tensor, "heard"], Float[Tensor, "heard"]]:
         """Return the positions of the neighbours whose models a client receives, and their weights."""
@@ -136,25 +164,25 @@ class PeerAlgorithm(Algorithm, Protocol):
         ...
 
     def count_messages(self) -> int:
-        """Count the models sent per round, over all clients."""
+        """Count the messages sent per round, over all clients; all have the size of the first."""
         ...
 
     def mix(
         self,
         exchange: int,
-        state: tuple[Stack, ...],
+        state: tuple[State, ...],
         received: ReceivedModels,
         weights: ReceivedWeights,
-    ) -> tuple[Stack, ...]:
-        """Return a peer's state after an exchange, from its state before and the models it received.
+    ) -> tuple[State, ...]:
+        """Return a peer's state after an exchange, from its state before and its neighbours' public models.
 
-        Exchanges count from 0. Before the first one the state is the peer's model alone. The first entry of
-        the state is sent in every exchange; after the last one it is the peer's next model.
+        Exchanges count from 0. Before the first one the state is the peer's private state alone. The first
+        entry is always a private state, and after the last exchange it is the peer's next one.
         """
         ...
 
-    def mix_all(self, W: Stack) -> Stack:
-        """Return the models of all clients after all exchanges of a round."""
+    def mix_all(self, private: State) -> State:
+        """Return the private state of all clients after all exchanges of a round."""
         ...
 
 
@@ -176,6 +204,16 @@ class Sampling(Protocol):
 
     def check_sampling(self, sampled: int, clients: int) -> None:
         """Raise InputError if the method cannot run with `sampled` of `clients` clients per round."""
+        ...
+
+
+@runtime_checkable
+class PartlyStatic(Protocol):
+    """A method whose traits overstate what is static on some graphs."""
+
+    @property
+    def is_static(self) -> bool:
+        """True if the traits hold for its graph, so that a round can be captured."""
         ...
 
 
@@ -217,6 +255,16 @@ class Adapting(Protocol):
 
 
 @runtime_checkable
+class FineTuning(Protocol):
+    """A method whose models clients may fine-tune on their training rows before they are scored."""
+
+    @property
+    def fine_tune_steps(self) -> int | None:
+        """Number of full gradient steps of length μ; None is 0."""
+        ...
+
+
+@runtime_checkable
 class Certified(Protocol):
     """A method that can bound its distance from the optimum."""
 
@@ -241,6 +289,26 @@ class Analysed(Protocol):
 
     def list_departures(self, share: float) -> list[str]:
         """Return the assumptions that the method violates if this share of clients is sampled per round."""
+        ...
+
+
+@runtime_checkable
+class Splitting(Protocol):
+    """A method that may keep some parameters of a model at its client, and the others at the server."""
+
+    @property
+    def has_private_parameters(self) -> bool:
+        """True if a client's model needs its private state and its rows of the server's tables."""
+        ...
+
+
+@runtime_checkable
+class Passing(Protocol):
+    """A method that moves unsampled clients by an extension of the sampled clients' steps."""
+
+    @property
+    def extension(self) -> Extension:
+        """The extension of steps along the graph."""
         ...
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fedlap.algorithms.conjugates import DualProblem
+from fedlap.algorithms.held_out_rows import drop_held_out
 from fedlap.algorithms.task import ClientScalars, DualVariables, Setting, Task
 from fedlap.models.model import Stack
 
@@ -22,6 +23,37 @@ def sgd(
     for batch in task.batches():
         w = w - lr * task.gradient(w, batch) - pull * (w - anchor) - shift
     return w
+
+
+def block_sgd(w: Stack, task: Task, *, lr: Setting, first: int, last: int) -> Stack:
+    """R local steps  w ← w − lr ∇F̃(w)  on the parameters from `first` to before `last`; the others stay."""
+    mask = torch.zeros_like(w)
+    mask[:, first:last] = 1
+    for batch in task.batches():
+        w = w - lr * mask * task.gradient(w, batch)
+    return w
+
+
+def sgd_without_held_out(w: Stack, task: Task, *, lr: Setting, every: int) -> Stack:
+    """R local steps  w ← w − lr ∇F̃(w)  on mini-batches without every `every`-th row of the client."""
+    for batch, rows in task.batches_with_rows():
+        w = w - lr * task.gradient(w, drop_held_out(batch, rows, every))
+    return w
+
+
+def cosine_sgd(w: Stack, task: Task, *, lr: Setting, direction: Stack, pull: Setting) -> Stack:
+    """R local steps  w ← w − lr ∇F̃(w) + pull (v − (v·w) w/‖w‖²)/‖w‖,  v the direction to turn to."""
+    for batch in task.batches():
+        w = w - lr * task.gradient(w, batch) + pull * compute_turn(w, direction)
+    return w
+
+
+def compute_turn(w: Stack, direction: Stack) -> Stack:
+    """Return (v − (v·w) w/‖w‖²)/‖w‖, the gradient of v·w/‖w‖ by w; zero at w = 0."""
+    length = w.norm(dim=1, keepdim=True)
+    inverse = torch.where(length > 0, 1 / length, 0.0)
+    unit = w * inverse
+    return inverse * (direction - (direction * unit).sum(1, keepdim=True) * unit)
 
 
 def moreau(

@@ -60,7 +60,7 @@ class NetworkLasso:
     local_epochs: int | None = None
     allow_unstable: bool = False
 
-    traits: ClassVar[Traits] = Traits("multi-task", static="local")
+    traits: ClassVar[Traits] = Traits("multi-task", static="local", merges="neighbours")
     citation: ClassVar[str] = (
         "D. Hallac, J. Leskovec and S. Boyd. Network Lasso: Clustering and Optimization in Large Graphs. "
         "KDD, 2015."

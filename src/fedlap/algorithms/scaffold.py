@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedlap.algorithms.adaptation import check_fine_tuning
 from fedlap.algorithms.interface import Traits, check_local_work
 from fedlap.algorithms.local_updates import sgd
 from fedlap.algorithms.server_state import GlobalModel, Ids
@@ -45,12 +46,15 @@ class Scaffold:
     lr: μ, the length of a local step; 0.03 as for every method here.
     local_steps: R mini-batch steps per round (5 if neither is given), or …
     local_epochs: … R passes over the client's rows (1 to 20 in the paper).
+    fine_tune_steps: full gradient steps of length μ that each client takes on its training rows, from the
+        global model, before it is scored; they change neither training nor the wire.
     """
 
     server_lr: float = 1.0
     lr: float = 0.03
     local_steps: int | None = None
     local_epochs: int | None = None
+    fine_tune_steps: int | None = None
 
     traits: ClassVar[Traits] = Traits("one model", static="round")
     citation: ClassVar[str] = (
@@ -60,6 +64,7 @@ class Scaffold:
 
     def __post_init__(self) -> None:
         check_local_work("scaffold", self.lr, self.local_steps, self.local_epochs)
+        check_fine_tuning("scaffold", self.fine_tune_steps)
         check_number("server_lr", self.server_lr, zero=False, scope="scaffold")
 
     def init_server(self, start: Stack) -> ScaffoldServer:

@@ -1,6 +1,6 @@
 """The local work of a round, as a method sees it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int64
@@ -71,4 +71,8 @@ class Task(Protocol):
 
     def loss(self, w: Stack) -> ClientScalars:
         """Return F_k(w_k) of every client."""
+        ...
+
+    def validation_losses(self, models: Sequence[Stack], every: int) -> Float[Tensor, "client model"]:
+        """Return the mean losses on every `every`-th training row, without L2 terms; zero without rows."""
         ...

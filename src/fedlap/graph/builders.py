@@ -25,7 +25,10 @@ GRAPH_DRAWS = 2  # the round of "data" draws that graphs use; the models and row
 
 
 def equal(clients: Sequence[str], weight: float = 0.5) -> Graph:
-    """The paper's Equal: the same weight between any two clients."""
+    """The paper's Equal: the same weight between any two clients.
+
+    weight: weight of every edge.
+    """
     return Graph.complete(clients, weight)
 
 
@@ -44,7 +47,10 @@ def random(clients: Sequence[str], seed: int = 0) -> Graph:
 
 
 def grid(clients: Sequence[str], weight: float = 1.0) -> Graph:
-    """A nearly square grid, filled row by row in client order; edges join adjacent cells."""
+    """A nearly square grid, filled row by row in client order; edges join adjacent cells.
+
+    weight: weight of every edge.
+    """
     names = validate_names(clients)
     rows = math.isqrt(len(names))
     width = -(-len(names) // rows)
@@ -58,7 +64,11 @@ def grid(clients: Sequence[str], weight: float = 1.0) -> Graph:
 def erdos_renyi(
     clients: Sequence[str], probability: float = 0.1, weight: float = 1.0, seed: int = 0
 ) -> Graph:
-    """Join each pair of clients independently with the same probability (Erdős and Rényi, Gilbert)."""
+    """Join each pair of clients independently with the same probability (Erdős and Rényi, Gilbert).
+
+    probability: chance of each edge, in [0, 1].
+    weight: weight of every edge.
+    """
     names = validate_names(clients)
     pairs = len(names) * (len(names) - 1) // 2
     share = validate_probability("probability", probability)
@@ -79,6 +89,10 @@ def watts_strogatz(
 
     Each client is joined to `neighbours` / 2 clients on either side. Each edge then keeps its first end and,
     with probability `rewire`, gets a random other end. No pair is joined twice.
+
+    neighbours: neighbours of each client before rewiring: an even number, below the number of clients.
+    rewire: chance that an edge gets a random other end, in [0, 1].
+    weight: weight of every edge.
     """
     names = validate_names(clients)
     size, degree = len(names), check_integer("neighbours", neighbours, 0, scope="graph")
@@ -106,7 +120,10 @@ def blocks(
 ) -> Graph:
     """A stochastic block model: clients in order, split into clusters of equal size.
 
-    Pairs within a cluster are joined with probability `inside`, pairs across clusters with `between`.
+    clusters: number of clusters.
+    inside: chance of an edge between two clients of a cluster, in [0, 1].
+    between: chance of an edge between clients of different clusters, in [0, 1].
+    weight: weight of every edge.
     """
     names = validate_names(clients)
     size, number = len(names), check_integer("clusters", clusters, 1, scope="graph")

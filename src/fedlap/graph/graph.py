@@ -13,7 +13,7 @@ from scipy.sparse import coo_array, csr_array
 from torch import Tensor
 
 from fedlap.errors import InputError, suggest_names
-from fedlap.graph.sparse_weights import AllModels, ChosenModels, Neighbours, VertexIds
+from fedlap.graph.sparse_weights import AllModels, ChosenModels, Neighbours, SparseWeights, VertexIds
 from fedlap.graph.spectrum import compute_lambda2, compute_rho, count_components
 from fedlap.graph.validate import (
     Edge,
@@ -24,7 +24,7 @@ from fedlap.graph.validate import (
     validate_names,
     validate_weight,
 )
-from fedlap.graph.weights import CompleteWeights, Weights, build_weights
+from fedlap.graph.weights import DENSE_UP_TO, CompleteWeights, Weights, build_weights
 from fedlap.randomness import digest_names, draws
 from fedlap.summaries import build_html_table, build_summary, count_nouns, summarise_names
 
@@ -58,7 +58,10 @@ class Graph:
 
     @classmethod
     def complete(cls, clients: Sequence[str], weight: float = 1.0) -> "Graph":
-        """Join every pair of clients with the same weight: ρ = N · weight."""
+        """Join every pair of clients with the same weight: ρ = N · weight.
+
+        weight: weight of every edge.
+        """
         names = validate_names(clients)
         return cls(names, CompleteWeights(len(names), validate_weight(weight)))
 
@@ -69,7 +72,10 @@ class Graph:
 
     @classmethod
     def path(cls, clients: Sequence[str], weight: float = 1.0) -> "Graph":
-        """Join each client to the next one, in the order of `clients`."""
+        """Join each client to the next one, in the order of `clients`.
+
+        weight: weight of every edge.
+        """
         names = validate_names(clients)
         index = np.arange(len(names))
         graph = cls._connect(names, index[:-1], index[1:], weight)
@@ -77,7 +83,10 @@ class Graph:
 
     @classmethod
     def ring(cls, clients: Sequence[str], weight: float = 1.0) -> "Graph":
-        """Join the clients in a path and its ends to each other (two clients have one edge)."""
+        """Join the clients in a path and its ends to each other (two clients have one edge).
+
+        weight: weight of every edge.
+        """
         names = validate_names(clients)
         index = np.arange(len(names))
         if len(names) < 3:
@@ -87,7 +96,11 @@ class Graph:
 
     @classmethod
     def star(cls, clients: Sequence[str], weight: float = 1.0, *, server: bool = False) -> "Graph":
-        """Join the first client to all others or, with `server`, a server vertex to all clients."""
+        """Join the first client to all others or, with `server`, a server vertex to all clients.
+
+        weight: weight of every edge.
+        server: add a vertex without rows as the centre.
+        """
         names = validate_names(clients)
         index = np.arange(len(names))
         if not server:
@@ -150,6 +163,12 @@ class Graph:
         check_entries(a, names)
         return cls(names, build_weights(csr_array((a + a.T) / 2)))
 
+    @classmethod
+    def from_checked(cls, clients: tuple[str, ...], matrix: csr_array, rho: float) -> "Graph":
+        """Build a graph from a valid matrix without explicit zeros, which is not copied, and its known ρ."""
+        weights = build_weights(matrix) if matrix.shape[0] <= DENSE_UP_TO else SparseWeights(matrix)
+        return cls(clients, weights)._with_rho(rho)
+
     @property
     def size(self) -> int:
         """Number of vertices, including a server's."""
@@ -184,10 +203,18 @@ class Graph:
         """Number of edges."""
         return self.weights.edges
 
+    @cached_property
+    def largest_degree(self) -> float:
+        """Largest sum of weights of a client's edges."""
+        return float(self._degrees()[: self.size - self.server].max())
+
     def count_isolated(self) -> int:
         """Return the number of vertices without an edge."""
-        degrees = self.weights.degrees(torch.zeros(1, dtype=torch.float64))
-        return int((degrees == 0).sum())
+        return int((self._degrees() == 0).sum())
+
+    def _degrees(self) -> Float[Tensor, "vertex 1"]:
+        """Return each vertex's sum of weights, in double precision on the host."""
+        return self.weights.degrees(torch.zeros(1, dtype=torch.float64))
 
     def pull(self, ids: VertexIds, w: ChosenModels, others: AllModels | None = None) -> ChosenModels:
         """Return Σ_ℓ a_kℓ (w_k − w_ℓ) for each vertex k in `ids`, whose models are the rows of `w`.
@@ -218,9 +245,12 @@ class Graph:
             total = total + (centred * self.apply_laplacian(centred)).sum()
         return total
 
-    def apply_laplacian(self, W: AllModels) -> AllModels:
-        """Return L W: for every vertex, Σ_ℓ a_kℓ (w_k − w_ℓ)."""
-        return (self.weights.degrees(W) * W).sub_(self.weights.multiply(W))
+    def apply_laplacian(self, W: AllModels, public: AllModels | None = None) -> AllModels:
+        """Return L W: for every vertex, Σ_ℓ a_kℓ (w_k − w_ℓ).
+
+        public: what neighbours know of the models, if that is not W: a vertex reads the others' w_ℓ there.
+        """
+        return (self.weights.degrees(W) * W).sub_(self.weights.multiply(W if public is None else public))
 
     def align(self, clients: Sequence[str]) -> "Graph":
         """Return this graph in the order of `clients`; raise InputError unless both have the same names."""

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from fedlap.graph.graph import Graph
@@ -99,9 +100,29 @@ def _solve_complete(
     if ids is None or others is None:
         share = pull * len(w)
         return torch.lerp(w, w.mean(0, keepdim=True), share / (1 + share))
+    rest = others.sum(0, keepdim=True) - others[ids].sum(0, keepdim=True)
+    return mix_complete(weights, w, step, rest, implicitly=True)
+
+
+def mix_complete(
+    weights: CompleteWeights,
+    w: ChosenModels,
+    step: float,
+    rest: Float[Tensor, "1 param"],
+    *,
+    implicitly: bool,
+) -> ChosenModels:
+    """Mix chosen vertices of a complete graph, as `Graph.mix_` or `mix_implicitly`.
+
+    rest: the sum of the models of all other vertices.
+    """
+    pull = step * weights.weight
+    if not implicitly:
+        mean = (rest + w.sum(0, keepdim=True)) / weights.size
+        return torch.lerp(w, mean, pull * weights.size)
     diagonal = 1 + pull * weights.size
-    b = w + pull * (others.sum(0) - others[ids].sum(0))
-    return (b + pull / (diagonal - pull * len(ids)) * b.sum(0)) / diagonal
+    b = w + pull * rest
+    return (b + pull / (diagonal - pull * len(w)) * b.sum(0)) / diagonal
 
 
 def count_exchanges(coupling: float, error: float) -> int:

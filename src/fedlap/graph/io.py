@@ -36,7 +36,9 @@ def from_file(clients: Sequence[str] | None, path: str, sha256: str = "") -> Gra
     .npy: a matrix
 
     Rows of a matrix without names follow the order of `clients`. If `clients` is None, the file names them.
-    If `sha256` is set, the content must match it.
+
+    path: the file.
+    sha256: digest of the file; other content is refused.
     """
     if not Path(path).exists() or Path(path).is_dir():
         raise InputError(f"no file {path!r}; set path to an existing file", scope="graph")

@@ -90,7 +90,7 @@ def scale_to_rho(a: PairMatrix) -> PairMatrix:
     return np.asarray(a * (len(a) / rho)) if rho > 0 else a
 
 
-def compute_squared_distances(models: Models) -> PairMatrix:
+def compute_squared_distances(models: Models) -> Float64[Tensor, "client client"]:
     """Compute ‖w_k − w_ℓ‖² for all pairs in double precision, block by block of the parameters."""
     total = torch.zeros(len(models), len(models), dtype=torch.float64, device=models.device)
     sizes = torch.zeros_like(total)
@@ -102,7 +102,7 @@ def compute_squared_distances(models: Models) -> PairMatrix:
         total += pairs - 2 * centred @ centred.T
         sizes += pairs
     total = torch.where(total > DISTANCE_ROUNDING * sizes, total, 0.0).fill_diagonal_(0)
-    return ((total + total.T) / 2).cpu().numpy()
+    return (total + total.T) / 2
 
 
 def learn_kernel_weights(models: Models, neighbours: int, start: Tensor | None = None) -> PairMatrix:
@@ -111,7 +111,7 @@ def learn_kernel_weights(models: Models, neighbours: int, start: Tensor | None =
     The local scale gives dense and sparse regions comparable edges (Zelnik-Manor and Perona, 2004). Two
     clients are joined if either is among the other's nearest.
     """
-    squares = compute_squared_distances(models)
+    squares = compute_squared_distances(models).cpu().numpy()
     last = np.sqrt(_sort_distances(squares)[:, neighbours - 1])
     scale = np.outer(last, last)
     # If a client equals all of its nearest, s_k = 0: its weight is 1 to equal clients and 0 to all others.
@@ -136,7 +136,7 @@ def learn_smooth_weights(models: Models, neighbours: int, start: Tensor | None =
     Distances are scaled so that clients have about `neighbours` neighbours; with many clients only near pairs
     are considered (Kalofolias and Perraudin, 2019).
     """
-    z = compute_squared_distances(models)
+    z = compute_squared_distances(models).cpu().numpy()
     near = len(z) - 1 if len(z) <= ALL_PAIRS_UP_TO else 3 * neighbours + 10
     return solve_log_degrees(z * _choose_scale(z, neighbours), _mark_nearest(-z, near))
 

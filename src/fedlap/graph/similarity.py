@@ -30,8 +30,9 @@ TIE_BREAK = 1e-6  # length of the coordinate that separates equal vectors, relat
 def weight_by_rows(federation: Federation, little: float = 0.5) -> Graph:
     """The paper's Weighted: 1 between two clients with much data, 0.5 between much and little, else 0.
 
-    A client has little data if its training rows are fewer than `little` times the upper quartile over all
-    clients (not their median, which is a scarce client's count if `Federation.scarce` thins half of them).
+    little: a client has little data if its training rows are fewer than `little` times the upper quartile
+        over all clients (not their median, which is a scarce client's count if `Federation.scarce` thins half
+        of them).
     """
     check_federation("weighted", federation)
     rows = federation.train.count.double()
@@ -82,11 +83,12 @@ def nearest(
 
     by: vectors to compare. "labels": shares of labels among training rows; "means": means of training
         features, scaled as models see them; "places": where clients are, in kilometres; "metadata":
-        standardised columns of the .csv file `path` (its first column names the client, its first line the
-        columns). If `sha256` is set, the file's content must match it.
+        standardised columns of the .csv file `path`.
+    path: of metadata: a .csv file whose first column names the client and whose first line names the columns.
+    sha256: of metadata: digest of the file; other content is refused.
     neighbours: number of nearest neighbours, at most all others. Names break ties, not the order of clients.
-    weights: "one", or "gaussian": exp(−d²/2σ²) of the distance d, with σ = `bandwidth`, by default the median
-        distance of joined clients.
+    weights: "one", or "gaussian": exp(−d²/2σ²) of the distance d.
+    bandwidth: σ of Gaussian weights; by default the median distance of joined clients.
     noise: standard deviation of Gaussian noise added to every value of every client's vector before
         comparison. By itself it guarantees nothing: it is differentially private only if it is calibrated to
         the largest change in the vectors that one row, or one client, can cause.
@@ -135,6 +137,7 @@ def kernel(
     """Join two clients at distance d with weight exp(−d²/2σ²) if it is at least `threshold`.
 
     bandwidth: σ; by default the median distance between two clients (estimated from at most 2,000 clients).
+    threshold: weight below which two clients are not joined, in [0, 1].
     by, path, sha256, noise, height_km: as in `nearest`.
     """
     from scipy.spatial import KDTree

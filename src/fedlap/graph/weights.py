@@ -21,6 +21,8 @@ from fedlap.graph.sparse_weights import (
 from fedlap.summaries import summarise_fields
 
 DENSE_UP_TO = 2_000  # vertices; larger graphs are stored sparse
+LISTS_FROM = 500  # vertices; of larger graphs, a CPU sums faster along lists of neighbours …
+LISTS_SHARE = 1 / 40  # … if at most this share of A's entries is not zero
 
 
 @runtime_checkable
@@ -141,14 +143,25 @@ class DenseWeights:
         """Return the row sums of A."""
         return self._copy_like(like).sum(1, keepdim=True)
 
+    @cached_property
+    def lists(self) -> SparseWeights | None:
+        """The same weights as lists of neighbours, if sums along these are faster on a CPU."""
+        if self.size < LISTS_FROM or 2 * self.edges > LISTS_SHARE * self.size**2:
+            return None
+        return SparseWeights(self.matrix())
+
     def multiply(self, W: AllModels) -> AllModels:
         """Return A W."""
+        if W.device.type == "cpu" and self.lists is not None:
+            return self.lists.multiply(W)
         return self._copy_like(W) @ W
 
     def sum_neighbours(
         self, ids: VertexIds, w: ChosenModels, others: AllModels | None
     ) -> tuple[Degrees, ChosenModels]:
         """Multiply rows of A by the old models, then correct the sums for the new models of `ids`."""
+        if w.device.type == "cpu" and self.lists is not None:
+            return self.lists.sum_neighbours(ids, w, others)
         rows = self._copy_like(w)[ids]
         inside = rows[:, ids]
         if others is None or len(ids) == self.size:

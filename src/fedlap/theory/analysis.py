@@ -3,16 +3,23 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from fedlap.algorithms import Passing, PeerAlgorithm
+from fedlap.graph.weights import DENSE_UP_TO
 from fedlap.theory.bounds import Constants, Theorem1, Theorem2, compute_lemma1_sigma2
 from fedlap.theory.curvature import Curvature, bound_curvature, compute_curvature_at, estimate_curvature
+from fedlap.theory.delays import DelayTheorem, compute_contraction
 from fedlap.theory.optimum import Optimum, find_optimum
+from fedlap.theory.passing import ExpectedStep, compute_expected_step
 from fedlap.theory.problem import DoubleStack, LaplacianProblem
 
 FLOOR_FACTOR = 3.0  # gaps within this factor of the smallest are the floor, and excluded from the rate
+AGES = (0, 1, 5)  # of late models, in rounds, for which a rate is reported
+LOSSES = (0.3, 0.5)  # shares of lost messages for which a rate is reported
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +50,28 @@ class RunAnalysis:
     def objective_gap(self) -> float:
         """Δ_J = J(W⁰) − J*, or J(W⁰) if J* is unknown, since no loss is negative."""
         return self.start_objective - (self.optimum.value if self.optimum else 0.0)
+
+    @property
+    def delays(self) -> DelayTheorem | None:
+        """The theorem on late models; None without peers, explicit mixing or strong convexity."""
+        problem = self.problem
+        coupling = problem.algorithm.coupling
+        if not (isinstance(problem.algorithm, PeerAlgorithm) and self.curvature.alpha):
+            return None
+        if coupling.mixing != "explicit":
+            return None
+        least = int(problem.clients.train.count.min())
+        steps = problem.local_work.count_steps(least, problem.clients.batch)
+        q = compute_contraction(self.curvature.alpha, self.curvature.beta, problem.algorithm.lr, steps)
+        return DelayTheorem(q, coupling.delay_product)
+
+    @cached_property
+    def passing(self) -> ExpectedStep | None:
+        """The expected step of a method that moves unsampled clients; None for others and large graphs."""
+        problem, algorithm = self.problem, self.problem.algorithm
+        if not isinstance(algorithm, Passing) or problem.size > DENSE_UP_TO:
+            return None
+        return compute_expected_step(algorithm.extension, problem.size, problem.sampled)
 
     def list_violations(self) -> list[str]:
         """Return the assumptions of both theorems that this run violates, whatever its step size."""
@@ -145,6 +174,8 @@ def summarize_analysis(analysis: RunAnalysis) -> dict[str, Any]:
             **{name: getattr(two, name) for name in ("u", "v", "c3", "c4", "largest_step")},
             "times_too_large": _compare_step(problem.step, two.largest_step),
         },
+        "delays": _summarize_delays(analysis),
+        "passing": _summarize_passing(analysis),
     }
 
 
@@ -153,6 +184,44 @@ def _summarize_theorem1(theorem: Theorem1, step: float) -> dict[str, Any]:
     return {
         **{name: getattr(theorem, name) for name in names},
         "times_too_large": _compare_step(step, theorem.largest_step),
+    }
+
+
+def _summarize_delays(analysis: RunAnalysis) -> dict[str, Any] | None:
+    """Return the theorem on late models as plain values; None for a method with a server."""
+    coupling, theorem = analysis.problem.algorithm.coupling, analysis.delays
+    if not isinstance(analysis.problem.algorithm, PeerAlgorithm):
+        return None
+    facts = {
+        "largest_degree": coupling.graph.largest_degree,
+        "product": coupling.delay_product,
+        "tolerated": coupling.tolerates_delays,
+    }
+    if theorem is None:
+        return {**facts, "holds": False}
+    return {
+        **facts,
+        "holds": theorem.holds,
+        "contraction": theorem.contraction,
+        "largest_product": theorem.largest_product,
+        "rates": {str(age): theorem.compute_rate(age) for age in AGES},
+        "rates_at_losses": {str(share): theorem.compute_rate_at_losses(share) for share in LOSSES},
+    }
+
+
+def _summarize_passing(analysis: RunAnalysis) -> dict[str, Any] | None:
+    """Return the expected step of a method that moves unsampled clients as plain values."""
+    passing, beta_j = analysis.passing, analysis.constants.beta_j
+    if passing is None:
+        return None
+    return {
+        "least": passing.least,
+        "largest": float(passing.symmetric_eigenvalues[-1]),
+        "common": passing.common,
+        "spread": passing.spread,
+        "largest_step": passing.find_largest_step(beta_j),
+        "times_too_large": _compare_step(analysis.problem.step, passing.find_largest_step(beta_j)),
+        "cohorts_drawn": passing.draws,
     }
 
 

@@ -1,4 +1,4 @@
-"""Both theorems of the paper with all constants; docs/theory.md derives them and lists the corrections."""
+"""Both theorems of the paper with all constants; the page on theory derives them and lists corrections."""
 
 import math
 from dataclasses import dataclass
@@ -182,7 +182,7 @@ class Theorem2:
 def compute_lemma1_sigma2(gradient_at_zero: float, beta: float, coupling: float) -> float | None:
     """Return the σ₂ of the paper's Lemma 1, ‖∇F(0)‖ √(ηρ/(ηρ − 2β)), or None unless ηρ > 2β.
 
-    The lemma is false: see docs/theory.md.
+    The lemma is false: see the page on theory.
     """
     if coupling <= 2 * beta:
         return None

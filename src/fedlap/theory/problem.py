@@ -13,7 +13,7 @@ from fedlap.algorithms.local_work import BatchSize, LocalWork
 from fedlap.data.federation import Federation
 from fedlap.errors import InputError
 from fedlap.graph import Graph
-from fedlap.models import Architecture, Batch, CrossEntropy, DenseNetwork, Model
+from fedlap.models import Architecture, Batch, CrossEntropy, DenseNetwork, Model, Network
 from fedlap.training.jobs import bind_algorithm
 from fedlap.training.placement import PlacedClients
 from fedlap.training.schedule import compute_sample_size
@@ -52,6 +52,8 @@ class LaplacianProblem:
                 "theory: the graph has a server vertex, whose zero loss has no curvature; use a graph of "
                 "clients only"
             )
+        if algorithm.coupling.is_by_block:
+            raise InputError("theory: the strength has a value per block of parameters; use one number")
         method, built_model = bind_algorithm(algorithm, federation, model)
         assert isinstance(method, LaplacianMethod)
         host = torch.device("cpu")
@@ -99,8 +101,7 @@ class LaplacianProblem:
     @property
     def is_linear(self) -> bool:
         """True if scores are linear in the parameters: the loss is then convex and its curvature known."""
-        network = self.model.network
-        return isinstance(network, DenseNetwork) and len(network.widths) == 2
+        return is_linear_network(self.model.network)
 
     @property
     def is_classifier(self) -> bool:
@@ -210,3 +211,8 @@ class LaplacianProblem:
         cohort = self.clients.build_cohort(ids)
         for batch, _ in self.clients.read_batches(self.clients.train, cohort):
             yield ids[: len(batch.x)], batch
+
+
+def is_linear_network(network: Network) -> bool:
+    """Return whether scores are linear in the parameters of a network."""
+    return isinstance(network, DenseNetwork) and len(network.widths) == 2
