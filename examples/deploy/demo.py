@@ -4,78 +4,48 @@ Each client is a process of its own with its own rows, key and folder. Usage: py
 """
 
 import json
-import os
-import runpy
-import socket
-import subprocess
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
 
-from fedlap.deploy.keys import (
-    create_authority,
-    create_server_keys,
-    install_certificate,
-    request_certificate,
-    sign_certificate,
+from local_processes import (
+    HOST,
+    LIFETIME,
+    MOST_SECONDS,
+    Process,
+    check_running,
+    create_keys,
+    end_all,
+    find_free_ports,
+    start_command,
 )
+from split_radon import split_radon
 
-HOST = "127.0.0.1"
-LIFETIME = timedelta(days=60)
-MOST_SECONDS = 300  # far more than the run needs
-
-
-def create_keys(folder: Path, clients: list[str]) -> None:
-    """Create an authority, the server's certificate, and a key and certificate for each client."""
-    create_authority(folder / "authority", "demo", 2 * LIFETIME)
-    create_server_keys(folder / "server", folder / "authority", [HOST], LIFETIME)
-    for name in clients:
-        request = request_certificate(folder / name, name)  # at the client; the key never leaves it
-        signed, _ = sign_certificate(folder / "authority", request, LIFETIME)  # at the authority
-        install_certificate(folder / name, signed)  # at the client
+from fedlap.deploy.keys import create_server_keys
 
 
-def find_free_port() -> int:
-    """Return a port that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
-def start_processes(folder: Path, data: dict[str, Path]) -> dict[str, subprocess.Popen[bytes]]:
+def start_processes(folder: Path, data: dict[str, Path]) -> dict[str, Process]:
     """Start the server and a client per file at the same time; each waits for the others."""
-    address, keys = f"{HOST}:{find_free_port()}", folder / "keys"
+    address, keys = f"{HOST}:{find_free_ports(1)[0]}", folder / "keys"
     plan = data[next(iter(data))].with_name("plan.toml")
     commands = {"server": ["serve", plan, "--listen", address, "--folder", folder / "server"]}
     for name, path in data.items():
         words = ["client", "--name", name, "--data", path, "--server", address]
         commands[name] = [*words, "--folder", folder / name]
-    processes = {}
-    for name, words in commands.items():
-        command = [sys.executable, "-m", "fedlap.cli", *map(str, words), "--keys", str(keys / name)]
-        with (folder / f"{name}.log").open("wb") as log:
-            processes[name] = subprocess.Popen(
-                command, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"}
-            )
-    return processes
+    return {
+        name: start_command([*words, "--keys", keys / name], folder / f"{name}.log")
+        for name, words in commands.items()
+    }
 
 
-def wait_for_end(folder: Path, processes: dict[str, subprocess.Popen[bytes]]) -> None:
+def wait_for_end(folder: Path, processes: dict[str, Process]) -> None:
     """Wait until all processes have ended; end the others and show the log if one fails."""
     end = time.monotonic() + MOST_SECONDS
     try:
-        while any(process.poll() is None for process in processes.values()):
-            failed = [name for name, process in processes.items() if process.poll()]
-            if failed or time.monotonic() > end:
-                log = (folder / f"{[*failed, 'server'][0]}.log").read_text(encoding="utf-8")
-                sys.exit(f"{', '.join(failed) or 'the run'} did not end well; {folder} has the logs:\n{log}")
+        while check_running(processes, folder, end):
             time.sleep(0.1)
     finally:
-        for process in processes.values():
-            if process.poll() is None:
-                process.terminate()
-                process.wait()
+        end_all(processes)
 
 
 def print_results(folder: Path) -> None:
@@ -98,9 +68,9 @@ def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
     folder.mkdir(parents=True, mode=0o700)
     start = time.monotonic()
-    split_radon = runpy.run_path(str(Path(__file__).with_name("split_radon.py")))["split_radon"]
     data = split_radon(folder / "data")
     create_keys(folder / "keys", list(data))
+    create_server_keys(folder / "keys" / "server", folder / "keys" / "authority", [HOST], LIFETIME)
     print(f"A server and {len(data)} clients on {HOST}, with certificates of {folder / 'keys' / 'authority'}")
     wait_for_end(folder, start_processes(folder, data))
     print_results(folder)

@@ -1,6 +1,8 @@
 import pytest
 
 from deployment_processes import DeploymentProcesses
+from key_folders import KeyFolders
+from peer_processes import PeerProcesses
 from process_starter import ProcessStarter
 
 
@@ -13,12 +15,25 @@ def starter():
 
 
 @pytest.fixture
+def folders(tmp_path):
+    """An authority, and the folders of keys whose certificates it signs."""
+    return KeyFolders(tmp_path)
+
+
+@pytest.fixture
+def others(tmp_path):
+    """Another authority with the same name."""
+    return KeyFolders(tmp_path / "others")
+
+
+@pytest.fixture
 def deploy(starter, tmp_path):
     """Build deployments whose processes end with the test."""
     deployments = []
 
     def build(values, keys=None, folder="run"):
-        deployments.append(DeploymentProcesses(starter, tmp_path / folder, values, keys))
+        kind = PeerProcesses if "peers" in values else DeploymentProcesses
+        deployments.append(kind(starter, tmp_path / folder, values, keys))
         return deployments[-1]
 
     yield build

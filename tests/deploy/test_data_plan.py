@@ -43,7 +43,7 @@ def test_a_plan_is_a_table_of_toml():
 
 
 WRONG = [
-    ({"lable": "cost"}, "lable", "did you mean 'label', 'labels' or 'scale'?"),
+    ({"lable": "cost"}, "lable", "did you mean 'label' or 'labels'?"),
     ({"label": ""}, "label", "expected the name of a column"),
     ({"label": 3}, "label", "expected the name of a column"),
     ({"label": "age"}, "features", "'age' is the label and a feature"),

@@ -201,7 +201,7 @@ def test_the_readable_form(log, tmp_path):
         "round 3: south is left out of the round: silent until the deadline (silent 600 s)",
         "round 3: south has answered (40,120 bytes)",
         "south: The server answers (attempt 2)",
-        "The server listens (port 5000)",
+        "The process listens (port 5000)",
     )
 
 

@@ -8,22 +8,16 @@ import pytest
 import torch
 from benchmarks.flower_federation import FlowerFederation, wait_for
 
-from fedlap.training.state_bytes import list_state_types, read_state_file
-from fedlap_flower.task import build_algorithm
-from flower_runs import APP, load_models, read_config, simulate, write_sites
+from fedlap.deploy.client_storage import MODEL_FILE
+from fedlap.deploy.event_log import read_events
+from flower_runs import APP, load_models, simulate, write_plan, write_sites
 from path_proxy import PathProxy
 
 pytestmark = [
     pytest.mark.deploy,
     pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="flwr is not installed"),
 ]
-
-
-def read_round(path, config):
-    """Return the last round of a checkpoint, 0 if there is none."""
-    if not path.exists():
-        return 0
-    return read_state_file(path, list_state_types(build_algorithm(config)))[0]["round"]
+NAMES = ("north", "east")
 
 
 def test_a_killed_federation_loses_nothing(tmp_path):
@@ -31,30 +25,36 @@ def test_a_killed_federation_loses_nothing(tmp_path):
 
     SuperNodes reach the SuperLink through a proxy that passes the Fleet API alone.
     """
-    sites = write_sites(tmp_path, ("north", "east"))
-    changes = {
-        "clients": "north,east", "names": "registered", "folder": str(tmp_path / "server"), "labels": 3,
-        "batch": 4, "rounds": 3, "dtype": "float64", "deadline": 60.0, "least-replies": 2,
-        "algorithm.name": "scaffold",  # with private state at the clients
-    }  # fmt: skip
-    config = read_config() | changes
-    checkpoint = tmp_path / "server" / "digits.checkpoint"
+    sites = write_sites(tmp_path, NAMES)
+    # SCAFFOLD has private state at the clients. No round is merged without one of them.
+    config = write_plan(tmp_path, "scaffold", names=NAMES, rounds=2, limits={"minimum": 2, "deadline": 60.0})
+    config |= {"names": "registered"}
+
+    def count_merged():
+        folder = tmp_path / "server"
+        return len([e for e in read_events(folder) if e.event == "round-merged"]) if folder.exists() else 0
+
     federation = FlowerFederation(tmp_path, sites)
     with PathProxy(federation.port, tmp_path, "/v1/fleet/") as proxy:
         federation.fleet_port = proxy.port
         with federation:
-            federation.run(APP, changes)
-            wait_for(lambda: read_round(checkpoint, config) >= 1, 120, federation.read_logs)
+            federation.run(APP, config)
+            wait_for(lambda: count_merged() == 1, 120, federation.read_logs)
             for name in list(federation.processes):
                 federation.end(name, signal.SIGKILL)
-            assert not list(tmp_path.glob("*-state/*/*.safetensors"))
-            federation.start_all()
-            run = federation.run(APP, changes)
             written = [Path(site["state"]) for site in sites.values()]
-            wait_for(lambda: all(list(p.glob("*/*.json")) for p in written), 120, federation.read_logs)
+            assert not any(list(folder.glob(f"*/*/{MODEL_FILE}")) for folder in written)
+            federation.start_all()
+            run = federation.run(APP, config)
+            wait_for(
+                lambda: all(list(folder.glob(f"*/*/{MODEL_FILE}")) for folder in written),
+                120,
+                federation.read_logs,
+            )
             assert federation.wait_for_end(run, 60) == "finished:completed"
             assert proxy.refused == []  # SuperNodes need the Fleet API alone
             assert proxy.ask("/v1/control/list-runs") == proxy.ask("/v1/runtime/get-nodes") == 403
-    result = simulate(config, sites)
-    models = load_models(sites)
-    assert torch.equal(torch.stack([models[name] for name in result.federation.clients]), result.models)
+    assert count_merged() == 2
+    models, expected = load_models(sites), simulate(config, NAMES)
+    for name in NAMES:
+        assert torch.equal(models[name], expected[name]), name

@@ -15,12 +15,12 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedlap.deploy.certificates import MOST_NAME_BYTES, describe_expiry, describe_time_left
 from fedlap.deploy.keys import (
-    ClientKeys,
-    ServerKeys,
+    Keys,
     create_authority,
     create_server_keys,
     fingerprint_request,
     install_certificate,
+    link_register,
     name_client_folder,
     request_certificate,
     revoke_certificates,
@@ -31,11 +31,6 @@ from fedlap.errors import InputError
 from key_folders import YEAR, KeyFolders
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
-
-
-@pytest.fixture
-def folders(tmp_path):
-    return KeyFolders(tmp_path)
 
 
 def load_certificate(keys):
@@ -76,9 +71,53 @@ def test_a_server_s_certificate_names_its_hosts_and_serves_alone(folders):
     assert list(usage) == [ExtendedKeyUsageOID.SERVER_AUTH]
 
 
+def test_a_peer_s_certificate_names_it_and_its_hosts_and_does_both(folders):
+    keys = folders.sign_peer("n7", hosts=["n7.example.org", "::1"])
+    assert (keys.name, keys.facts.role, keys.facts.issue) == ("n7", "peer", 1)
+    assert keys.facts.hosts == ("n7.example.org", "::1")
+    usage = load_certificate(keys).extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert set(usage) == {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
+
+
+def test_a_peer_without_hosts_has_a_client_s_certificate(folders):
+    keys = Keys.load_peer(folders.sign_client("north").folder)
+    assert (keys.name, keys.facts.role) == ("north", "client")
+
+
+def test_a_peer_s_register_may_be_missing_and_must_be_valid(folders):
+    keys = folders.sign_peer("n7", register=False)
+    assert keys.load_register() is None
+    link_register(keys.folder, folders.authority)
+    assert Keys.load_peer(keys.folder).load_register() == load_register(folders)
+    keys.register.resolve().write_text("{")
+    with pytest.raises(InputError, match="is not valid"):
+        Keys.load_peer(keys.folder)
+    keys.register.resolve().unlink()
+    with pytest.raises(InputError, match="cannot be read"):  # a link that leads nowhere
+        Keys.load_peer(keys.folder)
+
+
+def test_clients_and_peers_share_names_and_issues(folders):
+    """A common name belongs to one certificate, whichever its role, and is revoked with it."""
+    client, peer = folders.sign_client("north"), folders.sign_peer("north")
+    assert (client.facts.common_name, peer.facts.common_name) == ("north:1", "north:2")
+    assert load_register(folders).issued_common_names("north") == {"north:1", "north:2"}
+    register = revoke_certificates(folders.authority, "north", 2)
+    assert register.allowed_common_names(["north"])["north"] == ["north:1"]
+    assert [issue.revoked is None for issue in register.issues] == [True, False]
+
+
+def test_a_peer_cannot_have_the_server_s_name(folders, tmp_path):
+    with pytest.raises(InputError, match="choose another name for a peer"):
+        request_certificate(tmp_path / "keys", "server", ["localhost"])
+    assert not (tmp_path / "keys").exists()
+    with pytest.raises(InputError, match="or both for a peer"):
+        request_certificate(tmp_path / "keys")
+
+
 def test_only_the_owner_can_use_the_files(folders):
-    server, client = folders.sign_server(), folders.sign_client("north")
-    for folder in (folders.authority, server.folder, client.folder):
+    server, client, peer = folders.sign_server(), folders.sign_client("north"), folders.sign_peer("n7")
+    for folder in (folders.authority, server.folder, client.folder, peer.folder):
         for name, mode in list_modes(folder).items():
             assert mode in (0o600, 0o700), name
 
@@ -95,10 +134,10 @@ def test_the_private_key_never_leaves_its_folder(folders):
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644])
 def test_a_key_that_others_can_read_is_refused(folders, mode):
     client, server = folders.sign_client("north"), folders.sign_server()
-    for keys, kind in ((client, ClientKeys), (server, ServerKeys)):
+    for keys, load in ((client, Keys.load_client), (server, Keys.load_server), (client, Keys.load_peer)):
         keys.key.chmod(mode)
         with pytest.raises(InputError, match=f"has mode {mode:04o}.*run chmod 600"):
-            kind.load(keys.folder)
+            load(keys.folder)
     (folders.authority / "key.pem").chmod(mode)
     with pytest.raises(InputError, match="other users can use it"):
         sign_certificate(folders.authority, client.folder / "request.pem", YEAR)
@@ -133,14 +172,14 @@ def test_a_new_key_needs_a_new_certificate(folders):
     request = request_certificate(keys.folder, "north", new_key=True)
     assert fingerprint_request(request) != before
     with pytest.raises(InputError, match="cannot be used"):
-        ClientKeys.load(keys.folder)
+        Keys.load_client(keys.folder)
     signed = folders.folder / "old.pem"
     signed.write_bytes(old)
     with pytest.raises(InputError, match="another private key"):
         install_certificate(keys.folder, signed)
     signed, _ = sign_certificate(folders.authority, request, YEAR)
     install_certificate(keys.folder, signed)
-    assert ClientKeys.load(keys.folder).facts.issue == 2
+    assert Keys.load_client(keys.folder).facts.issue == 2
 
 
 def test_only_name_hosts_and_key_of_a_request_are_signed(folders, tmp_path):
@@ -225,22 +264,26 @@ def test_a_file_of_another_authority_is_not_installed(folders, tmp_path):
     assert keys.certificate.read_bytes() == before
     shutil.copy(other.authority / "certificate.pem", keys.authority)
     with pytest.raises(InputError, match="not signed by its authority"):
-        ClientKeys.load(keys.folder)
+        Keys.load_client(keys.folder)
 
 
 def test_a_folder_of_another_role_is_refused(folders):
     client, server = folders.sign_client("north"), folders.sign_server()
     with pytest.raises(InputError, match="certificate of a client, expected a server"):
-        ServerKeys.load(client.folder)
+        Keys.load_server(client.folder)
     with pytest.raises(InputError, match="certificate of a server, expected a client"):
-        ClientKeys.load(server.folder)
+        Keys.load_client(server.folder)
+    with pytest.raises(InputError, match="certificate of a server, expected a peer"):
+        Keys.load_peer(server.folder)
+    with pytest.raises(InputError, match="certificate of a peer, expected a client"):
+        Keys.load_client(folders.sign_peer("n7").folder)
 
 
 def test_a_server_without_a_register_does_not_start(folders):
     keys = folders.sign_server()
     keys.register.unlink()
     with pytest.raises(InputError, match=r"copy register\.json from the authority"):
-        ServerKeys.load(keys.folder)
+        Keys.load_server(keys.folder)
 
 
 @pytest.mark.parametrize(

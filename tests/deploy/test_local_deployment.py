@@ -1,5 +1,6 @@
 """A run between a server and clients is the simulation, bit for bit, whatever happens to its messages."""
 
+import errno
 import os
 from types import SimpleNamespace
 
@@ -10,35 +11,35 @@ from hypothesis import strategies as st
 
 import fedlap as fl
 from deployments import CrashError, LocalDeployment, simulate
-from fedlap.algorithms import ALGORITHMS
 from fedlap.deploy import client as client_module
 from fedlap.deploy import failpoints
+from fedlap.deploy.change_files import CHANGES_FOLDER, write_change_file
 from fedlap.deploy.client_storage import ClientStorage
 from fedlap.deploy.event_words import EventReason
 from fedlap.deploy.failpoints import CLIENT_POINTS, SERVER_POINTS
 from fedlap.deploy.plan import Plan
 from fedlap.deploy.roster_changes import RosterChange
-from fedlap.deploy.server import CHANGES_FOLDER, DeploymentServer, write_change
+from fedlap.deploy.server import DeploymentServer
 from fedlap.deploy.transport import ExitCode, PermanentError
 from fedlap.deploy.wire import ANSWERS, Message, decode_message, encode_message
-from fedlap.storage.files import unwritable_error
 from fedlap.training.worker import Worker
+from method_kinds import SERVER_METHODS
 from random_inputs import random_arrays
 from worker_processes import cut_client
 
 COUNTS = (9, 14, 6, 11)
-SERVER_METHODS = [name for name in ALGORITHMS if name not in ("dfedu", "global")]
 
 
 def build_plan(algorithm="fedu", real=False, **changes):
     labels = {"task": "regression"} if real else {"task": "classification", "labels": ["x", "y", "z"]}
     data = {"label": "y", "features": ["u", "v", "w", "t"], **labels}
+    section = algorithm if isinstance(algorithm, dict) else {"name": algorithm}
     values = {
         "name": "test", "clients": list("abcd"), "rounds": 4, "batch": 4, "evaluate_every": 2, "seed": 5,
-        "data": {**data, **changes.pop("data", {})}, "algorithm": {"name": algorithm},
+        "data": {**data, **changes.pop("data", {})}, "algorithm": section,
         "graph": {"name": "ring"}, "limits": {"deadline": 30.0}, **changes,
     }  # fmt: skip
-    if algorithm == "fedper":
+    if algorithm in ("fedper", "fedrep"):
         values["model"] = {"name": "mlp", "hidden": [5]}
     return Plan.of(values)
 
@@ -65,6 +66,29 @@ def test_every_server_method_repeats_the_simulation(algorithm, sample, tmp_path)
     assert torch.equal(deployment.models, result.models)
 
 
+@pytest.mark.parametrize("sample", [0.5, 1.0])
+def test_blocks_of_strength_zero_stay_with_their_client(sample, tmp_path):
+    algorithm = {"name": "fedu", "strength": {"1": 0.1}}
+    plan = build_plan(algorithm=algorithm, sample=sample, model={"name": "mlp", "hidden": [5]})
+    deployment = LocalDeployment(tmp_path, plan, build_federation()).run()
+    result = simulate(plan, build_federation())
+    assert torch.equal(deployment.models, result.models)
+    assert deployment.coordinator.checkpoint.server.models.values.shape == (4, 25)
+    assert deployment.coordinator.scores[-1].bytes_up == result.scores[-1].bytes_up
+
+
+@pytest.mark.parametrize("algorithm", ["fedu", "perfedavg"])
+def test_wide_networks_repeat_the_simulation(algorithm, tmp_path):
+    """Products of large matrices depend on how memory is aligned; a client by itself has its row alone."""
+    plan = build_plan(algorithm, rounds=2, model={"name": "mlp", "hidden": [100]})
+    deployment = LocalDeployment(tmp_path, plan, build_federation()).run()
+    result = simulate(plan, build_federation())
+    assert torch.equal(deployment.models, result.models)
+    assert [score.objective for score in deployment.coordinator.scores] == [
+        score.objective for score in result.scores
+    ]
+
+
 @pytest.mark.parametrize("real", [False, True])
 @pytest.mark.parametrize("scale", ["none", "client", "pooled"])
 def test_scores_are_those_of_the_simulation(scale, real, tmp_path):
@@ -86,7 +110,11 @@ FAULTS = st.tuples(
 )
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+# `make torture` sets more.
+EXAMPLES = int(os.environ.get("FEDLAP_EXAMPLES", "12"))
+
+
+@settings(max_examples=EXAMPLES, deadline=None, derandomize=True)
 @given(
     st.lists(FAULTS, max_size=60),
     st.permutations("abcd"),
@@ -253,10 +281,10 @@ def test_a_full_disk_stops_the_server_before_it_merges(tmp_path, monkeypatch):
     deployment = LocalDeployment(tmp_path, plan, federation)
 
     def refuse(*values, **named):
-        raise unwritable_error(tmp_path, OSError(28, "No space left on device"))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedlap.deploy.run_storage.write_state_file", refuse)
+        patch.setattr("fedlap.training.state_bytes.replace_file", refuse)
         with pytest.raises(PermanentError) as caught:
             deployment.run()
     assert caught.value.code is ExitCode.STORAGE
@@ -273,9 +301,13 @@ def play_until(deployment, names, round):
     raise AssertionError("the round was not reached")
 
 
-def test_a_newcomer_starts_at_its_neighbours_mean_and_a_leaver_is_gone(tmp_path):
+@pytest.mark.parametrize(("algorithm", "sample"), [("fedu", 1.0), ("fedu-passing", 0.67)])
+def test_a_newcomer_starts_at_its_neighbours_mean_and_a_leaver_is_gone(algorithm, sample, tmp_path):
     federation = build_federation()
-    plan = build_plan(rounds=6, clients=["a", "b", "c"], evaluate_every=0, graph={"name": "complete"})
+    plan = build_plan(
+        algorithm, rounds=6, clients=["a", "b", "c"], evaluate_every=0, graph={"name": "complete"},
+        sample=sample,
+    )  # fmt: skip
     deployment = LocalDeployment(tmp_path, plan, federation)
     play_until(deployment, "abc", 3)
     deployment.coordinator.request_change(RosterChange("join", "d", {"a": 1.0, "c": 3.0}))
@@ -397,7 +429,7 @@ def test_a_change_that_is_still_written_is_left_alone(tmp_path):
     deployment = LocalDeployment(tmp_path, build_plan(graph={"name": "complete"}), build_federation())
     play_until(deployment, "abcd", 2)
     folder = tmp_path / "server"
-    write_change(folder, RosterChange("eject", "b"))
+    write_change_file(folder, RosterChange("eject", "b").to_dict())
     (written,) = (folder / CHANGES_FOLDER).glob("[0-9]*.json")
     unfinished = written.with_name(f".fedlap-04115b94-1-8db275dd32bd992c-{written.name}")
     unfinished.write_bytes(written.read_bytes()[:9])

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from fedlap.cli import EXIT_USAGE
+from fedlap.cli.exit_codes import EXIT_USAGE
 from fedlap.deploy.transport import ExitCode
 
 FOLDER = Path(__file__).parents[2] / "examples" / "deploy"
-ROLES = ("client", "server")
+ROLES = ("client", "peer", "server")
 COMMAND = "/opt/fedlap/bin/fedlap"
 MOST_EXPOSURE = 1.7  # of 10, by `systemd-analyze security`; systemd 252 says 1.5
 every_role = pytest.mark.parametrize("role", ROLES)
@@ -76,7 +76,7 @@ def test_permanent_errors_are_not_repeated(role):
 def test_the_unit_s_words_come_from_its_environment(role):
     (command,) = list_values(role, "ExecStart")
     words = shlex.split(command)
-    assert words[:2] == [COMMAND, {"client": "client", "server": "serve"}[role]]
+    assert words[:2] == [COMMAND, {"server": "serve"}.get(role, role)]
     assert "--insecure" not in words
     comments = "\n".join(re.findall("^#.*$", (FOLDER / f"fedlap-{role}.service").read_text(), re.M))
     for variable in re.findall(r"\$\{(\w+)\}", command):

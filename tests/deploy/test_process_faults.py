@@ -15,6 +15,7 @@ from deployment_processes import SERVER, build_federation, describe_plan, write_
 from deployments import simulate
 from fedlap.deploy.client_storage import MODEL_FILE
 from fedlap.deploy.failpoints import CLIENT_POINTS, SERVER_POINTS
+from fedlap.deploy.transport import ExitCode
 from relay import Relay
 
 pytestmark = pytest.mark.deploy
@@ -47,7 +48,9 @@ def test_a_process_that_is_killed_anywhere_changes_nothing(owner, points, algori
 
 def test_processes_that_are_killed_at_random_times_change_nothing(deploy):
     draw = random.Random(f"kills {KILLS}")
-    deployment = deploy(describe_plan("scaffold", rounds=20 + 20 * KILLS, evaluate_every=3)).start_all()
+    deployment = deploy(describe_plan("scaffold", rounds=20 + 20 * KILLS, evaluate_every=3))
+    slow = deployment.slow_down(0.05)
+    deployment.start_all(**dict.fromkeys("abcd", slow))
     for number in range(KILLS):
         # The last round merged before each kill is known; the time after it is random.
         deployment.wait_for_round(20 * number + draw.randint(5, 15))
@@ -55,7 +58,7 @@ def test_processes_that_are_killed_at_random_times_change_nothing(deploy):
         time.sleep(draw.uniform(0.0, 0.1))
         deployment.kill(*victims)
         for victim in victims:
-            deployment.start_server() if victim == SERVER else deployment.start_client(victim)
+            deployment.start_server() if victim == SERVER else deployment.start_client(victim, change=slow)
     deployment.finish()
     check_end(deployment)
 
@@ -65,7 +68,7 @@ def test_processes_that_are_killed_at_random_times_change_nothing(deploy):
 
 def test_a_broken_connection_changes_nothing(deploy):
     deployment = deploy(describe_plan("scaffold", rounds=80, evaluate_every=10))
-    deployment.start_all(without="b")
+    deployment.start_all(without="b", a=deployment.slow_down(0.1))
     with Relay(deployment.port) as relay:
         deployment.start_client("b", port=relay.port)
         deployment.wait_for_round(3)
@@ -90,6 +93,45 @@ def test_a_broken_connection_changes_nothing(deploy):
         assert relay.ended == len(breaks)
         assert relay.accepted > len(breaks)
     assert deployment.list_events("unreachable", "b")
+    check_end(deployment)
+
+
+@pytest.mark.slow
+def test_a_delayed_connection_changes_nothing(deploy):
+    """The relay keeps the last chunk of each direction back until another one follows it."""
+    deployment = deploy(describe_plan("scaffold", rounds=6, evaluate_every=3))
+    deployment.start_all(without="b")
+    with Relay(deployment.port) as relay:
+        deployment.start_client("b", port=relay.port)
+        deployment.wait(lambda: deployment.list_events("registered", name="b"), "b registers")
+        for direction in ("up", "down"):
+            relay.hold(direction, 1)
+        before = deployment.round
+        deployment.wait_for_round(before + 2)
+        assert relay.accepted == 2, "the connection of b breaks"  # One more takes the limit of the plan over.
+        relay.release()
+        deployment.finish()
+    assert before < 4
+    assert not deployment.list_events("unreachable", "b")
+    check_end(deployment)
+
+
+@pytest.mark.slow
+def test_a_stall_beyond_the_lease_changes_nothing(deploy):
+    """Both sides of Zenoh close the connection, and the client dials again when the path is back."""
+    deployment = deploy(describe_plan("scaffold", rounds=40, evaluate_every=10))
+    deployment.start_all(without="b", a=deployment.slow_down(0.2))
+    with Relay(deployment.port) as relay:
+        deployment.start_client("b", port=relay.port)
+        deployment.wait_for_round(3)
+        before = relay.accepted
+        relay.stall()
+        deployment.wait(lambda: relay.accepted > before, "b dials again")
+        stalled = deployment.round
+        deployment.wait(lambda: deployment.list_events("unreachable", "b"), "b has no answer")
+        assert deployment.round == stalled < 40
+        relay.release()
+        deployment.finish()
     check_end(deployment)
 
 
@@ -128,7 +170,7 @@ def test_no_value_of_a_row_is_in_any_log_message_or_file(deploy):
         rows.write_text(wrong)
         deployment.start_client("b", change=dump)
         deployment.wait(lambda: deployment.poll("b") is not None, "b refuses its file", without="b")
-        assert deployment.poll("b") == 2
+        assert deployment.poll("b") == ExitCode.OTHER_PLAN
     rows.write_text(good)
     deployment.start_client("b", change=dump)
     deployment.finish()

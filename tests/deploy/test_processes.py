@@ -1,23 +1,25 @@
 """Runs between real processes of `fedlap serve` and `fedlap client` end like the simulation."""
 
+import re
 import signal
 import time
+from datetime import timedelta
 
 import pytest
 import torch
 
 from deployment_processes import SERVER, build_federation, describe_plan
 from deployments import LocalDeployment, read_model, simulate
-from fedlap.algorithms import ALGORITHMS
 from fedlap.deploy.event_words import EventReason
 from fedlap.deploy.plan import Plan
 from fedlap.deploy.roster_changes import RosterChange
 from fedlap.deploy.run_storage import RunStorage
-from fedlap.deploy.transport import ExitCode
-from key_folders import KeyFolders
+from fedlap.deploy.transport import HOLD_SECONDS, ExitCode
+from key_folders import KeyFolders, Renewal
+from method_kinds import SERVER_METHODS
+from ports import find_ports
 
 pytestmark = pytest.mark.deploy
-SERVER_METHODS = [name for name in ALGORITHMS if name not in ("dfedu", "global")]
 
 
 @pytest.mark.parametrize("algorithm", SERVER_METHODS)
@@ -40,14 +42,50 @@ def test_ten_rounds_over_tls_with_sampled_clients(deploy, tmp_path):
     assert torch.equal(deployment.models, simulate(deployment.plan, build_federation()).models)
 
 
+@pytest.mark.slow
+def test_a_run_with_certificates_of_eight_seconds(deploy, tmp_path):
+    """It trains until the certificates of the start and of two renewals have expired."""
+    folders, lifetime = KeyFolders(tmp_path), timedelta(seconds=8)
+
+    def renew():
+        return [folders.sign_server(lifetime=lifetime), *(folders.sign_client(n, lifetime) for n in "abcd")]
+
+    with Renewal(renew, lifetime) as renewal:
+        keys = {
+            owner: signed.folder for owner, signed in zip([SERVER, *"abcd"], renewal.signed[0], strict=True)
+        }
+        deployment = deploy(describe_plan("scaffold", rounds=150, evaluate_every=50), keys)
+        deployment.start_all(a=deployment.slow_down(0.3))
+        deployment.wait(lambda: renewal.has_expired(3), "certificates of two renewals expire")
+        deployment.wait_for_round(deployment.round + 2)
+        assert deployment.round < 150
+        deployment.finish()
+        issues = re.findall(r"certificate server:(\d+) is in use", deployment.read_output(SERVER))
+        assert len(issues) >= 3
+    assert not deployment.list_events("left-out")
+    assert torch.equal(deployment.models, simulate(deployment.plan, build_federation()).models)
+
+
+def test_the_server_says_once_what_it_waits_for(deploy):
+    deployment = deploy(describe_plan())
+    deployment.start_server()
+    deployment.wait(lambda: len(deployment.list_events("awaited")) == 4, "the log names who is awaited")
+    assert deployment.stop(SERVER) == 0
+    text = deployment.read_output(SERVER)
+    for words in ("listens", f"port {deployment.port}", "a (not connected yet)", "d (not connected yet)"):
+        assert text.count(words) == 1, text
+    assert "The run waits for" not in text
+
+
 # Silence.
 
-DEADLINE = 2.0  # seconds
+DEADLINE = 5.0  # seconds
 LIMITS = {"limits": {"deadline": DEADLINE}}
 
 
 def test_a_stopped_client_is_left_out_and_takes_part_again(deploy):
-    deployment = deploy(describe_plan(rounds=60, **LIMITS)).start_all(a=("train_slowly", 0.1))
+    deployment = deploy(describe_plan(rounds=60, **LIMITS))
+    deployment.start_all(a=deployment.slow_down(0.3))
     deployment.wait_for_round(2)
     deployment.send_signal("c", signal.SIGSTOP)
     deployment.wait(lambda: deployment.list_events("left-out", name="c"), "c is left out")
@@ -76,8 +114,8 @@ def test_a_client_that_trains_longer_than_the_deadline_counts(deploy):
 
 def test_a_newcomer_and_a_leaver_with_a_restart_between(deploy, tmp_path):
     values = describe_plan(rounds=60, clients=["a", "b", "c"], graph={"name": "complete"}, evaluate_every=0)
-    slow = ("train_slowly", 0.1)
-    deployment = deploy(values).start_all(a=slow)
+    deployment = deploy(values)
+    deployment.start_all(a=deployment.slow_down(0.3))
     deployment.wait_for_round(2)
     deployment.start("admit", ["admit", SERVER, "d", "--neighbours", "a,c=3"])
     deployment.wait(lambda: deployment.poll("admit") == 0, "the command ends")
@@ -85,6 +123,7 @@ def test_a_newcomer_and_a_leaver_with_a_restart_between(deploy, tmp_path):
     deployment.wait(lambda: RunStorage(deployment.server_folder).read_pending(), "the change is noted")
     deployment.kill(SERVER)
     deployment.start_server()
+    deployment.write_rows("d")
     deployment.start_client("d")
     deployment.wait(lambda: deployment.list_events("joined", name="d"), "d joins")
     deployment.wait(lambda: deployment.list_events("answered", name="d"), "d takes part")
@@ -137,14 +176,15 @@ def repeat_changes(deployment, folder, joined, left):
 def test_sigterm_ends_both_sides_and_both_resume(deploy):
     """No round is merged without all four clients, so that the end is that of the simulation."""
     values = describe_plan("scaffold", rounds=30, limits={"deadline": 60.0, "minimum": 4})
-    deployment = deploy(values).start_all(a=("train_slowly", 0.05))
+    deployment = deploy(values)
+    deployment.start_all(a=deployment.slow_down(0.3))
     deployment.wait_for_round(2)
     assert deployment.stop(SERVER) == 0
     assert "repeat the command to resume" in deployment.read_output(SERVER)
     deployment.start_server()
     deployment.wait_for_round(deployment.round + 2)
     assert deployment.stop("b") == 0
-    assert deployment.list_events("away", name="b")
+    deployment.wait(lambda: deployment.list_events("away", name="b"), "b is away")
     deployment.start_client("b")
     deployment.wait(lambda: deployment.list_events("returned", name="b"), "b is back")
     deployment.finish()
@@ -170,10 +210,13 @@ def test_permanent_errors_end_with_one_line_and_their_own_code(deploy):
     address = f"127.0.0.1:{deployment.port}"
     deployment.start("e", ["client", "--name", "e", "--data", "a.csv", "--server", address, "--insecure"])
     fail("e", ExitCode.REFUSED, "'e'", "ask the server's operator")
+    nobody = ["--server", f"127.0.0.1:{find_ports(1)[0]}", "--patience", "0.5"]
+    deployment.start("f", ["client", "--name", "f", "--data", "a.csv", "--insecure", *nobody])
+    fail("f", ExitCode.NO_ANSWER, "gives up after 0.5 seconds without an answer (--patience)")
     deployment.wait(lambda: deployment.list_events("registered", name="c"), "c registers")
     began = time.monotonic()
     assert deployment.stop("c") == 0
-    assert time.monotonic() - began < 15.0, "a client that waits for work does not stop at once"
+    assert time.monotonic() - began < HOLD_SECONDS, "a client that waits for work does not stop at once"
     folder = str(deployment.client_folder("c"))
     other = deploy(describe_plan(rounds=7), folder="other")
     other.start_server()

@@ -16,7 +16,8 @@ from fedlap.cli import app
 from fedlap.deploy import client as client_module
 from fedlap.deploy.plan import Plan
 from fedlap.deploy.roster_changes import RosterChange
-from fedlap.deploy.run_report import RunRecord, build_run_page, is_server_folder, write_run_report
+from fedlap.deploy.run_report import RunRecord, build_run_page, write_run_report
+from fedlap.deploy.run_storage import is_server_folder
 from fedlap.errors import InputError
 from fedlap.personal import Personal
 from fedlap.report.page import FactsSection, FigureSection, TableSection
@@ -91,7 +92,7 @@ def test_a_restarted_server_has_the_page_of_the_run(tmp_path):
     before = read_page(deployment)
     traffic = deployment.coordinator.checkpoint.traffic
     deployment.start_server()
-    assert deployment.coordinator.phase == "finishing"
+    assert deployment.coordinator.phase == "done"
     sites = deployment.coordinator.sites.values()
     assert {site.name: [site.bytes_up, site.bytes_down] for site in sites} == traffic
     assert read_page(deployment) == before

@@ -11,6 +11,7 @@ import torch
 
 import fedlap as fl
 from fedlap.deploy.data_plan import DataPlan
+from fedlap.deploy.plan import Plan
 from fedlap.deploy.site_data import load_site
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "deploy" / "split_radon.py"
@@ -60,3 +61,11 @@ def test_the_plan_reads_every_region(regions):
         assert torch.equal(site.train.store, rows[:, :2])
         assert torch.equal(site.train.y, rows[site.train.row, 2:])
         assert len(site.train.row) + len(site.test.row) == len(rows)
+
+
+def test_the_plan_of_peers_differs_in_the_method_and_has_addresses(regions):
+    folder = regions["northeast"].parent
+    served, peers = (Plan.load(folder / name) for name in ("plan.toml", "peers.toml"))
+    assert (served.algorithm["name"], peers.algorithm["name"]) == ("fedu", "dfedu")
+    assert (served.data, served.graph, served.rounds) == (peers.data, peers.graph, peers.rounds)
+    assert tuple(peers.peers.addresses) == peers.clients == tuple(regions)

@@ -1,7 +1,8 @@
-"""X.509 certificates of an authority, a server and clients: keys, requests, signatures and facts.
+"""X.509 certificates of an authority, a server, clients and peers: keys, requests, signatures and facts.
 
 A client's certificate has the common name "<name>:<issue>", where the issue counts its certificates, and
-serves clients alone. The server's certificate names its hosts. Keys are elliptic (P-256).
+serves clients alone. The server's certificate names its hosts, and serves alone. A peer's certificate has a
+name and hosts, and does both: peers dial one another. Keys are elliptic (P-256).
 """
 
 import hashlib
@@ -27,14 +28,20 @@ ALLOWED_SKEW = timedelta(minutes=5)  # a certificate is valid this long before i
 SERVER_NAME = "server"
 HOST_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
 
+PURPOSES = {  # roles, and the uses of a key that their certificates allow
+    "client": [ExtendedKeyUsageOID.CLIENT_AUTH],
+    "server": [ExtendedKeyUsageOID.SERVER_AUTH],
+    "peer": [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH],
+}
+
 PrivateKey = ec.EllipticCurvePrivateKey
 
 
 @dataclass(frozen=True)
 class CertificateFacts:
-    """Facts of a certificate: a client's name and issue or the server's hosts, and its validity.
+    """Facts of a certificate: name and issue of a client or peer, hosts of a server or peer, and validity.
 
-    role: "authority", "server" or "client".
+    role: "authority", "server", "client" or "peer".
     issue: number of the certificate among those of its name, from 1; 0 for an authority.
     """
 
@@ -93,6 +100,13 @@ def format_time(time: datetime) -> str:
 def format_common_name(name: str, issue: int) -> str:
     """Return the common name of a certificate."""
     return f"{name}:{issue}"
+
+
+def find_role(name: str, hosts: Sequence[str]) -> str:
+    """Return the role of a certificate for this name and these hosts."""
+    if not hosts:
+        return "client"
+    return "server" if name == SERVER_NAME else "peer"
 
 
 def check_client_name(name: str) -> str:
@@ -187,7 +201,7 @@ def create_authority_certificate(
 
 
 def create_request(key: PrivateKey, name: str, hosts: Sequence[str] = ()) -> bytes:
-    """Return a request for a certificate in PEM: a server's if there are hosts, else a client's."""
+    """Return a request for a certificate in PEM; `find_role` tells of which role."""
     builder = x509.CertificateSigningRequestBuilder().subject_name(_name_subject(name))
     if hosts:
         builder = builder.add_extension(_name_hosts(hosts), critical=False)
@@ -216,12 +230,12 @@ def sign_request(
     name, hosts = _read_common_name(request.subject), _read_hosts(request.extensions)
     public_key = request.public_key()
     assert isinstance(public_key, ec.EllipticCurvePublicKey)
-    purpose = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
+    purposes = PURPOSES[find_role(name, hosts)]
     subject = _name_subject(format_common_name(name, issue))
     builder = (
         _begin_certificate(subject, authority.subject, public_key, lifetime, start)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
     )
     if hosts:
         builder = builder.add_extension(_name_hosts(hosts), critical=False)
@@ -237,7 +251,7 @@ def read_facts(certificate: x509.Certificate) -> CertificateFacts:
         name, _, number = name.rpartition(":")
         if not name or not number.isdigit():
             raise ValueError("its common name is not NAME:ISSUE")
-        role, issue = ("server" if hosts else "client"), int(number)
+        role, issue = _read_role(certificate.extensions), int(number)
     return CertificateFacts(
         role=role,
         name=name,
@@ -295,6 +309,15 @@ def _read_common_name(subject: x509.Name) -> str:
     if len(found) != 1 or len(list(subject)) != 1:
         raise ValueError("its subject is not one common name")
     return str(found[0].value)
+
+
+def _read_role(extensions: x509.Extensions) -> str:
+    """Return the role that the uses of a key allow; raise ValueError for uses of no role."""
+    usage = set(extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
+    for role, purposes in PURPOSES.items():
+        if usage == set(purposes):
+            return role
+    raise ValueError("its key is neither a client's nor a server's nor a peer's")
 
 
 def _read_hosts(extensions: x509.Extensions) -> tuple[str, ...]:

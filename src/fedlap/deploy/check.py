@@ -6,18 +6,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import torch
-
 from fedlap.data.federation import Federation
 from fedlap.deploy.client_storage import MODELS_PER_ROUND, SPARE_BYTES
 from fedlap.deploy.data_plan import DataPlan
+from fedlap.deploy.message_sizes import fill_message
 from fedlap.deploy.plan import Plan
 from fedlap.deploy.site_data import describe_site
 from fedlap.deploy.transport import ClientTransport, ExitCode, PermanentError, UnreachableError
 from fedlap.deploy.wire import ANSWERS, FEDLAP_VERSION, Message, WireError, decode_message, encode_message
 from fedlap.errors import InputError
 from fedlap.storage.files import check_writable
-from fedlap.training.state import count_bytes
 
 MOST_SKEW: Final = 60.0  # seconds between the clocks; certificates are judged by them
 CHECK_TIMEOUT: Final = 20.0  # seconds
@@ -30,20 +28,21 @@ class Finding(NamedTuple):
     problem: str
     detail: str = ""
     code: int = 0  # exit code for a problem that waiting does not cure
+    is_remark: bool = False  # The details name a disadvantage, which is no problem.
 
 
 class ConnectionChecker:
     """Checks the connection, the versions, the clock, and the time that a round's messages take."""
 
-    def __init__(self, transport: ClientTransport) -> None:
-        """Remember the transport; nothing is sent yet."""
-        self._transport = transport
+    def __init__(self, transport: ClientTransport, on_plan: Callable[[Plan], None]) -> None:
+        """Remember the transport; nothing is sent yet. on_plan: called with the plan of the server."""
+        self._transport, self._on_plan = transport, on_plan
         self.plan: Plan | None = None
 
     def check(self) -> Iterator[Finding]:
         """Yield findings until one of them is a problem that the next ones depend on."""
         try:
-            answer = self._ask(Message("hello", {"version": FEDLAP_VERSION, "plan": ""}))
+            answer = self._ask(Message("check", {"version": FEDLAP_VERSION}))
         except UnreachableError as error:
             yield Finding("server", str(error))
             return
@@ -54,27 +53,26 @@ class ConnectionChecker:
             "server", "", f"answers with plan {answer.facts['digest'][:16]}, version {FEDLAP_VERSION}"
         )
         self.plan = Plan.of(answer.facts["plan"])
-        yield from self._check_size(self.plan)
+        self._on_plan(self.plan)
+        yield from self._check_size(self.plan, answer.facts["up"], answer.facts["down"])
 
-    def _check_size(self, plan: Plan) -> Iterator[Finding]:
-        """Send one message of the true size, and compare the clocks."""
-        size = plan.count_parameters()
-        message = Message("probe", {}, torch.zeros(1, size, dtype=plan.schedule.torch_dtype))
+    def _check_size(self, plan: Plan, up: int, down: int) -> Iterator[Finding]:
+        """Exchange messages of the sizes of a reply and a task, and compare the clocks."""
+        message = fill_message("probe", {}, up)
         begin, sent = time.monotonic(), time.time()
         try:
             answer = self._ask(message)
         except (UnreachableError, PermanentError) as error:
-            yield Finding("message", f"one of {count_bytes(message.state):,} bytes fails: {error}")
+            yield Finding("message", f"one of {up:,} bytes up and {down:,} down fails: {error}")
             return
         seconds = time.monotonic() - begin
         skew = abs(answer.facts["utc"] - (sent + seconds / 2))
         problem = f"differs from the server's by {skew:.0f} s; set it" if skew > MOST_SKEW else ""
         yield Finding("clock", problem, f"differs from the server's by {skew:.1f} s")
-        up = len(encode_message(message))
         yield Finding(
             "round",
             "",
-            f"{up:,} bytes each way in {seconds:.3f} s, and {plan.rounds} rounds; without training",
+            f"{up:,} bytes up and {down:,} down in {seconds:.3f} s, without training; {plan.rounds} rounds",
         )
 
     def _ask(self, message: Message) -> Message:
@@ -98,9 +96,9 @@ def check_data(plan: Plan, load_site: Callable[[DataPlan, int], Federation]) -> 
     return Finding("data", "", f"fit the plan; these numbers leave: {shapes}")
 
 
-def check_disk(plan: Plan, folder: Path) -> Finding:
-    """Check that a client's folder can be written and has room for a round."""
-    needed = MODELS_PER_ROUND * plan.count_parameters() * 8 + SPARE_BYTES
+def check_disk(plan: Plan, folder: Path, models: int = MODELS_PER_ROUND) -> Finding:
+    """Check that a folder can be written and has room for the models that a round stores."""
+    needed = models * plan.count_parameters() * 8 + SPARE_BYTES
     try:
         check_writable(folder)
         free = shutil.disk_usage(folder).free

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from fedlap.deploy.disk_errors import convert_disk_errors
 from fedlap.deploy.failpoints import pass_point
-from fedlap.deploy.run_storage import build_storage_error
 from fedlap.storage.files import check_writable, read_file, replace_file
 from fedlap.training.worker import Worker
 
@@ -32,8 +32,9 @@ class ClientStorage:
 
     def prepare(self) -> None:
         """Create the folder."""
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.folder.chmod(0o700)
+        with convert_disk_errors(self.folder, only_full=True):
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.folder.chmod(0o700)
 
     @property
     def model_path(self) -> Path:
@@ -44,6 +45,11 @@ class ClientStorage:
         """Return the digest and the description of the plan that this folder belongs to, if there is one."""
         path = self.folder / PLAN_FILE
         return json.loads(read_file(path)) if path.exists() else None
+
+    def read_plan_digest(self) -> str:
+        """Return the digest of the plan that this folder belongs to; an empty text if there is none."""
+        known = self.read_plan()
+        return str(known["digest"]) if known else ""
 
     def write_plan(self, digest: str, plan: dict[str, Any]) -> None:
         """Store the plan, so that another one is refused later."""
@@ -58,7 +64,8 @@ class ClientStorage:
         """Store the private state of a worker before and after its round, if it has any."""
         pass_point("client.state.writing")
         if worker.private is not None:
-            worker.save(self.folder / STATE_FILE)
+            with convert_disk_errors(self.folder):
+                worker.save(self.folder / STATE_FILE)
         pass_point("client.state.written")
 
     def write_reply(self, task: bytes, reply: bytes) -> None:
@@ -96,11 +103,8 @@ class ClientStorage:
         shutil.rmtree(self.folder)
 
     def _write(self, name: str, content: bytes, durable: bool = True) -> None:
-        try:
-            with replace_file(self.folder / name, durable) as file:
-                file.write(content)
-        except OSError as error:
-            raise build_storage_error(self.folder, error) from error
+        with convert_disk_errors(self.folder), replace_file(self.folder / name, durable) as file:
+            file.write(content)
 
 
 def _sign(content: bytes) -> bytes:

@@ -6,35 +6,28 @@ from typing import Any, Final
 
 import torch
 
-from fedlap.algorithms import ClientTable
 from fedlap.deploy.event_words import EventReason
 from fedlap.deploy.failpoints import pass_point
-from fedlap.deploy.moments import CONSTANT_TYPES, MOMENT_TYPES, ScalingConstants, combine_moments
+from fedlap.deploy.message_sizes import build_first_setup, measure_messages
+from fedlap.deploy.moments import ScalingConstants, combine_moments
 from fedlap.deploy.plan import Plan
-from fedlap.deploy.requests import HANDLERS
-from fedlap.deploy.roster_changes import RosterChange, change_setup, move_server_state
-from fedlap.deploy.run_state import OpenRound, Phase, Site
+from fedlap.deploy.requests import CHECK_REQUESTS, HANDLERS
+from fedlap.deploy.roster_changes import RosterChange, move_server_state
+from fedlap.deploy.roster_requests import accept_change, apply_changes
+from fedlap.deploy.round_merge import merge_round
+from fedlap.deploy.run_state import CURABLE, OpenRound, Phase, Site
 from fedlap.deploy.run_storage import RunStorage, ServerCheckpoint
-from fedlap.deploy.score_sums import add_tallies, list_client_scores
-from fedlap.deploy.setup import Setup
+from fedlap.deploy.score_sums import add_tallies, compute_server_penalty, list_client_scores
+from fedlap.deploy.setup import STATE_TYPES, Setup
 from fedlap.deploy.transport import ExitCode, PermanentError
 from fedlap.deploy.wire import REQUESTS, Message, WireError, decode_message, refuse
 from fedlap.errors import InputError
 from fedlap.training.scores import Score
-from fedlap.training.state import (
-    apply_updates,
-    concatenate_states,
-    count_bytes,
-    gather_lazy_rows,
-    map_state,
-    split_state,
-)
+from fedlap.training.state import gather_lazy_rows, map_state, split_state
 from fedlap.training.state_bytes import list_state_types
 from fedlap.training.worker import ClientTally
 
 MOST_DAMAGED: Final = 3  # damaged messages of a client in a round, after which it is left out of the round
-# In messages and files, in addition to the types of the method.
-STATE_TYPES: Final = (ClientTable, *MOMENT_TYPES, *CONSTANT_TYPES, ClientTally)
 
 
 class Coordinator:
@@ -52,15 +45,18 @@ class Coordinator:
         now: float,
         on_score: Callable[[Score], None] | None = None,
     ) -> None:
-        """Start a run, or load it where it was interrupted."""
+        """Start a run, or load it where it was interrupted; raise InputError for a plan that cannot run."""
+        self.sizes = measure_messages(build_first_setup(plan))
         self.plan, self.storage, self.log, self._on_score = plan, storage, log, on_score
         self.sites = {name: Site(name) for name in plan.clients}
         self.changes: list[RosterChange] = []
+        self.refused_change = ""  # why the operator's last change of the roster was refused
         self.setups: list[Setup] = []
         self.constants = ScalingConstants(None, None)
         self.scores: list[Score] = []
         self.tallies: dict[str, ClientTally | None] = {}  # None is refused
         self.finished: set[str] = set()
+        self.was_done = False  # The run has ended before; it waits for clients without their final model.
         self.phase, self.changed = Phase.GATHERING, 0
         self.open_round: OpenRound | None = None
         self._started = now
@@ -78,6 +74,11 @@ class Coordinator:
         return self.setups[-1]
 
     @property
+    def has_ended(self) -> bool:
+        """Return whether the run has ended, and nobody waits for a final model."""
+        return self.phase is Phase.DONE
+
+    @property
     def round(self) -> int:
         """The round in progress, or the last one."""
         if self.open_round is not None:
@@ -90,19 +91,29 @@ class Coordinator:
         if site is None or site.is_ejected:
             self.log("stranger", reason=EventReason.NO_ACCESS)
             return refuse(f"client {name!r} is not part of this run", ExitCode.REFUSED)
-        if site.last_seen is None or site.is_away or site.is_late:
-            self.log("connected" if site.last_seen is None else "returned", name=name, round=self.round)
-        site.last_seen, site.is_away, site.is_late = now, False, False
         site.bytes_up += len(content)
+        if len(content) > self.plan.limits.most_bytes:
+            return self.refuse_long(name, now)
         try:
-            message = decode_message(content, REQUESTS, self._types, self.plan.limits.most_bytes)
+            message = decode_message(content, REQUESTS, self._types)
         except WireError as error:
-            self._note_damage(site)
+            self._note_seen(site, now)
+            self._note_damage(site, EventReason.MALFORMED)
             return refuse(str(error))
         except PermanentError as error:
             self.log("refused", name=name, reason=EventReason.from_code(error.code))
             return refuse(str(error), error.code)
+        if message.kind not in CHECK_REQUESTS:
+            self._note_seen(site, now)
         return HANDLERS[message.kind](self, site, message)
+
+    def refuse_long(self, name: str, now: float) -> Message:
+        """Refuse a message that is longer than the plan allows; its sender does not count in this round."""
+        site = self.sites.get(name)
+        if site is not None:
+            self._note_seen(site, now)
+            self._note_damage(site, EventReason.TOO_LONG)
+        return refuse(f"the message is longer than {self.plan.limits.most_bytes:,} bytes")
 
     def advance(self, now: float) -> None:
         """Move the run on as far as the replies allow, and note who is late."""
@@ -115,7 +126,7 @@ class Coordinator:
         if self.phase is Phase.GATHERING:
             return [name for name, site in self.sites.items() if site.rows is None]
         if self.open_round is not None:
-            return [self.setup.clients[k] for k in self._find_waiting(now)]
+            return [self.setup.clients[k] for k in self._find_needed(self.open_round, now)]
         if self.phase is Phase.SCORING:
             return self._list_unanswered(self.tallies, now)
         return self._list_unanswered(self.finished, now) if self.phase is Phase.FINISHING else []
@@ -131,6 +142,7 @@ class Coordinator:
             return self._score(now)
         if self.phase is Phase.FINISHING and not self._list_unanswered(self.finished, now):
             self.phase = Phase.DONE
+            self.note_finished()
             self.log("run-finished", round=self.checkpoint.round, clients=len(self.finished))
             return True
         return False
@@ -157,77 +169,91 @@ class Coordinator:
     def _begin_round(self, now: float) -> None:
         """Open the next round, under a new setup if the roster changes."""
         number = self.checkpoint.round + 1
-        self._change_roster(number)
+        apply_changes(self, number)
         setup, server = self.setup, self.checkpoint.server
         ids = setup.draw_cohort(number)
         down = gather_lazy_rows(setup.method.send(server, ids))
         cohort = ids.tolist()
         # Merging writes into the server's table, and a message may be a view of it.
         messages = [map_state(torch.Tensor.clone, row) for row in split_state(down, [1] * len(cohort))]
-        replies = self.storage.read_replies(number, self._types)
+        replies, damaged = self.storage.read_replies(number, self._types)
         counted = self.storage.read_cohort(number)
         self.open_round = OpenRound(
-            number, cohort, dict(zip(cohort, messages, strict=True)), replies, counted=counted, opened=now
+            number,
+            cohort,
+            dict(zip(cohort, messages, strict=True)),
+            replies,
+            counted=counted,
+            opened=now,
+            asked=now,
         )
+        for place in sorted({*self.open_round.list_lost(), *damaged} & {*cohort}):
+            self.log("reply-lost", name=setup.clients[place], round=number)
         self.phase = Phase.TRAINING
         for site in self.sites.values():
             site.damaged = 0
 
-    def _find_waiting(self, now: float) -> list[int]:
+    def note_finished(self, name: str | None = None) -> None:
+        """Note that a client has stored its final model, or that the run has ended."""
+        self.finished |= {name} if name else set()
+        self.was_done = self.was_done or self.phase is Phase.DONE
+        self.storage.write_finished(self.finished, self.was_done)
+        self.changed += 1
+
+    def _find_waiting(self, opened: OpenRound, now: float) -> list[int]:
         """Return the places of the cohort that may still answer."""
-        assert self.open_round is not None
-        answered = {*self.open_round.replies, *self.open_round.missing}
+        answered = {*opened.replies, *opened.missing}
         sites = self.sites
         return [
-            k for k in self.open_round.cohort
+            k for k in opened.cohort
             if k not in answered and not self._is_silent(sites[self.setup.clients[k]], now)
         ]  # fmt: skip
+
+    def _find_needed(self, opened: OpenRound, now: float) -> list[int]:
+        """Return the places whose replies the round waits for, also those of silent clients it lacks."""
+        if opened.counted is not None:
+            return opened.list_lost()
+        if waiting := self._find_waiting(opened, now):
+            return waiting
+        staying = self._find_staying(opened)
+        lacking = [k for k in staying if k not in opened.replies]
+        return lacking if len(opened.replies) < min(self.plan.limits.minimum, len(staying)) else []
+
+    def _find_staying(self, opened: OpenRound) -> list[int]:
+        """Return the places of the cohort without clients that leave for good or are ejected."""
+        leaving = {change.name for change in self.changes if change.kind != "join"}
+        return [k for k in opened.cohort if self.setup.clients[k] not in leaving]
 
     def _close_round(self, now: float) -> bool:
         """Merge the round if everybody who may still answer has answered."""
         opened = self.open_round
         assert opened is not None
-        counted = opened.counted
-        if counted is None:
-            least = min(self.plan.limits.minimum, len(opened.cohort))
-            if self._find_waiting(now) or len(opened.replies) < least:
-                return False
+        if self._find_needed(opened, now):
+            is_waiting = opened.counted is None and bool(self._find_waiting(opened, now))
+            return not is_waiting and opened.ask_again(now)
+        if opened.counted is None:
             counted = [k for k in opened.cohort if k in opened.replies]
-            self.storage.write_cohort(opened.number, counted)
-        elif any(k not in opened.replies for k in counted):  # lost in a power cut, and asked for again
-            return False
+            self.storage.sync_replies(counted)
+            self.decide(opened, counted)
         pass_point("server.merge.starting")
-        self._merge(opened, counted, now)
+        self._merge(opened, now)
         self.open_round = None
         self.storage.write_checkpoint(self.checkpoint)
         self._choose_phase(now)
         return True
 
-    def _merge(self, opened: OpenRound, counted: Sequence[int], now: float) -> None:
+    def _merge(self, opened: OpenRound, now: float) -> None:
         """Merge the replies of the clients that count, in the order of the roster."""
-        setup, before = self.setup, self.checkpoint
-        up = concatenate_states([opened.replies[k] for k in counted])
-        merged = setup.method.merge(before.server, torch.tensor(counted), up)
-        (server,) = apply_updates([before.server], [merged])
-        names = [setup.clients[k] for k in counted]
-        left_out = [setup.clients[k] for k in opened.cohort if k not in counted]
-        for name in left_out:
-            place = setup.clients.index(name)
-            reason = opened.missing.get(place, EventReason.SILENT)
+        for name, place in opened.list_left_out(self.setup.clients):
+            is_away = self.sites[name].is_away
+            reason = opened.missing.get(place, EventReason.AWAY if is_away else EventReason.SILENT)
             self.log("left-out", name=name, round=opened.number, reason=reason)
-        self.checkpoint = ServerCheckpoint(
-            opened.number,
-            server,
-            setup.version,
-            before.merged | dict.fromkeys(names, opened.number),
-            before.left_out | {name: before.left_out.get(name, 0) + 1 for name in left_out},
-            before.bytes_up + sum(count_bytes(opened.replies[k]) for k in counted),
-            before.bytes_down + sum(count_bytes(opened.messages[k]) for k in opened.cohort),
-            before.seconds + now - opened.opened,
-            before.traffic | {site.name: [site.bytes_up, site.bytes_down] for site in self.sites.values()},
-        )
+        traffic = {site.name: [site.bytes_up, site.bytes_down] for site in self.sites.values()}
+        self.checkpoint = merge_round(self.setup, self.checkpoint, opened, now, traffic)
         pass_point("server.merged")
-        self.log("round-merged", round=opened.number, replies=len(counted), clients=len(opened.cohort))
+        replies = len(opened.counted or ())
+        event = "round-merged" if replies else "round-abandoned"
+        self.log(event, round=opened.number, replies=replies, clients=len(opened.cohort))
 
     def _choose_phase(self, now: float) -> None:
         """Go to the scores of the last round, to the next round, or to the end."""
@@ -248,7 +274,9 @@ class Coordinator:
         known = {name: self.tallies.get(name) for name in self.setup.clients}
         tallies = {name: tally for name, tally in known.items() if tally is not None}
         if tallies:
-            score = add_tallies(self.setup, self.checkpoint, list(tallies.values()))
+            checkpoint, penalty = self.checkpoint, compute_server_penalty(self.setup, self.checkpoint.server)
+            sent = checkpoint.bytes_up, checkpoint.bytes_down
+            score = add_tallies(checkpoint.round, list(tallies.values()), penalty, sent, checkpoint.seconds)
             self.scores.append(score)
             self.storage.write_client_scores(score.round, list_client_scores(tallies))
             self.storage.write_scores(self.scores)
@@ -265,24 +293,30 @@ class Coordinator:
             self.phase = Phase.FINISHING
         return True
 
-    def _note_damage(self, site: Site) -> None:
+    def _note_damage(self, site: Site, reason: EventReason) -> None:
         """Count a message that cannot be read; a client that sends several is left out of the round."""
         site.damaged += 1
-        self.log("refused", name=site.name, round=self.round, reason=EventReason.MALFORMED)
-        if site.damaged >= MOST_DAMAGED:
-            self.leave_out(site.name, EventReason.MALFORMED)
+        self.log("refused", name=site.name, round=self.round, reason=reason)
+        if reason is EventReason.TOO_LONG or site.damaged >= MOST_DAMAGED:
+            self.leave_out(site.name, reason)
 
     def leave_out(self, name: str, reason: EventReason) -> None:
-        """Count a client as missing in the round in progress, unless it has answered."""
-        opened = self.open_round
-        if opened is None or name not in self.setup.clients:
+        """Count a client as missing in the round or scores in progress, unless it has answered."""
+        if name not in (self.setup.clients if self.setups else ()):
             return
-        place = self.setup.clients.index(name)
-        if place in opened.messages and place not in opened.replies:
-            opened.missing.setdefault(place, reason)
-            self.changed += 1
+        self.changed += 1
+        if self.phase is Phase.SCORING and reason not in CURABLE:
+            self.tallies.setdefault(name, None)
+        elif self.open_round is not None:
+            self.open_round.leave_out(self.setup.clients.index(name), reason)
 
     # Silence.
+
+    def _note_seen(self, site: Site, now: float) -> None:
+        """Note that the process of a client is alive and connected."""
+        if site.last_seen is None or site.is_away or site.is_late:
+            self.log("connected" if site.last_seen is None else "returned", name=site.name, round=self.round)
+        site.last_seen, site.is_away, site.is_late = now, False, False
 
     def _is_silent(self, site: Site, now: float) -> bool:
         seen = self._started if site.last_seen is None else site.last_seen
@@ -304,53 +338,19 @@ class Coordinator:
 
     def request_change(self, change: RosterChange) -> None:
         """Change the roster from the next round on; raise InputError if the graph or method forbids it."""
-        if not self.setups:
-            raise InputError("the run has not started; change the clients in the plan instead")
-        if change in self.changes:
-            return
-        change_setup(self.setup, change, 1, self.checkpoint.round + 1)
-        self.changes.append(change)
-        self._write_pending()
-        if change.kind == "join":
-            self.sites[change.name] = Site(change.name)
-        else:
-            site = self.sites[change.name]
-            site.is_away, site.is_ejected = True, change.kind == "eject"
-        self.changed += 1
+        accept_change(self, change)
 
-    def _change_roster(self, number: int) -> None:
-        """Apply the pending changes of the roster whose newcomers have registered, from this round on."""
-        ready = [c for c in self.changes if c.kind != "join" or self.sites[c.name].rows is not None]
-        for change in ready:
-            self.changes.remove(change)
-            rows = self.sites[change.name].rows
-            try:
-                setup = change_setup(self.setup, change, rows, number)
-            except InputError:  # An earlier change stands in its way, such as a neighbour that has left.
-                self.log("not-changed", name=change.name, round=number, reason=EventReason.ROSTER)
-                if change.kind == "join":
-                    del self.sites[change.name]
-                continue
-            self._adopt(setup)
-            self.setups.append(setup)
-            self.storage.write_setups(
-                self.plan.digest, [setup.describe() for setup in self.setups], self.constants
-            )
-            if change.kind != "join":
-                del self.sites[change.name]
-            event = {"join": "joined", "leave": "left", "eject": "ejected"}[change.kind]
-            self.log(event, name=change.name, round=number)
-            self.log("graph-changed", round=number, version=setup.version, clients=len(setup.clients))
-        if ready:
-            self._write_pending()
+    def decide(self, opened: OpenRound, counted: list[int]) -> None:
+        """Store who counts in a round; the merge of a restarted server uses the same list."""
+        self.storage.write_cohort(opened.number, counted)
+        opened.counted = counted
 
-    def _write_pending(self) -> None:
-        self.storage.write_pending([change.to_dict() for change in self.changes])
-
-    def _adopt(self, setup: Setup) -> None:
-        """Move the server's state to a new setup."""
+    def adopt(self, setup: Setup) -> None:
+        """Move the server's state to a new setup, which is in force from the next round on."""
         server = move_server_state(self.checkpoint.server, self.setup, setup)
         self.checkpoint.server, self.checkpoint.setup = server, setup.version
+        self.setups.append(setup)
+        self.sizes = measure_messages(setup)
 
     def _load(self, descriptions: Sequence[dict[str, Any]], constants: ScalingConstants, now: float) -> None:
         """Load a run that was started before."""
@@ -365,8 +365,7 @@ class Coordinator:
         server = self.setup.method.init_server(self.setup.build_start())
         self.checkpoint = stored or ServerCheckpoint(0, server)
         for setup in setups[self.checkpoint.setup :]:  # The server ended before the next checkpoint.
-            self._adopt(setup)
-            self.setups.append(setup)
+            self.adopt(setup)
         for name, rows in zip(self.setup.clients, self.setup.counts, strict=True):
             self.sites.setdefault(name, Site(name)).rows = rows
         for name in set(self.sites) - set(self.setup.clients):
@@ -374,6 +373,11 @@ class Coordinator:
         for site in self.sites.values():
             site.bytes_up, site.bytes_down = self.checkpoint.traffic.get(site.name, (0, 0))
         self.scores = self.storage.read_scores(self.checkpoint.round)
+        self.finished, self.was_done = self.storage.read_finished()
+        leaving = {values["name"] for values in self.storage.read_pending() if values["kind"] != "join"}
+        if self.was_done and self.finished | leaving >= {*self.setup.clients}:
+            self.phase = Phase.DONE
+            return
         self.log("run-resumed", round=self.checkpoint.round)
         self._choose_phase(now)
         for values in self.storage.read_pending():  # The round in progress has the roster that it began with.

@@ -23,13 +23,16 @@ FIRST_DAY: Final = datetime.date(1970, 1, 1)
 class DataPlan:
     """The columns of every client's file, and how they become features and labels.
 
-    label: the column to predict. features: columns, in the order of the model's inputs.
+    label: the column to predict.
+    features: columns, in the order of the model's inputs.
+    task: classification or regression.
     labels: for classification, the names of the classes, in the order of the model's outputs.
     levels: columns of text, and their texts in the order of the features. Texts of rows never leave a client,
         so that the plan must list all of them.
     dates: columns of dates, and the day from which days are counted, as in 2020-01-31.
     missing: refuse files with missing cells, or drop the rows. A mean would need the rows of all clients.
-    scale, test_share: as in a simulation.
+    scale: standardise features "pooled" over all clients, per "client", or "none".
+    test_share: share of each client's rows that become test rows.
     """
 
     label: str

@@ -62,16 +62,18 @@ class EventLog:
         most_bytes: int = MOST_LOG_BYTES,
         most_files: int = MOST_LOG_FILES,
         show: Callable[[str], None] | None = None,
+        hidden: Collection[str] = (),
     ) -> None:
         """Open the log, whose name must be log.jsonl.
 
         names: clients that events may name; `allow` adds others.
-        show: prints the readable form of every event.
+        show: prints the readable form of every event, except those in `hidden`.
         """
         if path.name != EVENT_LOG_FILE:
             raise ValueError(f"the log is named {path.name!r}; expected {EVENT_LOG_FILE!r}")
         self.path, self.run = path, _check_name("run", run)
         self._most_bytes, self._most_files, self._show = most_bytes, most_files, show
+        self._hidden = hidden
         self._file: FileIO | None = None
         self._lock = threading.Lock()
         self._missing = 0
@@ -116,7 +118,7 @@ class EventLog:
         )
         with self._lock:
             self._append(checked)
-        if self._show is not None:
+        if self._show is not None and event not in self._hidden:
             self._show(format_event(checked))
 
     def _check_client(self, name: str) -> str:

@@ -7,7 +7,7 @@ from fedlap.deploy.transport import ExitCode
 # Events and their sentences in the readable form.
 EVENTS = {
     # The server
-    "listening": "The server listens",
+    "listening": "The process listens",
     "run-started": "The run starts",
     "run-resumed": "The run resumes",
     "round-started": "The round starts",
@@ -24,6 +24,7 @@ EVENTS = {
     "connected": "{name} is connected",
     "registered": "{name} has registered its rows",
     "answered": "{name} has answered",
+    "reply-lost": "The stored reply of {name} is lost or damaged; it is asked for again",
     "declined": "{name} declines the round",
     "left-out": "{name} is left out of the round",
     "refused": "A message of {name} is refused",
@@ -37,6 +38,7 @@ EVENTS = {
     "left": "{name} leaves",
     "ejected": "{name} is ejected",
     "not-changed": "{name} cannot join or leave",
+    "change-refused": "A change of the roster is refused",
     # A client, as it sees itself
     "dialled": "The server answers",
     "unreachable": "The server does not answer; trying again",
@@ -44,7 +46,16 @@ EVENTS = {
     "sent": "The upload is sent",
     "round-declined": "The client declines the round",
     "model-written": "The model is written",
+    "model-not-written": "The model is not written; the earlier one remains",
     "forgotten": "State and models are deleted",
+    # A peer
+    "stands-in": "{name} is late: its last model stands in",
+    "excluded": "{name} has removed its edge to this peer",
+    "lost": "{name} is asked again later",
+    "rejoined": "The peer continues in its neighbours' round",
+    "neighbour-finished": "{name} has done its last round",
+    "round-finished": "The round is finished",
+    "forgotten-edge": "{name} is silent for too long: the edge is removed",
     # Both
     "waiting": "Still waiting",
     "certificate-expiring": "The certificate expires soon; renew it",
@@ -55,7 +66,9 @@ EVENTS = {
 
 # Numbers and their units in the readable form.
 NUMBERS = {
-    **dict.fromkeys(("clients", "replies", "minimum", "attempt", "code", "port", "version", "issue"), ""),
+    **dict.fromkeys(
+        ("clients", "replies", "minimum", "attempt", "code", "port", "version", "issue", "rounds_behind"), ""
+    ),
     **dict.fromkeys(("rows", "test_rows", "rounds", "events", "parameters", "processes"), ""),
     **dict.fromkeys(("bytes", "bytes_up", "bytes_down", "free_bytes"), "bytes"),
     **dict.fromkeys(("seconds", "silent_seconds", "round_seconds", "deadline"), "s"),
@@ -64,7 +77,7 @@ NUMBERS = {
     ),
     "days": "days",
 }
-PLAIN_NUMBERS = ("code", "port", "version", "issue")  # without separators of thousands
+PLAIN_NUMBERS = ("rounds_behind", "code", "port", "version", "issue")  # without separators of thousands
 
 
 class EventReason(StrEnum):
@@ -83,6 +96,9 @@ class EventReason(StrEnum):
     UNASKED = "reply that nobody asked for"
     ROSTER = "for another roster"
     DECLINED = "declined by the client"
+    AWAY = "left for now"
+    LEFT = "left for good"
+    EJECTED = "ejected"
     # Errors that waiting does not cure, one per exit code
     OTHER_AUTHORITY = "certificate of another authority"
     EXPIRED = "certificate expired or not valid yet"
@@ -91,6 +107,7 @@ class EventReason(StrEnum):
     OTHER_VERSION = "other version"
     OTHER_PLAN = "other plan, data or graph"
     STORAGE = "disk full or read-only"
+    NO_ANSWER = "no answer of the server"
     # The rest
     UNREACHABLE = "not reachable"
     DIVERGED = "training diverged"

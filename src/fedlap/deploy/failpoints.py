@@ -27,6 +27,12 @@ CLIENT_POINTS: Final = (
     "client.tally.sending", "client.tally.sent",
     "client.model.writing", "client.model.written",
 )  # fmt: skip
+PEER_POINTS: Final = (
+    "peer.setup.writing", "peer.setup.written", "peer.greeted",
+    "peer.trained", "peer.published", "peer.model.received", "peer.mixing", "peer.mixed",
+    "peer.checkpoint.writing", "peer.checkpoint.written", "peer.tally.writing", "peer.tally.written",
+    "peer.model.writing", "peer.model.written",
+)  # fmt: skip
 
 _passed: dict[str, int] = {}
 

@@ -1,8 +1,9 @@
-"""Folders of keys: the authority's, the server's and a client's. A private key never leaves its folder.
+"""Folders of keys: an authority's, a server's, a client's, a peer's. A private key never leaves its folder.
 
     authority/     key.pem  certificate.pem  register.json  issued/client-north-1.pem …
     server/        key.pem  certificate.pem  authority.pem  register.json
     client-north/  key.pem  certificate.pem  authority.pem  request.pem
+    peer-n7/       key.pem  certificate.pem  authority.pem  request.pem  register.json (if it has a copy)
 
 A client creates its key and a request, the authority signs the request, and the client installs the signed
 file, which holds its certificate and that of the authority. A renewed certificate is one more issue for the
@@ -35,6 +36,7 @@ from fedlap.deploy.certificates import (
     decode_request,
     encode_certificate,
     encode_private_key,
+    find_role,
     fingerprint_public_key,
     has_public_key,
     is_issued_by,
@@ -57,50 +59,32 @@ LOCK_TIMEOUT = 10.0  # seconds; signing takes milliseconds
 
 
 @dataclass(frozen=True)
-class ClientKeys:
-    """A client's private key and certificates, checked: paths for the transport, and facts."""
+class Keys:
+    """The private key and the certificates of a folder, checked: paths for the transport, and facts."""
 
     folder: Path
     facts: CertificateFacts
 
     @staticmethod
-    def load(folder: Path) -> "ClientKeys":
+    def load_client(folder: Path) -> "Keys":
         """Check the files of a client's folder; raise InputError if one is missing or does not fit."""
-        return ClientKeys(folder, _load_facts(folder, "client"))
-
-    @property
-    def key(self) -> Path:
-        """Path of the private key."""
-        return self.folder / KEY_NAME
-
-    @property
-    def certificate(self) -> Path:
-        """Path of the certificate."""
-        return self.folder / CERTIFICATE_NAME
-
-    @property
-    def authority(self) -> Path:
-        """Path of the authority's certificate."""
-        return self.folder / AUTHORITY_NAME
-
-    @property
-    def name(self) -> str:
-        """The client's name."""
-        return self.facts.name
-
-
-@dataclass(frozen=True)
-class ServerKeys:
-    """The server's private key, certificates and register, checked: paths for the transport, and facts."""
-
-    folder: Path
-    facts: CertificateFacts
+        return Keys(folder, _load_facts(folder, "client"))
 
     @staticmethod
-    def load(folder: Path) -> "ServerKeys":
+    def load_server(folder: Path) -> "Keys":
         """Check the files of the server's folder; raise InputError if one is missing or does not fit."""
-        keys = ServerKeys(folder, _load_facts(folder, "server"))
+        keys = Keys(folder, _load_facts(folder, "server"))
         Register.load(keys.register)
+        return keys
+
+    @staticmethod
+    def load_peer(folder: Path) -> "Keys":
+        """Check the files of a peer's folder; raise InputError if one is missing or does not fit.
+
+        A peer that only dials may use a client's certificate. The register may be missing.
+        """
+        keys = Keys(folder, _load_facts(folder, "peer", "client"))
+        keys.load_register()
         return keys
 
     @property
@@ -123,6 +107,15 @@ class ServerKeys:
         """Path of the register: the authority's own, by a link, or a copy."""
         return self.folder / REGISTER_NAME
 
+    @property
+    def name(self) -> str:
+        """The name that the certificate belongs to."""
+        return self.facts.name
+
+    def load_register(self) -> Register | None:
+        """Return the register, or None if the folder has none; raise InputError if it is not valid."""
+        return Register.load(self.register) if self.register.is_symlink() or self.register.exists() else None
+
 
 def create_authority(folder: Path, name: str, lifetime: timedelta) -> CertificateFacts:
     """Create an authority in a new folder: its key, its certificate and an empty register."""
@@ -142,13 +135,19 @@ def create_authority(folder: Path, name: str, lifetime: timedelta) -> Certificat
 def request_certificate(
     folder: Path, name: str | None = None, hosts: Sequence[str] = (), new_key: bool = False
 ) -> Path:
-    """Write a request for a client's certificate, or for a server's if there are hosts; return its path.
+    """Write a request for a certificate and return its path.
 
-    The private key of the folder is used again unless `new_key`. A new key invalidates the certificate of
-    the folder, which is therefore removed.
+    It is a client's with a name, the server's with hosts, and a peer's with both. The private key of the
+    folder is used again unless `new_key`. A new key invalidates the certificate of the folder, which is
+    therefore removed.
     """
-    if (name is None) == (not hosts):
-        raise InputError("pass either a client's name or the hosts of a server", field="name")
+    if name is None and not hosts:
+        raise InputError("pass the name of a client, the hosts of a server, or both for a peer", field="name")
+    if name == SERVER_NAME and hosts:
+        raise InputError(
+            f"name = {name!r} is a server's; choose another name for a peer, or pass hosts alone",
+            field="name",
+        )
     name = SERVER_NAME if name is None else check_client_name(name)
     check_hosts(hosts)
     create_private_folder(folder)
@@ -179,7 +178,7 @@ def sign_certificate(
     check_client_name(requested)
     if name is not None and requested != name:
         raise InputError(f"{str(request)!r} is a request of {requested!r}, not of {name!r}; do not sign it")
-    role = "server" if hosts else "client"
+    role = find_role(requested, hosts)
     with _lock_authority(authority):
         key, certificate = load_private_key(authority), _load_certificates(authority / CERTIFICATE_NAME)[0]
         register = Register.load(authority / REGISTER_NAME)
@@ -237,15 +236,20 @@ def create_server_keys(
     load_private_key(authority)  # before anything is written
     request = request_certificate(folder, hosts=hosts)
     signed, _ = sign_certificate(authority, request, lifetime, start=start)
+    link_register(folder, authority)
+    return install_certificate(folder, signed)
+
+
+def link_register(folder: Path, authority: Path) -> None:
+    """Put a link to the register of an authority on this machine into a folder, unless it has a register."""
     link = folder / REGISTER_NAME
     if not link.exists():
         link.unlink(missing_ok=True)  # a link that leads nowhere
         link.symlink_to(os.path.relpath(authority.resolve() / REGISTER_NAME, folder.resolve()))
-    return install_certificate(folder, signed)
 
 
 def revoke_certificates(authority: Path, name: str, issue: int | None = None) -> Register:
-    """Revoke an issue of a client, or all its issues, and return the register."""
+    """Revoke an issue of a client or peer, or all its issues, and return the register."""
     with _lock_authority(authority):
         register = Register.load(authority / REGISTER_NAME).revoke(name, issue)
         register.save(authority / REGISTER_NAME)
@@ -278,13 +282,13 @@ def load_private_key(folder: Path) -> PrivateKey:
 
 def name_folder(facts: CertificateFacts) -> str:
     """Return the name of the folder, or the stem of the file, for a certificate."""
-    return SERVER_NAME if facts.role == "server" else name_client_folder(facts.name)
+    return SERVER_NAME if facts.role == "server" else name_client_folder(facts.name, facts.role)
 
 
-def name_client_folder(name: str) -> str:
-    """Return the name of a client's folder; a name with unusual characters is in hexadecimal digits."""
+def name_client_folder(name: str, role: str = "client") -> str:
+    """Return the name of a client's or peer's folder; unusual characters make it hexadecimal digits."""
     is_plain = name.isascii() and not set(name) - set(PLAIN_CHARACTERS)
-    return f"client-{name if is_plain else name.encode().hex()}"
+    return f"{role}-{name if is_plain else name.encode().hex()}"
 
 
 def check_private(path: Path) -> None:
@@ -332,14 +336,17 @@ def _lock_authority(folder: Path) -> Iterator[None]:
         raise InputError(f"authority {str(folder)!r} is in use by another process; try again") from None
 
 
-def _load_facts(folder: Path, role: str) -> CertificateFacts:
-    """Check key, certificate and authority of a folder against one another and return the facts."""
+def _load_facts(folder: Path, role: str, *others: str) -> CertificateFacts:
+    """Check key, certificate and authority of a folder against one another and return the facts.
+
+    role: expected role. others: roles that are accepted, too.
+    """
     path = folder / CERTIFICATE_NAME
     key = load_private_key(folder)
     certificate = _load_certificates(path)[0]
     authority = _load_certificates(folder / AUTHORITY_NAME)[0]
     facts = _check_certificate(path, certificate, authority, key)
-    if facts.role != role:
+    if facts.role not in (role, *others):
         raise InputError(f"{str(path)!r} is the certificate of a {facts.role}, expected a {role}'s")
     return facts
 

@@ -1,4 +1,4 @@
-"""The plan of a deployment: the one file that the server's operator writes, and that clients receive."""
+"""The plan of a deployment: the one file that a server's operator writes, or that all peers have."""
 
 import hashlib
 import inspect
@@ -13,10 +13,18 @@ from fedlap.algorithms import ALGORITHMS, Algorithm
 from fedlap.algorithms.coupling import AUTO
 from fedlap.algorithms.local_work import BatchSize
 from fedlap.deploy.data_plan import DataPlan
+from fedlap.deploy.peers.settings import PeerSettings
 from fedlap.errors import InputError, check_integer, check_number, unknown_name_error
 from fedlap.experiments.experiment import has_graph
-from fedlap.experiments.settings import Section, check_section_name, complete_section, split_section
+from fedlap.experiments.settings import (
+    Section,
+    check_section_name,
+    complete_section,
+    locate_errors,
+    split_section,
+)
 from fedlap.graph import GRAPHS, Graph
+from fedlap.graph.model_fit import list_edges
 from fedlap.models import MODELS, Architecture
 from fedlap.storage.files import hash_user_file, read_text
 from fedlap.training.schedule import DtypeName, Schedule
@@ -35,7 +43,8 @@ class Limits:
 
     deadline: seconds of silence after which a client is left out of a round.
     minimum: the least number of replies that a round is merged with.
-    most_bytes: the longest message. most_norm: the largest Euclidean norm of an upload.
+    most_bytes: the longest message.
+    most_norm: the largest Euclidean norm of an upload.
     """
 
     deadline: float = 600.0
@@ -52,10 +61,24 @@ class Limits:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that server and clients must agree on before the first round; `docs/deploy.md` explains it.
+    """Everything that all sites must agree on before the first round; `docs/howto/deploy.md` explains it.
 
-    name: names the run. clients: their names, in the order of the rows of W. task: "plain" trains by autograd
-    as written, and repeats the simulation bit for bit; "fast" trains by kernels.
+    name: names the run and its folder.
+    clients: their names, in the order of the rows of W.
+    data: the columns of every client's file, and how they are read.
+    algorithm: name and settings of the method.
+    model: name and settings of the model.
+    graph: name and settings of a graph that needs no rows.
+    limits: limits of time and size.
+    peers: settings of a run without a server; None for a run with one.
+    rounds: number of rounds.
+    seed: seed of starts, sampling and batches.
+    batch: rows per mini-batch, or "all" for full gradients.
+    sample: share of clients sampled per round.
+    evaluate_every: rounds between scores; the last round is always scored.
+    dtype: floating-point type of the computation.
+    task: "plain" trains by autograd as written, and repeats the simulation bit for bit; "fast" trains by
+        kernels.
     """
 
     name: str
@@ -65,6 +88,7 @@ class Plan:
     model: Section = field(default_factory=lambda: {"name": "linear"})
     graph: Section = field(default_factory=lambda: {"name": "complete"})
     limits: Limits = Limits()
+    peers: PeerSettings | None = None
     rounds: int = 100
     seed: int = 0
     batch: BatchSize = 20
@@ -78,14 +102,20 @@ class Plan:
         """Read a plan from a .toml file; a graph file is found relative to it."""
         try:
             values = tomllib.loads(read_text(path))
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise InputError(
+                f"plan {str(path)!r} cannot be read: {error.strerror}; pass the file of the plan"
+            ) from error
+        except ValueError as error:
             raise InputError(f"{str(path)!r} cannot be read as a plan ({error}); expected TOML") from error
         graph = values.get("graph")
         if isinstance(graph, dict) and isinstance(graph.get("path"), str):
             graph.setdefault("name", "file")
             graph["path"] = str(path.parent / graph["path"])
             graph["sha256"] = hash_user_file("graph", graph["path"])
-        return Plan.of(values)
+        plan = Plan.of(values)
+        plan.check_edges()
+        return plan
 
     @staticmethod
     def of(values: Mapping[str, Any]) -> "Plan":
@@ -97,7 +127,7 @@ class Plan:
         for name in ("name", "clients", "data"):
             if name not in values:
                 raise InputError(f"{name} is missing; a plan needs it", field=name)
-        for name in ("algorithm", "model", "graph", "limits", "data"):
+        for name in ("algorithm", "model", "graph", "limits", "data", "peers"):
             if not isinstance(values.get(name, {}), Mapping):
                 raise InputError(f"{name} = {values[name]!r}; expected a table, as in [{name}]", field=name)
         limits = values.get("limits", {})
@@ -108,13 +138,15 @@ class Plan:
         if not isinstance(clients, list | tuple) or not all(isinstance(name, str) for name in clients):
             raise InputError(f"clients = {clients!r}; expected a list of names", field="clients")
         sections = {key: dict(values[key]) for key in ("algorithm", "model", "graph") if key in values}
-        simple = {
-            key: values[key] for key in known if key in values and key not in (*sections, "data", "limits")
+        built: dict[str, Any] = {
+            "clients": tuple(clients),
+            "data": DataPlan.of(values["data"]),
+            "limits": Limits(**limits),
         }
-        data = DataPlan.of(values["data"])
-        return Plan(
-            **{**simple, **sections, "clients": tuple(clients), "data": data, "limits": Limits(**limits)}
-        )
+        if "peers" in values:
+            built["peers"] = PeerSettings.of(values["peers"])
+        simple = {key: values[key] for key in known if key in values and key not in (*sections, *built)}
+        return Plan(**{**simple, **sections, **built})
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip() or "/" in self.name:
@@ -145,15 +177,54 @@ class Plan:
         self._check_kind()
 
     def _check_kind(self) -> None:
-        """Raise InputError for a method without a server, or one that pools rows."""
-        method = self.method_class
-        if hasattr(method, "mix") or hasattr(method, "view"):
-            why = "has no server" if hasattr(method, "mix") else "needs all rows in one place"
+        """Raise InputError for a method that pools rows, or that does not fit a run with or without peers."""
+        has_peers, name = hasattr(self.method_class, "mix"), self.algorithm["name"]
+        if hasattr(self.method_class, "view"):
+            problem = "needs all rows in one place; use fedu, fedavg, or another method with a server"
+        elif has_peers and self.peers is None:
+            problem = "has no server; use fedu, fedavg, or another method with a server, or add [peers]"
+        elif not has_peers and self.peers is not None:
+            problem = "needs a server; use dfedu, or remove [peers]"
+        elif self.peers is not None and not hasattr(self.method_class, "list_departures"):
+            problem = "has no checks of late models and new edges; use dfedu"
+        else:
+            self._check_peers()
+            return
+        raise InputError(f"algorithm.name = {name!r} {problem}", field="algorithm.name")
+
+    def _check_peers(self) -> None:
+        """Raise InputError if the peers' settings do not fit the clients or the method."""
+        if self.peers is None:
+            return
+        for name in self.peers.addresses:
+            if name not in self.clients:
+                raise unknown_name_error("client", name, self.clients, field="peers.addresses")
+        if self.sample != 1:
+            raise InputError(f"sample = {self.sample}; peers all train in every round; remove it")
+        if self.peers.most_age and self.algorithm.get("mixing") == "implicit":
             raise InputError(
-                f"algorithm.name = {self.algorithm['name']!r} {why}; use fedu, fedavg, or another method "
-                "with a server",
-                field="algorithm.name",
+                f"staleness = {self.peers.staleness!r}, but implicit mixing needs every model of a round; "
+                "set staleness = 0, or mixing = explicit",
+                field="peers.staleness",
             )
+
+    def check_edges(self) -> None:
+        """Raise InputError if peers could not train on the plan's graph, or if nobody can dial for an edge.
+
+        A stored plan has no file of its graph. A server learns with its clients' rows whether they can train.
+        """
+        if self.peers is None:
+            return
+        with locate_errors(graph=self.graph):
+            graph = self.build_graph(self.clients)
+        with locate_errors(algorithm=self.algorithm):
+            self.build_algorithm(graph)
+        with locate_errors(model=self.model):
+            self.count_parameters()
+        for places in list_edges(graph)[0].T.tolist():
+            one, other = (self.clients[place] for place in places)
+            if not {one, other} & self.peers.addresses.keys():
+                self.peers.find_dialled(one, other, self.clients)  # raises InputError
 
     @property
     def method_class(self) -> type[Algorithm]:
@@ -176,12 +247,31 @@ class Plan:
             graph["path"] = Path(graph["path"]).name
         data, limits = self.data.to_dict(), asdict(self.limits)
         plain = {**values, "clients": list(self.clients), "data": data, "limits": limits, "graph": graph}
+        if self.peers is None:
+            del plain["peers"]
+        else:
+            plain["peers"] = self.peers.to_dict()
         return json.loads(json.dumps(plain))  # type: ignore[no-any-return]
 
     @property
     def digest(self) -> str:
         """SHA-256 of the plan; 16 hexadecimal digits of it are shown."""
-        return hashlib.sha256(json.dumps(self.describe(), sort_keys=True).encode()).hexdigest()
+        return digest_values(self._describe_shared())
+
+    @property
+    def part_digests(self) -> dict[str, str]:
+        """SHA-256 of each part of the plan, so that peers with different plans can tell where they differ."""
+        values = self._describe_shared()
+        sections = ("graph", "model", "algorithm", "data", "peers", "limits")
+        parts: dict[str, Any] = {name: values.pop(name) for name in sections if name in values}
+        return {name: digest_values(part) for name, part in {"run": values, **parts}.items()}
+
+    def _describe_shared(self) -> dict[str, Any]:
+        """Return the plain values that all sites must agree on."""
+        values = self.describe()
+        if self.peers is not None:
+            values["peers"] = self.peers.describe_shared()
+        return values
 
     def build_architecture(self) -> Architecture:
         """Build the architecture of the clients' models."""
@@ -208,3 +298,8 @@ class Plan:
     def with_clients(self, clients: Sequence[str]) -> "Plan":
         """Return the plan with other clients."""
         return replace(self, clients=tuple(clients))
+
+
+def digest_values(values: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of plain values."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

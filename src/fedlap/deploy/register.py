@@ -1,6 +1,8 @@
 """The register of an authority: every certificate that it issued, and which are revoked.
 
-The server reads the register, or a copy of it, and allows the issues of its clients that are not revoked.
+The server reads the register, or a copy of it, and allows the issues of its clients that are not revoked. A
+peer with a copy does so for its neighbours. Clients and peers share their names and the count of issues, so
+that a common name belongs to one of them.
 Issues that the register does not list yet are allowed in advance, so that a renewed certificate works before
 the server's copy is renewed: only the authority can sign them. After the last issue of a name is revoked,
 only a later issue in the register admits this name again.
@@ -19,6 +21,8 @@ from fedlap.storage.files import describe_error, parse_json, read_file, write_fi
 REGISTER_NAME = "register.json"
 REGISTER_VERSION = 1
 ISSUES_AHEAD = 3  # issues of a name that are allowed before the register lists them
+# Issues of a name that are allowed without a register: more than a year of daily renewals.
+ISSUES_WITHOUT_REGISTER = 400
 
 
 @dataclass(frozen=True)
@@ -117,11 +121,11 @@ class Register:
         return Register((*self.issues, Issue.of(facts)))
 
     def revoke(self, name: str, issue: int | None = None, now: datetime | None = None) -> "Register":
-        """Return a register in which an issue of a client, or all its issues, are revoked."""
-        clients = [entry for entry in self.issues if entry.role == "client"]
-        if name not in {entry.name for entry in clients}:
-            raise unknown_name_error("client", name, {entry.name for entry in clients}, field="name")
-        numbers = {entry.issue for entry in clients if entry.name == name}
+        """Return a register in which an issue of a client or peer, or all its issues, are revoked."""
+        numbers = {entry.issue for entry in self._list_issues(name)}
+        if not numbers:
+            names = {entry.name for entry in self.issues if entry.role != "server"}
+            raise unknown_name_error("client", name, names, field="name")
         if issue is not None and issue not in numbers:
             known = ", ".join(str(number) for number in sorted(numbers))
             raise InputError(f"issue = {issue} of {name!r} is unknown; choose from {known}", field="issue")
@@ -129,32 +133,42 @@ class Register:
         return Register(
             tuple(
                 replace(entry, revoked=entry.revoked or time)
-                if entry.role == "client" and entry.name == name and issue in (None, entry.issue)
+                if entry.role != "server" and entry.name == name and issue in (None, entry.issue)
                 else entry
                 for entry in self.issues
             )
         )
 
     def allowed_common_names(self, names: Iterable[str]) -> dict[str, list[str]]:
-        """Return the common names of certificates that are allowed, by client."""
+        """Return the common names of certificates that are allowed, by client or peer."""
         return {name: self._allowed_common_names(name) for name in names}
 
     def issued_common_names(self, name: str) -> set[str]:
-        """Return the common names of all certificates that a client has had."""
-        return {
-            format_common_name(name, entry.issue)
-            for entry in self.issues
-            if entry.role == "client" and entry.name == name
-        }
+        """Return the common names of all certificates that a client or peer has had."""
+        return {format_common_name(name, entry.issue) for entry in self._list_issues(name)}
 
     def _allowed_common_names(self, name: str) -> list[str]:
-        issues = [entry for entry in self.issues if entry.role == "client" and entry.name == name]
-        revoked = {entry.issue for entry in issues if entry.revoked is not None}
+        revoked = {entry.issue for entry in self._list_issues(name) if entry.revoked is not None}
         last = self._last_issue("client", name)
         end = last if last in revoked else last + ISSUES_AHEAD
         return [format_common_name(name, issue) for issue in range(1, end + 1) if issue not in revoked]
 
     def _last_issue(self, role: str, name: str) -> int:
-        return max(
-            (entry.issue for entry in self.issues if (entry.role, entry.name) == (role, name)), default=0
-        )
+        return max((entry.issue for entry in self._list_issues(name, role == "server")), default=0)
+
+    def _list_issues(self, name: str, of_server: bool = False) -> list[Issue]:
+        """Return the certificates of a client or peer, or of the server."""
+        return [
+            entry for entry in self.issues if entry.name == name and (entry.role == "server") == of_server
+        ]
+
+
+def list_common_names(register: Register | None, names: Iterable[str]) -> dict[str, list[str]]:
+    """Return the common names of certificates that are allowed, by client or peer.
+
+    Without a register nothing is revoked, and the first 400 issues of every name are allowed.
+    """
+    if register is not None:
+        return register.allowed_common_names(names)
+    issues = range(1, ISSUES_WITHOUT_REGISTER + 1)
+    return {name: [format_common_name(name, issue) for issue in issues] for name in names}

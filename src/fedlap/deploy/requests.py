@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from fedlap.deploy.event_words import EventReason
 from fedlap.deploy.failpoints import pass_point
+from fedlap.deploy.message_sizes import fill_message
 from fedlap.deploy.moments import check_moments
 from fedlap.deploy.roster_changes import RosterChange
 from fedlap.deploy.score_sums import is_valid_tally
@@ -13,7 +14,7 @@ from fedlap.deploy.setup import Setup
 from fedlap.deploy.site_data import check_shapes
 from fedlap.deploy.tasks import choose_task, send_plan
 from fedlap.deploy.transport import ExitCode
-from fedlap.deploy.wire import FEDLAP_VERSION, Message, measure_norm, refuse
+from fedlap.deploy.wire import ACK, FEDLAP_VERSION, Message, measure_norm, refuse
 from fedlap.errors import InputError
 from fedlap.training.state import describe_shapes
 
@@ -21,10 +22,8 @@ if TYPE_CHECKING:
     from fedlap.deploy.coordinator import Coordinator
     from fedlap.deploy.run_state import Site
 
-ACK: Final = Message("ack")
 
-
-def greet(run: "Coordinator", site: "Site", message: Message) -> Message:
+def greet_client(run: "Coordinator", site: "Site", message: Message) -> Message:
     """Compare versions and plans, and send the plan."""
     version, plan = message.facts["version"], message.facts["plan"]
     if version != FEDLAP_VERSION:
@@ -125,8 +124,7 @@ def take_tally(run: "Coordinator", site: "Site", message: Message) -> Message:
 
 def note_finished(run: "Coordinator", site: "Site", message: Message) -> Message:
     """Note that a client has stored its final model."""
-    run.finished.add(site.name)
-    run.changed += 1
+    run.note_finished(site.name)
     return ACK
 
 
@@ -143,9 +141,17 @@ def note_heartbeat(run: "Coordinator", site: "Site", message: Message) -> Messag
     return ACK
 
 
+def give_overview(run: "Coordinator", site: "Site", message: Message) -> Message:
+    """Send `fedlap check` the plan and the bytes of a round's messages, after a comparison of versions."""
+    answer = greet_client(run, site, message._replace(facts={"plan": "", **message.facts}))
+    if answer.kind == "refused":
+        return answer
+    return Message("overview", {**answer.facts, "up": run.sizes.up, "down": run.sizes.down})
+
+
 def echo_probe(run: "Coordinator", site: "Site", message: Message) -> Message:
-    """Return a message of the same size, and the server's clock."""
-    return Message("probe", {"utc": time.time()}, message.state)
+    """Answer a message of the size of a reply by one of the size of a task, with the server's clock."""
+    return fill_message("probe", {"utc": time.time()}, run.sizes.down)
 
 
 def note_leave(run: "Coordinator", site: "Site", message: Message) -> Message:
@@ -168,8 +174,10 @@ def _refuse_reply(run: "Coordinator", site: "Site", reason: EventReason) -> Mess
     return refuse(f"the reply is refused: {reason}")
 
 
+# Requests of `fedlap check`, which say nothing about the process of the client.
+CHECK_REQUESTS: Final = ("check", "probe")
 HANDLERS: Final[dict[str, Callable[..., Message]]] = {
-    "hello": greet,
+    "hello": greet_client,
     "register": register,
     "setup": describe_setup,
     "poll": poll,
@@ -178,6 +186,7 @@ HANDLERS: Final[dict[str, Callable[..., Message]]] = {
     "finished": note_finished,
     "decline": note_decline,
     "heartbeat": note_heartbeat,
+    "check": give_overview,
     "probe": echo_probe,
     "leave": note_leave,
 }

@@ -52,7 +52,7 @@ def change_setup(setup: Setup, change: RosterChange, rows: int | None, first_rou
     if change.kind == "join":
         clients = (*setup.clients, change.name)
         counts: tuple[int, ...] = (*setup.counts, int(rows or 0))
-        graph = _add_client(setup.graph, setup.clients, change)
+        graph = add_client(setup.graph, setup.clients, change)
     else:
         if change.name not in setup.clients:
             raise unknown_name_error("client", change.name, setup.clients)
@@ -104,7 +104,7 @@ def _move_rows(table: Stack, before: Setup, after: Setup) -> Stack:
     return torch.stack(rows)
 
 
-def _add_client(graph: Graph, clients: Sequence[str], change: RosterChange) -> Graph:
+def add_client(graph: Graph, clients: Sequence[str], change: RosterChange) -> Graph:
     """Return the graph with one more client; in a complete graph it is everybody's neighbour."""
     if change.name in clients:
         raise InputError(f"client {change.name!r} is part of the run already; choose another name")

@@ -1,7 +1,7 @@
 """The page of a run between machines, from the files in the server's folder."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -9,16 +9,21 @@ from typing import Any, Final
 from fedlap.algorithms import ClientTable
 from fedlap.deploy.moments import CONSTANT_TYPES
 from fedlap.deploy.plan import Plan
-from fedlap.deploy.run_storage import SETUPS_FILE, RunStorage, ServerCheckpoint
+from fedlap.deploy.report_sections import (
+    REPORT_FOLDER,
+    ClientLine,
+    build_client_table,
+    build_plan_facts,
+    build_score_curves,
+    choose_lead_score,
+)
+from fedlap.deploy.run_storage import RunStorage, ServerCheckpoint
 from fedlap.deploy.setup import decode_graph, digest_setup
 from fedlap.report.comparison import format_bytes
 from fedlap.report.page import (
-    CurveSeries,
     FactsSection,
-    FigureSection,
     Page,
     PageSection,
-    Panel,
     Records,
     TableCell,
     TableSection,
@@ -26,15 +31,12 @@ from fedlap.report.page import (
     write_page,
 )
 from fedlap.report.page.client_figures import build_graph_sections
-from fedlap.report.page.result_sections import MAX_POINTS, format_setting
+from fedlap.report.page.result_sections import format_setting
 from fedlap.report.page.sections import RecordValue
-from fedlap.training.metrics import METRICS, Metric, choose_metric
 from fedlap.training.scores import Score
 from fedlap.training.state_bytes import list_state_types
 
-REPORT_FOLDER: Final = "report"
 SETUP_DIGITS: Final = 16  # of digests
-STATISTICS: Final = {"": "all test rows", "_mean": "mean over clients", "_worst": "worst tenth of clients"}
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,6 @@ class RunRecord:
         return rows
 
 
-def is_server_folder(folder: Path) -> bool:
-    """Return whether a folder is that of a run of `fedlap serve`."""
-    return (folder / SETUPS_FILE).is_file()
-
-
 def write_run_report(folder: Path) -> Path:
     """Write the page of a run into `report` in the server's folder; return the page's path."""
     command = shlex.join(["fedlap", "report", str(folder)])
@@ -85,18 +82,18 @@ def write_run_report(folder: Path) -> Path:
 
 def build_run_page(run: RunRecord, command: str, metric: str | None = None) -> Page:
     """Build the page: curves of scores, a table of clients, the graph with its versions, and the plan."""
-    chosen = choose_metric(run.scores, metric) if run.scores else None
-    plan, last = run.plan, run.scores[-1] if run.scores else None
+    plan, (chosen, last) = run.plan, choose_lead_score(run.scores, metric)
     current = len(run.setups[-1]["clients"]) if run.setups else 0
     left = f" and {len(run.roster) - current} that left" if len(run.roster) > current else ""
-    lead = f"Round {run.checkpoint.round} of {plan.rounds}, {current} clients{left}."
-    value = None if last is None or chosen is None else getattr(last, chosen.name)
-    if last is not None and chosen is not None and value is not None:
-        lead += f" {chosen.label} over all test rows after round {last.round}: {chosen.format(value)}."
+    lead = f"Round {run.checkpoint.round} of {plan.rounds}, {current} clients{left}.{last}"
     sections: list[PageSection] = []
     if chosen is not None and len(run.scores) > 1:
-        sections.append(build_score_curves(run, chosen))
-    sections += [build_client_table(run), build_traffic(run), build_version_table(run)]
+        about = "Scores after each evaluated round, from counts and sums that the clients sent."
+        changes = [str(setup["first_round"]) for setup in run.setups[1:]]
+        if changes:
+            about += f" Other clients, and so other rows, are scored from round {', '.join(changes)} on."
+        sections.append(build_score_curves(run.scores, chosen, about))
+    sections += [build_roster_table(run), build_traffic(run), build_version_table(run)]
     if run.setups:
         newest = run.setups[-1]
         graph = decode_graph(newest["graph"], newest["clients"])
@@ -105,78 +102,21 @@ def build_run_page(run: RunRecord, command: str, metric: str | None = None) -> P
     return Page(f"{plan.name}: {plan.algorithm['name']} between machines", lead, sections, command)
 
 
-def build_score_curves(run: RunRecord, metric: Metric) -> FigureSection:
-    """Build curves of the test score and of the training loss over rounds."""
-    step = -(-len(run.scores) // MAX_POINTS)
-    scores = run.scores[::-1][::step][::-1]  # includes the last one
-    panels = [
-        Panel(
-            "On test rows",
-            "round",
-            f"{metric.label}{metric.unit}{metric.direction}",
-            list(_build_series(scores, metric)),
-        ),
-        Panel(
-            "On training rows",
-            "round",
-            "loss",
-            list(_build_curve("all training rows", scores, "train_loss", 1.0)),
-        ),
-    ]
-    about = "Scores after each evaluated round, from counts and sums that the clients sent."
-    changes = [str(setup["first_round"]) for setup in run.setups[1:]]
-    if changes:
-        about += f" Other clients, and so other rows, are scored from round {', '.join(changes)} on."
-    return FigureSection("Learning curves", about, "curves", [panel for panel in panels if panel.series])
-
-
-def _build_series(scores: Sequence[Score], metric: Metric) -> Iterator[CurveSeries]:
-    for suffix, name in STATISTICS.items():
-        yield from _build_curve(name, scores, metric.name + suffix, metric.factor)
-
-
-def _build_curve(name: str, scores: Sequence[Score], field: str, factor: float) -> Iterator[CurveSeries]:
-    """Build a curve of the rounds that have this score; none if no round has it."""
-    points = [(float(score.round), getattr(score, field)) for score in scores]
-    known = [(x, float(f"{factor * value:.7g}")) for x, value in points if value is not None]
-    if known:
-        yield CurveSeries(name, [x for x, _ in known], [value for _, value in known])
-
-
-def build_client_table(run: RunRecord) -> TableSection:
+def build_roster_table(run: RunRecord) -> TableSection:
     """Build a line per client: rows, scores of its last tally, rounds that it missed, and messages."""
-    metrics = [metric for metric in METRICS.values()
-               if any(metric.name in scores for scores in run.clients.values())]  # fmt: skip
     current = run.setups[-1]["clients"] if run.setups else []
-    rows, records = [], []
+    lines = []
     for name, train_rows in run.roster.items():
-        scores = run.clients.get(name, {})
-        test_rows = scores.get("test_rows")
-        left_out = run.checkpoint.left_out.get(name, 0)
         up, down = run.checkpoint.traffic.get(name, (0, 0))
-        values = [scores.get(metric.name) for metric in metrics]
-        shown = [
-            "–" if value is None else f"{metric.factor * value:.{metric.digits}f}"
-            for metric, value in zip(metrics, values, strict=True)
-        ]
+        counts = {"rounds_left_out": run.checkpoint.left_out.get(name, 0)}
         note = "" if name in current else "has left"
-        counts = [f"{train_rows:,}", "–" if test_rows is None else f"{int(test_rows):,}"]
-        texts = [*counts, *shown, f"{left_out:,}", format_bytes(up), format_bytes(down)]
-        rows.append([TableCell(name, note), *map(TableCell, texts)])
-        record: list[RecordValue] = [name, train_rows, test_rows, *values, left_out, up, down]
-        records.append(record)
-    names = ["train_rows", "test_rows", *(metric.name for metric in metrics)]
+        lines.append(ClientLine(name, train_rows, run.clients.get(name, {}), up, down, counts, note))
     when = f" after round {run.scored_round}" if run.scored_round else ""
-    return TableSection(
-        "Clients",
+    about = (
         f"Test scores of each client's model{when}, rounds in which it was sampled and its reply did not "
-        "count, and bytes of its messages.",
-        "clients",
-        ["client", "training rows", "test rows", *(metric.label + metric.unit for metric in metrics),
-         "rounds left out", "upload", "download"],
-        rows,
-        records=Records(["client", *names, "rounds_left_out", "upload_bytes", "download_bytes"], records),
-    )  # fmt: skip
+        "count, and bytes of its messages."
+    )
+    return build_client_table(lines, about, columns={"rounds_left_out": "rounds left out"})
 
 
 def build_traffic(run: RunRecord) -> FactsSection | TextSection:
@@ -218,15 +158,3 @@ def build_version_table(run: RunRecord) -> TableSection:
         rows,
         records=Records(["version", "first_round", "clients", "edges", "digest"], records),
     )
-
-
-def build_plan_facts(plan: Plan) -> FactsSection:
-    """Build the settings of the plan, and its digest."""
-    facts = [("digest", plan.digest)]
-    for name, value in plan.describe().items():
-        if name == "data":
-            settings = {key: item for key, item in value.items() if item not in (None, [], {}, "")}
-            facts.append((name, format_setting(settings)))
-        elif name not in ("name", "clients"):
-            facts.append((name.replace("_", " "), format_setting(value)))
-    return FactsSection("Plan", facts)

@@ -1,10 +1,15 @@
 """The state of a run in the server's memory: its phase, its clients, and the round in progress."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from fedlap.algorithms import State
 from fedlap.deploy.event_words import EventReason
+
+ASK_AGAIN_SECONDS: Final = 5.0
+CURABLE: Final = (EventReason.DECLINED, EventReason.UNREACHABLE)
 
 
 class Phase(StrEnum):
@@ -42,5 +47,32 @@ class OpenRound:
     messages: dict[int, State]
     replies: dict[int, State]
     missing: dict[int, EventReason] = field(default_factory=dict)  # the reason why a client does not count
-    counted: list[int] | None = None  # decided before the server was restarted
+    counted: list[int] | None = None  # the decision who counts, once it is on disk
     opened: float = 0.0
+    asked: float = 0.0  # when clients were last asked to take part
+
+    def list_lost(self) -> list[int]:
+        """Return the places of clients that were counted, and whose stored replies are lost."""
+        return [place for place in self.counted or () if place not in self.replies]
+
+    def leave_out(self, place: int, reason: EventReason) -> None:
+        """Count the client at this place as missing, unless it has answered."""
+        if place in self.messages and place not in self.replies:
+            self.missing.setdefault(place, reason)
+
+    def list_left_out(self, clients: Sequence[str]) -> list[tuple[str, int]]:
+        """Return names and places of the cohort's clients that do not count. clients: the roster."""
+        return [(clients[place], place) for place in self.cohort if place not in (self.counted or ())]
+
+    def ask_again(self, now: float) -> bool:
+        """Ask clients once more, from time to time, that this round lacks and that may answer by now.
+
+        A client that has declined may have room on its disk. Return whether there are any.
+        """
+        missing = [place for place, reason in self.missing.items() if reason in CURABLE]
+        if not missing or now - self.asked < ASK_AGAIN_SECONDS:
+            return False
+        self.asked = now
+        for place in missing:
+            del self.missing[place]
+        return True

@@ -7,26 +7,36 @@ from dataclasses import replace
 import torch
 
 from fedlap.algorithms import Penalised, State
-from fedlap.deploy.run_storage import ServerCheckpoint
 from fedlap.deploy.setup import Setup
 from fedlap.training.scores import Score, Tally, compute_score
 from fedlap.training.state import describe_shapes
 from fedlap.training.worker import ClientTally, RowSums
 
 
-def add_tallies(setup: Setup, checkpoint: ServerCheckpoint, tallies: Sequence[ClientTally]) -> Score:
-    """Return the score of the last round from the sums of the clients that have answered."""
+def add_tallies(
+    round: int,
+    tallies: Sequence[ClientTally],
+    penalty: float | None,
+    sent: tuple[int, int],
+    seconds: float,
+) -> Score:
+    """Return the score of a round from the clients' sums; other arguments are those of `compute_score`.
+
+    penalty: None if it is not known; then the score has no objective.
+    """
     train, test = (_join_sums([getattr(tally, rows) for tally in tallies]) for rows in ("train", "test"))
     ridge = torch.cat([tally.ridge for tally in tallies])
     gaps = [tally.gap for tally in tallies if tally.gap is not None]
     gap = float(torch.cat(gaps).sum()) if len(gaps) == len(tallies) else None
-    method, penalty = setup.method, 0.0
-    is_known = not isinstance(method, Penalised) or setup.initial_private is None
-    if isinstance(method, Penalised) and is_known:
-        penalty = float(method.penalty(checkpoint.server, None))
-    sent = checkpoint.bytes_up, checkpoint.bytes_down
-    score = compute_score(checkpoint.round, train, test, ridge, penalty, gap, sent, checkpoint.seconds)
-    return score if is_known else replace(score, objective=None)  # A penalty of private state is not known.
+    score = compute_score(round, train, test, ridge, 0.0 if penalty is None else penalty, gap, sent, seconds)
+    return score if penalty is not None else replace(score, objective=None)
+
+
+def compute_server_penalty(setup: Setup, server: State) -> float | None:
+    """Return the term that J(W) adds to the losses; None if it depends on private state of clients."""
+    if not isinstance(setup.method, Penalised):
+        return 0.0
+    return float(setup.method.penalty(server, None)) if setup.initial_private is None else None
 
 
 def is_valid_tally(setup: Setup, rows: int, tally: State) -> bool:

@@ -1,27 +1,29 @@
 """The server of a deployment: requests come in, the coordinator answers them, and polls wait for work."""
 
-import json
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
+from fedlap.deploy.change_files import take_change_files
 from fedlap.deploy.coordinator import Coordinator
+from fedlap.deploy.event_words import EventReason
 from fedlap.deploy.failpoints import pass_point
 from fedlap.deploy.roster_changes import RosterChange
 from fedlap.deploy.run_state import Phase, Site
 from fedlap.deploy.tasks import choose_task
-from fedlap.deploy.transport import REMARK_INTERVAL, Request, ServerTransport
+from fedlap.deploy.transport import (
+    HOLD_SECONDS,
+    REMARK_INTERVAL,
+    TICK_SECONDS,
+    Request,
+    ServerTransport,
+)
 from fedlap.deploy.wire import Message, encode_message
 from fedlap.errors import InputError
-from fedlap.storage.files import read_file, write_file
 
-HOLD_SECONDS: Final = 20.0  # a poll without work is answered after this time, or a third of the deadline
-TICK_SECONDS: Final = 0.2  # between looks at the clock and at the operator's wishes
 GOODBYE_SECONDS: Final = 5.0  # in which clients can ask for work after the last round, and hear that it ended
-CHANGES_FOLDER: Final = "changes"
 
 
 @dataclass
@@ -76,7 +78,10 @@ class DeploymentServer:
 
     def _handle(self, request: Request, now: float) -> None:
         """Answer a request, or hold a poll until there is work."""
-        message = self.coordinator.handle(request.name, request.content, now)
+        if request.is_too_long:
+            message = self.coordinator.refuse_long(request.name, now)
+        else:
+            message = self.coordinator.handle(request.name, request.content, now)
         site = self.coordinator.sites.get(request.name)
         if message.kind == "wait" and site is not None:
             self._held[request.name] = HeldPoll(request, site, now + self._hold)
@@ -124,18 +129,18 @@ class DeploymentServer:
     def _take_changes(self) -> None:
         """Take over the changes of the roster that the operator has asked for."""
         coordinator = self.coordinator
-        # The name of a file that is still being written begins with a dot.
-        for path in sorted((coordinator.storage.folder / CHANGES_FOLDER).glob("[0-9]*.json")):
+        for values in take_change_files(coordinator.storage.folder):
             try:
-                change = RosterChange.parse(json.loads(read_file(path)))
-                coordinator.request_change(change)
-            except (InputError, ValueError) as error:
-                self._say(f"the roster stays as it is: {error}")
+                coordinator.request_change(RosterChange.parse(values))
+            except InputError as error:
+                coordinator.refused_change = f"the roster stays as it is: {error}"
+                self._log("change-refused", round=coordinator.round, reason=EventReason.ROSTER)
+                self._say(coordinator.refused_change)
             else:
+                coordinator.refused_change = ""
                 self.transport.allow(
                     [name for name, site in coordinator.sites.items() if not site.is_ejected]
                 )
-            path.unlink()
 
     def _say_goodbye(self) -> None:
         """Answer the polls of every client that has stored its model: the run has ended."""
@@ -150,11 +155,3 @@ class DeploymentServer:
         self._stop.wait(TICK_SECONDS)  # for the last answers, which may still be on their way
         if self._on_tick is not None:
             self._on_tick(time.monotonic())
-
-
-def write_change(folder: Path, change: RosterChange) -> None:
-    """Ask the server of a run, by a file in its folder, to change the roster before the next round."""
-    changes = folder / CHANGES_FOLDER
-    changes.mkdir(mode=0o700, exist_ok=True)
-    name = f"{time.time_ns():020}-{change.kind}.json"
-    write_file(changes / name, json.dumps(change.to_dict()).encode())

@@ -1,19 +1,18 @@
 """The setup of a run: its clients, graph and method, as both sides use them from a stated round on."""
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
 
-from fedlap.algorithms import Algorithm, Binding, State
+from fedlap.algorithms import Algorithm, Binding, ClientTable, ServerAlgorithm, State
 from fedlap.algorithms.server_state import Ids
 from fedlap.data.roster import Roster
-from fedlap.deploy.plan import Plan
+from fedlap.deploy.moments import CONSTANT_TYPES, MOMENT_TYPES
+from fedlap.deploy.plan import Plan, digest_values
 from fedlap.graph import Graph
 from fedlap.models import CrossEntropy, Model, SquaredError
 from fedlap.models.model import Stack
@@ -24,6 +23,10 @@ from fedlap.training.plain_task import HOST, PlainTask
 from fedlap.training.schedule import build_start, compute_sample_size
 from fedlap.training.state import describe_shapes, gather_lazy_rows
 from fedlap.training.strength_choice import compute_default_strength, has_open_strength
+from fedlap.training.worker import ClientTally
+
+# In messages and files, in addition to the types of the method.
+STATE_TYPES: Final = (ClientTable, *MOMENT_TYPES, *CONSTANT_TYPES, ClientTally)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,8 +134,8 @@ class Setup:
         return self.method.init_clients(self.build_start(), self.roster.counts)
 
     @cached_property
-    def upload_shapes(self) -> Any:
-        """The structure, shapes and types of a valid upload, from the local work on one row of zeros."""
+    def sample_upload(self) -> State:
+        """A valid upload, from the local work on one row of zeros."""
         plan, ids = self.plan, torch.zeros(1, dtype=torch.int64)
         start = self.build_start()[:1].clone()
         server = self.method.init_server(self.build_start())
@@ -141,13 +144,19 @@ class Setup:
         y = start.new_zeros(1, 1, plan.data.outputs) if plan.data.classes is None else ids.view(1, 1)
         steps = plan_local_work(self.method, 1).count_steps(1, plan.batch)
         task = PlainTask(self.model, x, y, [ids] * steps)
-        down = gather_lazy_rows(self.method.send(server, ids))
-        return describe_shapes(self.method.local(private, down, task)[1])
+        has_server = isinstance(self.method, ServerAlgorithm)
+        down = gather_lazy_rows(self.method.send(server, ids)) if has_server else None
+        return self.method.local(private, down, task)[1]
+
+    @cached_property
+    def upload_shapes(self) -> Any:
+        """The structure, shapes and types of a valid upload."""
+        return describe_shapes(self.sample_upload)
 
 
 def digest_setup(description: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a setup that `Setup.describe` described."""
-    return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
+    return digest_values(description)
 
 
 def encode_graph(graph: Graph) -> dict[str, Any]:

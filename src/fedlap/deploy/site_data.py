@@ -88,7 +88,7 @@ def load_site(
         n = int(gaps.any(0).argmax())
         column = frame[[*plan.features, plan.label][n]]
         advice = "fill in or remove these rows, or set missing = drop in the plan"
-        raise _cell_error(column, gaps[:, n], location, "are missing", advice)
+        raise location.describe_wrong(column, gaps[:, n], "are missing", advice)
     complete: Bool[np.ndarray, row] = np.logical_not(gaps.any(1))
     if not complete.any():
         raise InputError(f"{path}: every row has a missing value; complete some of them", scope="data")
@@ -153,10 +153,9 @@ def _read_features(frame: DataFrame, plan: DataPlan, location: FrameLocation) ->
         known = np.array([*(level in plan.levels[column] for level in levels), True])
         codes = raw.values[:, n].nan_to_num(nan=float(len(levels))).long().numpy()
         if not known.all():
-            raise _cell_error(
+            raise location.describe_wrong(
                 frame[column],
                 ~known[codes],
-                location,
                 f"are not among the {len(plan.levels[column])} levels of the plan",
                 "correct these rows, or add their texts to levels in the plan",
             )
@@ -170,7 +169,7 @@ def _unreadable_error(frame: DataFrame, plan: DataPlan, location: FrameLocation)
         words = find_words(cells) if column.kind == "number" else np.zeros(len(cells), dtype=bool)
         if words.any():
             advice = "correct these rows, or declare the column in levels or dates in the plan"
-            return _cell_error(cells, words, location, "are no numbers", advice)
+            return location.describe_wrong(cells, words, "are no numbers", advice)
         try:
             read_columns(frame[[column.name]], [column], location, False)
         except InputError:
@@ -211,7 +210,7 @@ def _read_labels(
                 "correct these rows, or add their labels to the plan",
             )
         )
-        raise _cell_error(column, is_wrong, location, problem, advice)
+        raise location.describe_wrong(column, is_wrong, problem, advice)
     return values, is_gap
 
 
@@ -225,15 +224,3 @@ def _parse_target(cell: Any) -> float | None:
     except (TypeError, ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
-
-
-def _cell_error(
-    column: Series, wrong: Bool[np.ndarray, "row"], location: FrameLocation, problem: str, advice: str
-) -> InputError:
-    """Return the error for cells of a column: how many there are, and the first row, but no cell."""
-    row = int(column.index[int(wrong.argmax())]) + location.first
-    return InputError(
-        f"{location.name}, column {str(column.name)!r}: {int(wrong.sum())} of {len(wrong)} cells {problem} "
-        f"(the first in row {row}); {advice}",
-        scope="data",
-    )

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from fedlap.deploy.event_log import format_utc
 from fedlap.deploy.status import ENDED_PHASES, ClientStatus, Status
+from fedlap.deploy.transport import format_problem
 from fedlap.report import format_bytes
 from fedlap.report.eta import format_duration
 
@@ -22,16 +23,19 @@ MOST_WAITED_FOR = 5  # in a sentence
 REDRAW_SECONDS = 0.25  # at least, between two drawings of the live table
 LINE_SECONDS = 60.0  # between two lines where no table can be redrawn
 STYLES = {"training": "cyan", "answered": "green", "late": "yellow", "declined": "yellow", "refused": "red"}
+SERVER_COLUMNS = ("client", "state", "round", "rows", "up", "down", "last seen")
+PEER_COLUMNS = ("peer", "state", "newest round", "age", "rows", "sent", "received", "last seen")
 
 
 def describe_waiting(status: Status, now: float) -> str:
     """Return "waiting for south (silent for 35 s) and …", longest silence first; empty for nobody."""
     waited = sorted(status.awaited, key=lambda name: (-_measure_silence(status.clients[name], now), name))
-    if not waited:
+    texts = [f"{name} ({_describe_delay(status.clients[name], now)})" for name in waited]
+    texts += [f"{name} (its record has not arrived)" for name in status.unheard]
+    if not texts:
         return ""
-    texts = [f"{name} ({_describe_delay(status.clients[name], now)})" for name in waited[:MOST_WAITED_FOR]]
-    if len(waited) > MOST_WAITED_FOR:
-        texts.append(f"{len(waited) - MOST_WAITED_FOR} others")
+    if len(texts) > MOST_WAITED_FOR:
+        texts[MOST_WAITED_FOR:] = [f"{len(texts) - MOST_WAITED_FOR} others"]
     *others, last = texts
     return f"waiting for {' and '.join([', '.join(others), last] if others else [last])}"
 
@@ -56,7 +60,7 @@ def _describe_delay(client: ClientStatus, now: float) -> str:
 
 def describe_state(client: ClientStatus, now: float) -> str:
     """Return the state of a client and its duration, e.g. "late since 12:03:10Z" or "training for 12 s"."""
-    if client.state in ("idle", "answered", "refused", "left"):
+    if client.state in ("idle", "answered", "refused", "left", "removed", "done"):
         return client.state
     if client.state == "late":
         return f"late since {format_utc(time.time() - (now - client.since))[11:19]}Z"
@@ -86,46 +90,83 @@ def describe_scores(status: Status) -> str:
 
 def describe_status(status: Status, now: float) -> str:
     """Return a run on one line: round, phase, replies, who is waited for, bytes and scores."""
-    states = [client.state for client in status.clients.values()]
+    states = [client.state for name, client in status.clients.items() if name != status.peer]
     cohort = sum(state in ("training", "answered", "late", "declined") for state in states)
     answered = f"{states.count('answered')} of {cohort} answered" if status.phase == "training" else ""
-    traffic = f"up {format_bytes(status.bytes_up)}, down {format_bytes(status.bytes_down)}"
-    parts = [describe_phase(status, now), answered, describe_waiting(status, now), traffic]
-    return f"{status.run}: " + "; ".join(part for part in [*parts, describe_scores(status)] if part)
+    parts = [describe_phase(status, now), answered, describe_waiting(status, now), status.problem]
+    parts.append(describe_traffic(status))
+    return f"{_name_run(status)}: " + "; ".join(part for part in [*parts, describe_scores(status)] if part)
+
+
+def describe_traffic(status: Status) -> str:
+    """Return the bytes of all clients, or those that a peer has sent and received."""
+    up, down = ("sent", "received") if status.peer else ("up", "down")
+    return f"{up} {format_bytes(status.bytes_up)}, {down} {format_bytes(status.bytes_down)}"
+
+
+def describe_refusals(status: Status) -> list[str]:
+    """Return why neighbours are refused that waiting alone does not bring back, one line per neighbour."""
+    return [
+        format_problem(name, client.problem)
+        for name, client in status.clients.items()
+        if client.state == "refused" and client.problem
+    ]
+
+
+def _name_run(status: Status) -> str:
+    return f"{status.run}, peer {status.peer}" if status.peer else status.run
 
 
 def render_status(status: Status, now: float | None = None) -> Table:
     """Return a table with a line per client; its caption has bytes, scores and who is waited for."""
     moment = time.monotonic() if now is None else now
     parts = [
-        f"up {format_bytes(status.bytes_up)}, down {format_bytes(status.bytes_down)}",
+        describe_traffic(status),
         describe_scores(status),
         describe_waiting(status, moment),
+        status.problem,
+        *describe_refusals(status),
         _describe_age(status, moment),
     ]
     table = Table(
         box=SIMPLE_HEAVY,
         pad_edge=False,
-        title=Text(f"{status.run}: {describe_phase(status, moment)}"),
+        title=Text(f"{_name_run(status)}: {describe_phase(status, moment)}"),
         caption=Text("\n".join(part for part in parts if part)),
         title_justify="left",
         caption_justify="left",
     )
-    for header in ("client", "state", "round", "rows", "up", "down", "last seen"):
-        is_text = header in ("client", "state")
+    columns = PEER_COLUMNS if status.peer else SERVER_COLUMNS
+    for header in columns:
+        is_text = header in ("client", "peer", "state")
         table.add_column(header, justify="left" if is_text else "right", overflow="fold")
     for name, client in status.clients.items():
-        seen = client.last_seen
-        table.add_row(
-            Text(name),
-            Text(describe_state(client, moment), style=STYLES.get(client.state, "")),
-            str(client.round) if client.round else "",
-            f"{client.rows:,}" if client.rows else "",
-            format_bytes(client.bytes_up),
-            format_bytes(client.bytes_down),
-            "never" if seen is None else f"{format_duration(max(0.0, moment - seen))} ago",
-        )
+        cells = _format_client(status, name, client, moment)
+        table.add_row(*(cells[header] for header in columns))
     return table
+
+
+def _format_client(status: Status, name: str, client: ClientStatus, now: float) -> dict[str, Text | str]:
+    """Return the cells of a client, a neighbour or the peer itself, by column."""
+    is_self, seen = name == status.peer, client.last_seen
+    up, down = (format_bytes(number) for number in (client.bytes_up, client.bytes_down))
+    ago = "never" if seen is None else f"{format_duration(max(0.0, now - seen))} ago"
+    number = str(client.round) if client.round else ""
+    label = Text(f"{name} (this peer)" if is_self else name)
+    return {
+        "client": label,
+        "peer": label,
+        "state": Text(describe_state(client, now), style=STYLES.get(client.state, "")),
+        "round": number,
+        "newest round": number,
+        "age": str(client.age) if client.age else "",
+        "rows": f"{client.rows:,}" if client.rows else "",
+        "up": up,
+        "down": down,
+        "sent": "" if is_self else up,
+        "received": "" if is_self else down,
+        "last seen": "" if is_self else ago,
+    }
 
 
 def _describe_age(status: Status, now: float) -> str:
@@ -133,7 +174,8 @@ def _describe_age(status: Status, now: float) -> str:
     age = 0.0 if status.written is None or status.phase in ENDED_PHASES else now - status.written
     if age < STALE_SECONDS:
         return ""
-    return f"written {format_duration(age)} ago: the server does not run, or its disk is full"
+    process = "peer" if status.peer else "server"
+    return f"written {format_duration(age)} ago: the {process} does not run, or its disk is full"
 
 
 class StatusDisplay:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from fedlap.deploy.run_state import Phase, Site
 from fedlap.deploy.wire import Message
-from fedlap.training.worker import owns_models
+from fedlap.training.worker import owns_models, select_client
 
 if TYPE_CHECKING:
     from fedlap.deploy.coordinator import Coordinator
@@ -44,12 +44,12 @@ def _choose_training(run: "Coordinator", name: str) -> Message:
 
 
 def _send_model(run: "Coordinator", kind: str, name: str) -> Message:
-    """Return a client's model, or the state that all clients share if its model depends on private state."""
+    """Return a client's model, or its part of the server's state if the model depends on private state."""
     setup, server = run.setup, run.checkpoint.server
-    is_model = owns_models(server, setup.initial_private)
+    is_model = owns_models(setup.method, server, setup.initial_private)
     facts = {"round": run.checkpoint.round, "is_model": is_model, **_describe_turn(run, name)}
     if not is_model:
-        return Message(kind, facts, server)
+        return Message(kind, facts, select_client(server, setup.clients.index(name)))
     models = setup.method.personal_models(server, setup.initial_private, len(setup.clients))
     place = setup.clients.index(name)
     return Message(kind, facts, models[place : place + 1])

@@ -5,6 +5,10 @@ from enum import IntEnum
 from typing import Final, Protocol, runtime_checkable
 
 REMARK_INTERVAL: Final = 60.0  # seconds between remarks about what a process waits for
+HOLD_SECONDS: Final = 20.0  # a question that waits for work or for a model is answered after this time
+ANSWER_TIMEOUT: Final = 60.0  # seconds; well above HOLD_SECONDS
+LEAVE_TIMEOUT: Final = 2.0  # seconds
+TICK_SECONDS: Final = 0.2  # between looks at the clock and at the operator's wishes
 
 
 class ExitCode(IntEnum):
@@ -17,6 +21,7 @@ class ExitCode(IntEnum):
     OTHER_VERSION = 14  # versions of fedlap, wire or checkpoint differ
     OTHER_PLAN = 15  # the plan, the data or the graph differ from those of the run
     STORAGE = 16  # the disk is full or read-only
+    NO_ANSWER = 17  # nobody has answered for as long as this client or peer may wait
 
 
 class PermanentError(Exception):
@@ -31,6 +36,11 @@ class UnreachableError(Exception):
     """The other side does not answer now; asking again later may succeed. The message states the cause."""
 
 
+def format_problem(name: str, problem: str) -> str:
+    """Return a problem of a neighbour with its name, unless it begins with that."""
+    return problem if problem.startswith((name, repr(name))) else f"{name}: {problem}"
+
+
 @runtime_checkable
 class Request(Protocol):
     """A request of a client, which waits for the answer."""
@@ -42,7 +52,12 @@ class Request(Protocol):
 
     @property
     def content(self) -> bytes:
-        """The message."""
+        """The message; empty if it is too long."""
+        ...
+
+    @property
+    def is_too_long(self) -> bool:
+        """Return whether the message is longer than the limit; it was not read then."""
         ...
 
     def answer(self, content: bytes) -> None:

@@ -30,6 +30,7 @@ REQUESTS: Final[dict[str, dict[str, type]]] = {
     "finished": {},
     "decline": {"round": int, "reason": str},
     "heartbeat": {},
+    "check": {"version": str},
     "probe": {},
     "leave": {"for_good": bool},
 }
@@ -42,6 +43,7 @@ ANSWERS: Final[dict[str, dict[str, type]]] = {
     "finish": {"round": int, "setup": int, "merged": int, "is_model": bool},
     "stop": {"reason": str},
     "ack": {},
+    "overview": {"plan": dict, "digest": str, "up": int, "down": int},
     "probe": {"utc": float},
     "refused": {"reason": str, "code": int},
 }
@@ -53,6 +55,9 @@ class Message(NamedTuple):
     kind: str
     facts: Mapping[str, Any] = {}
     state: State = None
+
+
+ACK: Final = Message("ack")
 
 
 class WireError(InputError):

@@ -1,38 +1,41 @@
 """A client's transport over Zenoh: it dials the server, and dials again after a break.
 
 Every connection reads the certificates from disk again, so a renewed certificate is used after the next
-break. Zenoh reports no cause of a failed connection: a TLS handshake of our own finds it (`tls_probe.py`).
+break. A server is known by the name in its certificate: when Zenoh dials, it also trusts the public
+authorities of the web, and a peer's certificate is for hosts like a server's. Zenoh reports no cause of a
+failed connection: a TLS handshake of our own finds it (`tls_probe.py`).
 """
 
-import json
 import threading
 import time
 import weakref
-from queue import Empty, SimpleQueue
 from typing import Any
 
 import zenoh
 
-from fedlap.deploy.keys import ClientKeys, load_certificate_facts
-from fedlap.deploy.tls_probe import probe_server
+from fedlap.deploy.certificates import SERVER_NAME
+from fedlap.deploy.keys import Keys, load_certificate_facts
+from fedlap.deploy.register import list_common_names
+from fedlap.deploy.tls_probe import probe_server, speaks_tls
 from fedlap.deploy.transport import ExitCode, PermanentError, UnreachableError
+from fedlap.deploy.zenoh_queries import QuerySender, RefusedError
+from fedlap.deploy.zenoh_sessions import open_session
 from fedlap.deploy.zenoh_settings import (
     HELLO_KEY,
     LEASE,
     OPEN_TIMEOUT,
-    REFUSED,
+    PREFIX,
+    Grant,
+    describe_access,
     describe_session,
     encode_key,
     format_endpoint,
-    split_address,
+    permit_answers,
+    split_dialled_address,
 )
-from fedlap.errors import InputError
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds between failed connections; each pause doubles the last
 HELLO_TIMEOUT = 5.0  # seconds
-TIMEOUT = b"Timeout"  # Zenoh's own error
-INTERRUPTED = b"interrupted"
-TIMER_SLACK = 0.05  # seconds by which a timer of Zenoh may differ from ours
 
 
 class ZenohClient:
@@ -45,15 +48,14 @@ class ZenohClient:
     """
 
     def __init__(
-        self, server: str, name: str, keys: ClientKeys | None, most_bytes: int, *, lease: float = LEASE
+        self, server: str, name: str, keys: Keys | None, most_bytes: int, *, lease: float = LEASE
     ) -> None:
-        self._host, self._port = split_address(server)
+        self._host, self._port = split_dialled_address(server, keys is not None)
         self._server, self._name, self._keys = server, name, keys
-        self._most_bytes, self._lease = most_bytes, lease
+        self._lease = lease
+        self._queries = QuerySender(most_bytes)
         self._lock = threading.Lock()
         self._session: zenoh.Session | None = None
-        self._is_closed = threading.Event()
-        self._waiting: set[SimpleQueue[zenoh.Reply | bytes | None]] = set()  # for answers
         self._pause, self._next_attempt = 0.0, 0.0
 
     def ask(self, content: bytes, timeout: float) -> bytes:
@@ -61,12 +63,7 @@ class ZenohClient:
 
         PermanentError: a certificate does not fit, or the server has no access rule for this client.
         """
-        if len(content) > self._most_bytes:
-            raise InputError(
-                f"message of {len(content):,} bytes; the longest message is {self._most_bytes:,} bytes; "
-                "raise most_bytes",
-                field="most_bytes",
-            )
+        self._queries.check(content)
         end, key = time.monotonic() + timeout, encode_key(self._name)
         session = self._connect(end)
         try:
@@ -76,65 +73,36 @@ class ZenohClient:
                 answer = self._get(session, key, content, end)
                 if answer is None and self._has_link(session):
                     raise self._refused_error()
+            elif answer is None and self._has_link(session):
+                self._check_server(end)
         except TimeoutError:
             raise UnreachableError(f"{self._server} did not answer within {timeout:g} seconds") from None
+        except RefusedError:
+            raise self._refused_error() from None
         if answer is None:
             raise UnreachableError(f"the connection to {self._server} broke before the answer")
         return answer
 
+    def limit_messages(self, most_bytes: int) -> None:
+        """Accept and send messages of at most this length from now on; the next message dials again."""
+        with self._lock:
+            if self._queries.most_bytes != most_bytes:
+                self._queries.most_bytes = most_bytes
+                self._close_session()
+
     def interrupt(self) -> None:
         """End every `ask` that waits now by UnreachableError; a signal handler may call it."""
-        for replies in list(self._waiting):
-            replies.put(INTERRUPTED)
+        self._queries.interrupt()
 
     def close(self) -> None:
         """Close the connection."""
-        self._is_closed.set()
+        self._queries.is_closed.set()
         with self._lock:
             self._close_session()
 
     def _get(self, session: zenoh.Session, key: str, content: bytes, end: float) -> bytes | None:
         """Return the answer to a query, or None if it ended without one; raise TimeoutError at the end."""
-        replies: SimpleQueue[zenoh.Reply | bytes | None] = SimpleQueue()
-        timeout = max(end - time.monotonic(), 0.001)
-        self._waiting.add(replies)
-        try:
-            session.get(
-                key,
-                zenoh.handlers.Callback(replies.put, lambda: replies.put(None), indirect=False),
-                payload=content,
-                timeout=timeout,
-                target=zenoh.QueryTarget.BEST_MATCHING,
-                consolidation=zenoh.ConsolidationMode.NONE,
-                congestion_control=zenoh.CongestionControl.BLOCK,
-                express=True,
-            )
-            reply = replies.get(timeout=timeout + 1.0)
-        except zenoh.ZError as error:
-            if self._is_closed.is_set():
-                raise UnreachableError("the connection is closed") from error
-            return None
-        except Empty:
-            raise TimeoutError from None
-        finally:
-            self._waiting.discard(replies)
-        if isinstance(reply, bytes):
-            raise UnreachableError("the wait for an answer was interrupted")
-        if reply is None:
-            # The server's side of Zenoh ends a query at the same time as the client's, and may be first.
-            if time.monotonic() > end - TIMER_SLACK and self._has_link(session):
-                raise TimeoutError
-            return None
-        if reply.ok is not None:
-            if len(reply.ok.payload) > self._most_bytes:
-                raise UnreachableError(f"{self._server} answered with more than {self._most_bytes:,} bytes")
-            return reply.ok.payload.to_bytes()
-        reason = b"" if reply.err is None else reply.err.payload.to_bytes()
-        if reason == TIMEOUT:
-            raise TimeoutError
-        if reason == REFUSED:
-            raise self._refused_error()
-        raise UnreachableError(f"{self._server} did not answer: {reason.decode(errors='replace')}")
+        return self._queries.get(session, key, content, end, self._server, lambda: self._has_link(session))
 
     def _is_greeted(self, session: zenoh.Session, end: float) -> bool:
         """Return whether the server answers a hello over this connection."""
@@ -148,13 +116,13 @@ class ZenohClient:
     def _connect(self, end: float) -> zenoh.Session:
         """Return a session with a link to the server; after a failure, pause before the next attempt."""
         with self._lock:
-            if self._is_closed.is_set():
+            if self._queries.is_closed.is_set():
                 raise UnreachableError("the connection is closed")
             if self._session is not None and self._has_link(self._session):
                 return self._session
             self._close_session()
             pause = self._next_attempt - time.monotonic()
-            if pause > 0 and self._is_closed.wait(min(pause, max(end - time.monotonic(), 0.0))):
+            if pause > 0 and self._queries.is_closed.wait(min(pause, max(end - time.monotonic(), 0.0))):
                 raise UnreachableError("the connection is closed")
             try:
                 self._session = self._open(end)
@@ -169,9 +137,14 @@ class ZenohClient:
         """Dial the server once; raise the cause if that fails."""
         remaining = min(max(end - time.monotonic(), 0.1), OPEN_TIMEOUT)
         try:
-            session = zenoh.open(zenoh.Config.from_json5(json.dumps(self._describe(remaining))))
+            session = open_session(self._describe(remaining))
         except zenoh.ZError as error:
             probe_server(self._host, self._port, self._keys, min(remaining, OPEN_TIMEOUT))
+            if self._keys is None and speaks_tls(self._host, self._port, min(remaining, OPEN_TIMEOUT)):
+                raise PermanentError(
+                    f"{self._server} speaks TLS, and --insecure is set; pass --keys FOLDER instead",
+                    ExitCode.OTHER_AUTHORITY,
+                ) from error
             raise UnreachableError(
                 f"{self._server} accepts connections, but does not answer as a server of fedlap"
             ) from error
@@ -190,6 +163,16 @@ class ZenohClient:
         except zenoh.ZError:
             return False
 
+    def _check_server(self, end: float) -> None:
+        """Raise PermanentError if the certificate at the server's address is not a server's."""
+        facts = probe_server(self._host, self._port, self._keys, min(max(end - time.monotonic(), 0.1), 5.0))
+        if facts is not None and facts.role != SERVER_NAME:
+            raise PermanentError(
+                f"the certificate {facts.common_name} of {self._server} is a {facts.role}'s, expected a "
+                "server's; correct the address",
+                ExitCode.WRONG_NAME,
+            )
+
     def _refused_error(self) -> PermanentError:
         if self._keys is None:
             what = f"the name {self._name!r}"
@@ -203,7 +186,9 @@ class ZenohClient:
 
     def _describe(self, open_timeout: float) -> dict[str, Any]:
         """Return the settings of the session."""
-        settings = describe_session(self._most_bytes, self._lease, open_timeout)
+        settings = describe_session(
+            self._queries.most_bytes, self._lease, open_timeout, self._keys, dials=True
+        )
         endpoint = format_endpoint(self._host, self._port, self._keys is not None)
         settings |= {
             "mode": "client",
@@ -211,9 +196,12 @@ class ZenohClient:
             "listen": {"endpoints": []},
         }
         if self._keys is not None:
-            settings["transport"]["link"]["tls"] |= {
-                "root_ca_certificate": str(self._keys.authority.absolute()),
-                "connect_private_key": str(self._keys.key.absolute()),
-                "connect_certificate": str(self._keys.certificate.absolute()),
-            }
+            settings["access_control"] = describe_client_rules()
         return settings
+
+
+def describe_client_rules() -> dict[str, Any]:
+    """Return Zenoh's access control: nobody but a server may be asked, and may answer."""
+    (common_names,) = list_common_names(None, [SERVER_NAME]).values()
+    permissions = [*permit_answers(f"{PREFIX}/*"), *permit_answers(HELLO_KEY)]
+    return describe_access([Grant("server", common_names, permissions)])

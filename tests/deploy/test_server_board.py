@@ -9,8 +9,8 @@ from rich.console import Console
 from fedlap.deploy.coordinator import Coordinator
 from fedlap.deploy.event_words import EventReason
 from fedlap.deploy.run_state import OpenRound, Phase, Site
+from fedlap.deploy.server_board import ServerBoard, choose_state
 from fedlap.deploy.status import read_status
-from fedlap.deploy.status_board import StatusBoard, choose_state
 
 NAMES = ("north", "east", "south", "west")
 
@@ -28,6 +28,8 @@ def make_run(**changes):
         open_round=OpenRound(3, [0, 1, 2], dict.fromkeys(range(3)), {}),
         tallies={},
         finished=set(),
+        was_done=False,
+        refused_change="",
         scores=[],
         list_awaited=lambda now: ["south"],
     )
@@ -74,7 +76,7 @@ def test_states_between_rounds():
 def test_since_when_a_state_holds():
     run = make_run()
     run.sites["east"].is_late = True
-    board = StatusBoard(run, None, None)
+    board = ServerBoard(run, None, None)
     first = board.observe(10.0)
     assert (first.since, first.clients["north"].since, first.clients["east"].since) == (10.0, 10.0, 10.0)
     run.open_round.replies[0] = None
@@ -89,7 +91,7 @@ def test_since_when_a_state_holds():
 
 def test_the_status_has_the_numbers_of_the_coordinator():
     score = SimpleNamespace(round=2, loss=0.5, accuracy=None, rmse=0.8)
-    status = StatusBoard(make_run(scores=[score]), None, None).observe(10.0)
+    status = ServerBoard(make_run(scores=[score]), None, None).observe(10.0)
     assert (status.run, status.round, status.rounds, status.phase) == ("radon", 3, 50, "training")
     assert (status.scores, status.scored_round) == ({"loss": 0.5, "rmse": 0.8}, 2)
     assert (status.awaited, status.bytes_up, status.bytes_down) == (("south",), 20, 28)
@@ -99,7 +101,7 @@ def test_the_status_has_the_numbers_of_the_coordinator():
 @pytest.mark.parametrize(("phase", "last"), [(Phase.TRAINING, "stopped"), (Phase.DONE, "done")])
 def test_the_file_says_how_the_run_ended(phase, last, tmp_path):
     console, run = Console(file=io.StringIO(), width=200), make_run()
-    with StatusBoard.show(tmp_path, run, console, clock=lambda: 5.0) as board:
+    with ServerBoard.show(tmp_path, run, console, clock=lambda: 5.0) as board:
         assert read_status(tmp_path).phase == "training"
         run.phase = phase
         board.update(5.0)
