@@ -7,7 +7,7 @@ from fedlap.data import SOURCES
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("data", "seeds"), [("radon", 10), ("colorado", 5)])
+@pytest.mark.parametrize(("data", "seeds"), [("radon", 10), ("colorado", 10)])
 def test_the_known_graph_leads_and_the_shuffled_one_does_not(data, seeds):
     official = SOURCES[data].distribution
     if official is not None and official.find_state() == "to download":

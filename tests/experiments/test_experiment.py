@@ -8,6 +8,7 @@ import pytest
 import fedlap as fl
 from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.prepare import prepare
+from fedlap.experiments.settings import complete_section
 from graphs import matrix_of
 
 
@@ -78,3 +79,15 @@ def test_the_library_alone_loads_no_command_line():
     unwanted = {"pydantic", "typer", "rich", "matplotlib", "pandas"}
     code = f"import sys, fedlap; sys.exit(bool({unwanted} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_defaults_that_are_equal_keep_their_types():
+    """Checkers of sections are cached; 1, 1.0 and True are equal."""
+    for default in (1, 1.0, True, (1, 2), (1.0, 2.0), [1], [2]):
+
+        def build(value: float | int | bool | tuple | list = default):
+            return value
+
+        found = complete_section("model", "x", build, {})["value"]
+        assert (found, type(found)) == (default, type(default))
+        assert repr(found) == repr(default)

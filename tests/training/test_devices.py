@@ -70,12 +70,15 @@ def with_tests_on(federation, rows):
     return replace(federation, test=federation.train.select(first))
 
 
-def test_cpu_is_gpu_on_a_large_sparse_graph():
+@pytest.mark.parametrize("kind", [fl.FedU, fl.FedUPassing])
+def test_cpu_is_gpu_on_a_large_sparse_graph(kind):
+    """Steps are passed by a factorisation on a CPU, and by conjugate gradients on a GPU."""
     names = [str(k) for k in range(2100)]
     arrays = {name: (torch.randn(3, 2, generator=torch.Generator().manual_seed(k)), torch.tensor([0, 1, 0]))
               for k, name in enumerate(names)}  # fmt: skip
     federation = fl.Federation.from_arrays(arrays, test_share=0.0, scale="none")
-    method = fl.FedU(fl.Graph.ring(names), strength=0.5)
+    edges = [(names[k - 1], names[k], 0.5 + k % 7 / 7) for k in range(2100)]
+    method = kind(fl.Graph.from_edges(edges, names), strength=0.5)
     one, other = both(method, federation, fl.models.linear(), rounds=3, sample=0.3)
     assert (one.models - other.models.cpu()).abs().max() < 1e-9
 

@@ -12,6 +12,7 @@ from fedlap.training.schedule import Schedule
 
 FIT = inspect.signature(fl.fit).parameters
 RESUMING = {"resume", "allow_changes"}  # `resume` is a Result, of which a job has the progress
+CLUSTER = {"workers", "address"}  # settings of the engine "ray" that change no numbers
 CALLBACKS = {"on_score", "on_round"}
 EXTRAS = {"folder": None, "progress": False, "callbacks": ()}  # of `fit` alone, with their defaults
 
@@ -36,11 +37,11 @@ def test_every_field_of_a_job_is_an_argument(field):
 
 def test_there_are_no_other_arguments():
     known = {field.name for field in fields(Schedule)} | {field.name for field in fields(Job)}
-    assert set(FIT) == (known - {"progress"}) | RESUMING | CALLBACKS | set(EXTRAS)
+    assert set(FIT) == (known - {"progress"}) | RESUMING | CLUSTER | CALLBACKS | set(EXTRAS)
 
 
 def test_the_callbacks_and_the_earlier_result_are_optional():
-    assert all(FIT[name].default is None for name in CALLBACKS | {"resume"})
+    assert all(FIT[name].default is None for name in CLUSTER | CALLBACKS | {"resume"})
 
 
 def test_a_run_is_neither_stored_nor_shown_by_default():

@@ -104,7 +104,7 @@ def test_stacked_is_one_by_one_for_real_targets_and_networks(graph):
         assert one.scores[-1].rmse == pytest.approx(other.scores[-1].rmse, rel=1e-9)
 
 
-@every_method
+@pytest.mark.parametrize("name", [name for name in WEIGHTED if name != "fedfomo"])  # it counts rows
 def test_an_integer_weight_is_a_repeated_row(name, graph):
     """With full gradients, constants of scaling included; all clients have the same mean weight."""
     weights = draw_weights()

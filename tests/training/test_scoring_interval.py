@@ -143,8 +143,8 @@ def test_what_is_no_interval_is_refused(wrong):
 
 
 def test_an_unknown_way_to_score_training_rows_is_refused():
-    with pytest.raises(fl.InputError, match="score_training = 'never'"):
-        Experiment.of({"score_training": "never"})
+    with pytest.raises(fl.InputError, match="score_training = 'seldom'"):
+        Experiment.of({"score_training": "seldom"})
 
 
 def test_the_command_line_says_once_how_often_it_scores(call, tmp_path):

@@ -1,4 +1,4 @@
-"""Scores of training rows: in the last round by default, and nowhere else computed."""
+"""Scores of training rows: in the last round by default, in no round if asked, and nowhere else computed."""
 
 import json
 import math
@@ -28,14 +28,16 @@ def split_fields(score):
 def test_only_the_values_of_training_rows_depend_on_the_setting(name, engine, federation, graph):
     method = METHODS[name]
     words = (method.make(graph, local_steps=2), federation, method.model)
-    last, always = (
+    never, last, always = (
         fl.fit(*words, rounds=3, batch=4, evaluate_every=1, engine=engine, score_training=when)
-        for when in ("last", "always")
+        for when in ("never", "last", "always")
     )
     assert torch.equal(last.models, always.models)
-    for one, other in zip(last.scores, always.scores, strict=True):
-        (seen, rest), (wanted, others) = split_fields(one), split_fields(other)
-        assert rest == others
+    assert torch.equal(never.models, always.models)
+    for none, one, other in zip(never.scores, last.scores, always.scores, strict=True):
+        (unseen, same), (seen, rest), (wanted, others) = map(split_fields, (none, one, other))
+        assert rest == others == same
+        assert unseen == dict.fromkeys(TRAINING_FIELDS)
         assert wanted["train_loss"] is not None
         assert wanted["objective"] is not None
         assert (wanted["gap"] is None) == (name != "mocha")
@@ -62,6 +64,8 @@ def test_training_rows_are_read_only_where_they_are_scored(engine, federation, g
         return list(seen)
 
     calls = 1 if engine == "stacked" else len(federation.clients)
+    assert train(rounds=4, evaluate_every=2, score_training="never") == ["test", "test"]
+    assert not gaps
     assert train(rounds=4, evaluate_every=2) == ["test", "test", "train"]
     assert len(gaps) == calls
     assert train(rounds=4, evaluate_every=2, score_training="always") == ["test", "train"] * 2
@@ -87,10 +91,13 @@ def test_a_folder_that_is_extended_forgets_the_training_part_of_its_former_last_
 @pytest.mark.parametrize("metric", TRAINING_FIELDS)
 def test_early_stopping_asks_for_the_training_rows_it_needs(metric, federation):
     stop = fl.EarlyStopping(metric, patience=1)
-    with pytest.raises(
-        fl.InputError, match=f"{metric} is computed in the last round only; set score_training"
-    ):
-        fl.fit(fl.Local(), federation, fl.models.linear(), rounds=3, callbacks=[stop])
+    for when in ("never", "last"):
+        with pytest.raises(
+            fl.InputError, match=f"{metric} comes from training rows, and score_training = '{when}'"
+        ):
+            fl.fit(
+                fl.Local(), federation, fl.models.linear(), rounds=3, callbacks=[stop], score_training=when
+            )
     if metric != "gap":
         how = {"rounds": 3, "evaluate_every": 1, "callbacks": [fl.EarlyStopping(metric, 1, 1e9)]}
         stopped = fl.fit(fl.Local(), federation, fl.models.linear(), score_training="always", **how)

@@ -17,9 +17,12 @@ from random_inputs import random_arrays, random_weights
 from worker_processes import Deployment, ProcessPool, cut_client
 
 WITH_WORKERS = [name for name in METHODS if name != "global"]
+LATER = ("fedrep", "ifca", "fedamp", "fedfomo", "gtvmin", "dfedu-learned")
 PRIVATE = [
     "dfedu",
     "dfedu-implicit",
+    "dfedu-int8",
+    "dfedu-top-k",
     "local",
     "pfedme",
     "mocha",
@@ -28,6 +31,8 @@ PRIVATE = [
     "apfl",
     "fedper",
     "l2gd",
+    "dpsgd",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in LATER),
 ]
 
 

@@ -158,7 +158,8 @@ class OwnRow:
             if isinstance(value, bool | int | float | str) or _is_plain_list(value)
         }
         if isinstance(algorithm, Coupled):
-            settings["strength"] = algorithm.coupling.eta
+            by_block = algorithm.coupling.is_by_block
+            settings["strength"] = vars(algorithm)["strength"] if by_block else algorithm.coupling.eta
         return {
             "data": self.data.describe(),
             "partition": self.data.describe_partition(),

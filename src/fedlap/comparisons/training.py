@@ -3,13 +3,16 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedlap.comparisons.stack_tasks import StackOptions, check_distributable, train_stacks_by_workers
 from fedlap.errors import DivergedError
 from fedlap.experiments.prepare import Prepared, pack_prepared, train_stack
 from fedlap.experiments.run_folder import RunFolder
 from fedlap.experiments.session import CheckpointInterval, ProgressCallbacks, ResumePlan, RunOutcome
+from fedlap.experiments.workers import TaskWorkers
 from fedlap.report.page.reported_runs import ObjectRun, ReportedRun, StoredRun, TrainedRun
 from fedlap.report.seed_list import format_seeds
 from fedlap.tracking import build_tracker
@@ -33,6 +36,7 @@ class TrainingSession:
     on_remark: called with every remark.
     watch_signals: context that yields whether a signal asked to stop.
     command: the command or call behind the runs, for pages.
+    workers: processes that train the stacks of stored runs; None trains them in this process.
     """
 
     folder: Path | None = None
@@ -46,6 +50,7 @@ class TrainingSession:
         lambda: False
     )
     command: str = ""
+    workers: TaskWorkers | None = None
 
 
 def train_runs(
@@ -135,6 +140,9 @@ def _train_wave(
     yield from plan.outcomes.items()
     if not plan.remaining:
         return
+    if session.workers is not None:
+        yield from _train_by_workers(session, session.workers, out, plan, labels, fields, again)
+        return
     trackers = {
         place: build_tracker(list(session.trackers), plan.runs[place].folder, session.on_remark)
         for place in plan.remaining
@@ -150,6 +158,35 @@ def _train_wave(
         yield from plan.train(stacks, callbacks, trackers)
 
 
+def _train_by_workers(
+    session: TrainingSession,
+    workers: TaskWorkers,
+    out: Path,
+    plan: ResumePlan,
+    labels: Sequence[str],
+    fields: str,
+    again: bool,
+) -> Iterator[tuple[int, RunOutcome]]:
+    """Train every remaining stack of a plan in a worker."""
+    check_distributable(plan.prepared)
+    workers.open("cuda" in plan.prepared[0].experiment.device)
+    stacks = plan.pack()
+    name = partial(_label_stack, plan.prepared, labels, fields)
+
+    def report(done: int, places: Sequence[int]) -> None:
+        if session.console is not None:
+            session.console.print(
+                f"{name(places)}  trained, {done} of {len(stacks)} stacks",
+                highlight=False, markup=False, soft_wrap=True,
+            )  # fmt: skip
+
+    with session.watch_signals() as stopping:
+        yield from train_stacks_by_workers(
+            workers, plan, stacks, StackOptions(out, again, session.interval, session.trackers),
+            stopping, report, session.on_remark,
+        )  # fmt: skip
+
+
 def _show_stacks(
     session: TrainingSession,
     ready: Sequence[Prepared],
@@ -159,18 +196,21 @@ def _show_stacks(
 ) -> AbstractContextManager[RunCallbacks]:
     """Show the progress of stacks on the console of the session, if it has one."""
 
-    def label_stack(places: Sequence[int]) -> str:
-        names = list(dict.fromkeys(labels[place] for place in places))
-        seeds = sorted({ready[place].experiment.seed for place in places})
-        return f"{names[0] if len(names) == 1 else f'{len(names)} values of {fields}'}, {format_seeds(seeds)}"
-
     def get_rounds(places: Sequence[int]) -> int:
         return ready[places[0]].experiment.rounds
 
     if session.console is None:
         return nullcontext((_ignore, _ignore))
     scored = "validation" if all(run.experiment.fold is not None for run in ready) else "test"
-    return show_progress(session.console, stacks, label_stack, get_rounds, scored)
+    name = partial(_label_stack, ready, labels, fields)
+    return show_progress(session.console, stacks, name, get_rounds, scored)
+
+
+def _label_stack(ready: Sequence[Prepared], labels: Sequence[str], fields: str, places: Sequence[int]) -> str:
+    """Return the label of a stack, or how many values of `fields` it has, and its seeds."""
+    names = list(dict.fromkeys(labels[place] for place in places))
+    seeds = sorted({ready[place].experiment.seed for place in places})
+    return f"{names[0] if len(names) == 1 else f'{len(names)} values of {fields}'}, {format_seeds(seeds)}"
 
 
 def _ignore(*_: Any) -> None:

@@ -23,10 +23,12 @@ from fedlap.storage.files import (
     encode_with_checksum,
     hash_file,
     read_file,
+    refuse_link,
     refuse_links,
     replace_file,
     replace_folder,
 )
+from fedlap.storage.mapped_tensors import MAPPED_BYTES, map_tensors
 from fedlap.storage.tensor_files import parse_tensors, write_tensors
 from fedlap.training.result import Progress
 from fedlap.training.scores import Score
@@ -57,10 +59,7 @@ class Checkpoint:
     def load_progress(self, scores: list[Score]) -> Progress:
         """Load the state of the run, with these scores; raise InputError if the checksum does not match."""
         try:
-            content = read_file(self.folder / STATE_FILE)
-            if sha256(content).hexdigest() != self.manifest["sha256"]:
-                raise ValueError("its checksum differs")
-            tensors, (up, down) = parse_tensors(content), self.manifest["sent"]
+            tensors, (up, down) = self._read_tensors(), self.manifest["sent"]
             server, private = (
                 _restore_tensors(self.manifest["state"][name], tensors) for name in ("server", "private")
             )
@@ -69,6 +68,19 @@ class Checkpoint:
                 f"{str(self.folder)!r} is damaged ({describe_error(error)}); rerun with --again"
             ) from error
         return Progress(self.round, server, private, (up, down), self.manifest["seconds"], scores)
+
+    def _read_tensors(self) -> dict[str, Tensor]:
+        """Return the tensors, mapped if they are large; raise ValueError if the checksum does not match."""
+        path = self.folder / STATE_FILE
+        if path.stat().st_size >= MAPPED_BYTES:
+            refuse_link(path)
+            if hash_file(path) != self.manifest["sha256"]:
+                raise ValueError("its checksum differs")
+            return map_tensors(path)  # Checkpoints are replaced as a whole, so the mapped file never changes.
+        content = read_file(path)
+        if sha256(content).hexdigest() != self.manifest["sha256"]:
+            raise ValueError("its checksum differs")
+        return parse_tensors(content)
 
 
 class UnusableCheckpointError(ValueError):

@@ -59,6 +59,17 @@ class Experiment(BaseModel):
     """Data, model, algorithm and graph, each a name with settings, and the schedule.
 
     Missing settings are set to their defaults on construction, so the description is complete.
+
+    data: name and settings of the data set.
+    partition: name and settings of the rule that assigns rows to clients; by default that of the data set.
+    scarce: cut the training rows of some clients; without this section, all rows stay.
+    fold: hold out a fold of the training rows in place of the test rows, as tuning does.
+    model: name and settings of the model.
+    algorithm: name and settings of the method.
+    graph: name and settings of the graph, for methods that use one.
+    objects: sections that describe Python objects, with their digests; fedlap writes it.
+    plugins: users' code that defines data, model or method, and its version; fedlap writes it.
+    content: digest of the data; fedlap writes it, and other data are refused.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
@@ -327,7 +338,9 @@ class Experiment(BaseModel):
             )
         update: dict[str, Any] = {"content": content, "evaluate_every": evaluate_every}
         if isinstance(algorithm, Coupled) or self.algorithm.get("strength") == AUTO:
-            eta = algorithm.coupling.eta if isinstance(algorithm, Coupled) else vars(algorithm)["strength"]
+            eta = vars(algorithm)["strength"]
+            if isinstance(algorithm, Coupled) and not algorithm.coupling.is_by_block:
+                eta = algorithm.coupling.eta
             settings = {**self.algorithm, "strength": eta}
             order = ["name", *inspect_settings(type(algorithm))]
             update["algorithm"] = {key: settings[key] for key in order if key in settings}
@@ -342,10 +355,11 @@ class Experiment(BaseModel):
         self,
         on_score: Callable[[Score], None] | None = None,
         on_round: Callable[[int], None] | None = None,
+        loaded: tuple[Federation, Graph | None] | None = None,
     ) -> Result:
-        """Build the objects and train."""
+        """Build the objects and train; `loaded` passes data that are loaded already."""
         settings = {field.name: getattr(self, field.name) for field in fields(Schedule)}
-        return fit(*self.build(), seed=self.seed, **settings, on_score=on_score, on_round=on_round)
+        return fit(*self.build(loaded), seed=self.seed, **settings, on_score=on_score, on_round=on_round)
 
     def build_graph(self, federation: Federation, known: Graph | None) -> Graph:
         """Build the graph of a federation; `known` is the graph that is part of the data."""
@@ -368,4 +382,4 @@ def has_graph(algorithm: str) -> bool:
 
 def _has_no_client_column(data: Section) -> bool:
     """Return whether the data are a file without a column of clients; a .npz may have such an array."""
-    return "path" in data and "client" not in data and Path(data["path"]).suffix.lower() != ".npz"
+    return data["name"] == "file" and "client" not in data and Path(data["path"]).suffix.lower() != ".npz"

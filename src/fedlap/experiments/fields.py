@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlap.algorithms import ALGORITHMS
+from fedlap.data import SOURCES
 from fedlap.errors import InputError, unknown_name_error
 from fedlap.experiments.experiment import SHUFFLED, Experiment
 from fedlap.experiments.settings import format_value, inspect_settings
@@ -56,6 +57,13 @@ def set_field(description: dict[str, Any], path: str, value: Any, option: str) -
     if path in ("data.places", "graph.places"):
         value = [name.strip() for name in value.split(",")] if isinstance(value, str) else value
     if path == "graph.places":  # Places are columns of the data, and the graph compares them.
+        source = SOURCES.get(description["data"]["name"])
+        if source is not None and "places" not in inspect_settings(source.make):
+            raise InputError(
+                f"{option}: data {description['data']['name']!r} has no columns of places to choose; set "
+                "graph.by=places to use the places that come with the data",
+                field=path,
+            )
         set_field(description, "data.places", value, option)
         field, value = "by", "places"
     if section in ("partition", "scarce", "fold"):
@@ -65,6 +73,10 @@ def set_field(description: dict[str, Any], path: str, value: Any, option: str) -
             description[section]["name"] = value
         else:
             description[section] = value
+    elif path.startswith("algorithm.strength."):  # of a block of parameters, whose name may have dots
+        blocks = description[section].get("strength")
+        block = path.removeprefix("algorithm.strength.")
+        description[section]["strength"] = {**(blocks if isinstance(blocks, dict) else {}), block: value}
     elif isinstance(description.get(section), dict):
         description[section][field] = value
     else:

@@ -30,6 +30,7 @@ from fedlap.training.schedule import (
 )
 from fedlap.training.scores import Score
 from fedlap.training.scoring_interval import INTERVAL_RULE, choose_interval
+from fedlap.training.shards.cluster import use_workers
 from fedlap.training.strength_choice import (
     DEFAULT_RULE,
     STRENGTH_RULE,
@@ -88,6 +89,8 @@ def fit(
     engine: EngineName = "stacked",
     precision: Precision = "float32",
     keep: KeepName = "auto",
+    workers: int | None = None,
+    address: str | None = None,
     evaluate_every: ScoringInterval = AUTO_INTERVAL,
     score_training: TrainingRowsScored = "last",
     resume: Result | None = None,
@@ -108,7 +111,10 @@ def fit(
     seed: seed of starts, sampling and batches; equal seeds give equal numbers.
     start: one start vector for all clients or a stack with one row per client; default: the model's start.
     dtype, device: floating-point type and device of the computation.
-    engine: "stacked" trains all clients at once, "one_by_one" is the plain reference.
+    engine: "stacked" trains all clients at once, "one_by_one" is the plain reference, and "ray" trains in
+        several processes, on one machine or many (the extra fedlap[ray]).
+    workers, address: of engine "ray": the number of processes, by default one per GPU or per core, and the
+        address of a Ray cluster to join, such as "auto"; by default Ray is started on this machine.
     precision: precision of float32 matrix products; "tf32" and "bf16" are faster where supported.
     keep: where data and models are stored between rounds, "device" or "host"; from the host, the rows of the
         sampled clients are copied to the device every round. "auto" uses the device if everything fits.
@@ -117,11 +123,13 @@ def fit(
         training. The estimate counts rows and parameters, so it is the same on every machine and for every
         number of rounds.
     score_training: "last" scores training rows in the last round only; train_loss, objective and gap of the
-        other scores are None. "always" scores training rows whenever test rows are scored.
+        other scores are None. "always" scores training rows whenever test rows are scored, and "never" in no
+        round; a run whose loss has grown far but is finite is then not reported as diverged.
     resume: the result of an earlier call with fewer rounds; training continues from there exactly. Clients
         are matched by name, in any order. InputError is raised for other clients and for every change that
         affects the numbers: data, seed, batch, sample, dtype, precision, model or settings of the method.
-        rounds, device, engine, keep, evaluate_every, score_training and the callbacks may differ.
+        rounds, device, engine, keep, workers, address, evaluate_every, score_training and the callbacks may
+        differ.
     allow_changes: resume despite such changes, from the earlier models with the new data or settings; the
         clients' names must still be equal.
     folder: a folder for scores, checkpoints and models, written while the run trains. A call with equal
@@ -142,17 +150,15 @@ def fit(
     if folder is not None and resume is not None:
         raise InputError("folder and resume are both set; pass only one of them", field="folder")
     earlier = None if resume is None else resume.progress
-    job = _choose_strength(
-        Job(algorithm, federation, model, seed, start, earlier, allow_changes),
-        schedule,
-        None if resume is None else resume.algorithm,
-    )
-    schedule = _choose_interval(job, schedule)
+    job = Job(algorithm, federation, model, seed, start, earlier, allow_changes)
     watching = [*check_callbacks(callbacks), _FunctionCallback(on_score, on_round)]
-    for callback in watching:
-        if isinstance(callback, EarlyStopping):
-            callback.check_schedule(schedule)
     with ExitStack() as until_end:
+        until_end.enter_context(use_workers(engine, workers, address))
+        job = _choose_strength(job, schedule, None if resume is None else resume.algorithm)
+        schedule = _choose_interval(job, schedule)
+        for callback in watching:
+            if isinstance(callback, EarlyStopping):
+                callback.check_schedule(schedule)
         storage = None
         if folder is not None:
             from fedlap.experiments.fit_folder import open_fit_folder  # It needs pydantic.

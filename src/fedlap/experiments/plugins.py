@@ -135,8 +135,9 @@ def list_plugin_files() -> list[str]:
 
 def load_entry_points(warn: Callable[[str], None]) -> None:
     """Add the entries of installed packages to the registries; `warn` gets one message per failure."""
+    installed = entry_points()  # one search of all installed packages, for every group
     for section, group in ENTRY_POINT_GROUPS.items():
-        for entry in entry_points(group=group):
+        for entry in installed.select(group=group):
             plugin = _describe_package(entry)
             if _owners.get((section, entry.name)) == plugin:
                 continue

@@ -3,13 +3,14 @@
 import inspect
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
-from pydantic import ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from fedlap.algorithms import Algorithm
+from fedlap.algorithms import Algorithm, is_adapting
 from fedlap.algorithms.local_work import BatchSize, LocalWork
 from fedlap.data.federation import Federation
 from fedlap.errors import InputError, unknown_name_error
@@ -99,13 +100,30 @@ def complete_section(
     for key, value in section.items():
         if isinstance(value, bool) and key in fields and fields[key][0] not in (bool, bool | None):
             raise build_boolean_error(f"{where}.{key}", value)
-    checker = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
     try:
-        valid = checker.model_validate({key: value for key, value in section.items() if key != "name"})
+        valid = _create_checker(name, fields).model_validate(
+            {key: value for key, value in section.items() if key != "name"}
+        )
     except ValidationError as error:
         owner = where if where == name else f"{where} {name!r}"
         raise to_input_error(error, fields, owner, section=where) from None
     return {"name": name, **{key: value for key, value in valid.model_dump().items() if value is not None}}
+
+
+def _create_checker(name: str, fields: Mapping[str, tuple[Any, Any]]) -> type[BaseModel]:
+    """Return a pydantic model of the fields, the same one for the same fields."""
+    # 1, 1.0 and True are equal, but different defaults.
+    described = tuple((key, *field, repr(field[1])) for key, field in fields.items())
+    try:
+        return _create_hashable_checker(name, described)
+    except TypeError:  # a default that cannot be hashed, such as a user's list
+        return _create_hashable_checker.__wrapped__(name, described)
+
+
+@lru_cache(maxsize=256)
+def _create_hashable_checker(name: str, fields: tuple[tuple[str, Any, Any, str], ...]) -> type[BaseModel]:
+    settings: dict[str, Any] = {key: (annotation, default) for key, annotation, default, _ in fields}
+    return create_model(name, __config__=ConfigDict(extra="forbid"), **settings)
 
 
 def to_input_error(
@@ -132,8 +150,20 @@ def to_input_error(
         return InputError(f"{place}{field[:SHOWN_CHARACTERS]}: {problem}", field=path)
     if first["type"] == "missing":
         return InputError(f"{prefix}{path} is missing; {owner} needs it", field=path)
+    choices = _list_choices([other for other in error.errors() if other["loc"][:1] == first["loc"][:1]])
+    if choices:
+        return InputError(f"{prefix}{path} = {shorten_value(first['input'])}; expected {choices}", field=path)
     message = (first["msg"][0].lower() + first["msg"][1:]).replace("input should be ", "expected ")
     return InputError(f"{prefix}{path} = {shorten_value(first['input'])}; {message}", field=path)
+
+
+def _list_choices(errors: Sequence[Any]) -> str:
+    """Return what a text should have been, if it was to be a number: a number, or one of some words."""
+    kinds = {"float_parsing": "a number", "int_parsing": "an integer"}
+    if errors[0]["type"] not in kinds:
+        return ""
+    words = [str(other["ctx"]["expected"]) for other in errors if other["type"] == "literal_error"]
+    return " or ".join([kinds[errors[0]["type"]], *words])
 
 
 def build_boolean_error(path: str, value: bool) -> InputError:
@@ -193,7 +223,8 @@ def check_training_size(
     """Raise InputError for models and mini-batches that do not fit into memory, before they are created."""
     clients, largest = len(federation.clients), int(federation.train.count.max())
     cohort = math.ceil(sample * clients)
-    models = cohort if algorithm.traits.kind == "one model" else clients
+    shared = algorithm.traits.kind == "one model" and not is_adapting(algorithm)
+    models = cohort if shared else clients
     _check_memory(f"{models} models of {network.size} parameters", (models + 4) * network.size, scope="model")
     work = LocalWork.of(algorithm.local_steps, algorithm.local_epochs)
     size = largest if batch == "all" else batch

@@ -85,6 +85,17 @@ def map_npz(path: Path) -> Arrays:
         return _read_members(file, size, lambda kind, at, shape: np.memmap(file, kind, "c", at, shape))
 
 
+def map_npy(path: Path) -> Array:
+    """Map the array of an NPY file, copy on write; see `map_npz` for the files that may be mapped."""
+    with path.open("rb") as file:
+        _, shape, fortran, kind = _read_header(file, os.fstat(file.fileno()).st_size, path.name)
+        if fortran and len(shape) > 1:
+            raise ValueError(f"{path.name} is stored column by column; store it row by row")
+        if not math.prod(shape):
+            return np.empty(shape, kind)
+        return np.memmap(file, kind, "c", file.tell(), shape)
+
+
 def parse_npz(content: bytearray) -> Arrays:
     """Parse the content of an NPZ file; uncompressed arrays are views of the content."""
 

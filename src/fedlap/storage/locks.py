@@ -3,7 +3,7 @@
 import os
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -30,7 +30,7 @@ def lock_folders(folders: Sequence[Path]) -> Iterator[None]:
                 if _is_claimed(folder):
                     raise _busy_error(folder)
                 write_file(folder / CLAIM_FILE, os.fsencode(claim))
-                until_end.callback((folder / CLAIM_FILE).unlink, missing_ok=True)
+                until_end.callback(_remove_claim, folder)
         yield
 
 
@@ -79,6 +79,12 @@ def _is_claimed(folder: Path) -> bool:
         return False
     except OSError as error:
         raise unwritable_error(first, error) from error
+
+
+def _remove_claim(folder: Path) -> None:
+    """Remove the claim; if the disk has become read-only, one that nobody holds may stay."""
+    with suppress(OSError):
+        (folder / CLAIM_FILE).unlink(missing_ok=True)
 
 
 def _read_claim(folder: Path) -> str:

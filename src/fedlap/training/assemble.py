@@ -1,6 +1,7 @@
 """Assembly of a training: jobs are checked, data placed, and method, engine and states built."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -8,11 +9,14 @@ import torch
 from torch import Tensor
 
 from fedlap.algorithms import Algorithm, Pooling, State
+from fedlap.algorithms.coupling import find_merge_place
+from fedlap.algorithms.local_work import LocalWork
 from fedlap.data.federation import Federation
 from fedlap.errors import DivergedError, InputError
 from fedlap.models import Model
+from fedlap.storage.mapped_tensors import reorder_rows
 from fedlap.training.client_sampling import StackedRun
-from fedlap.training.engines import Engine, Stacked
+from fedlap.training.engines import Engine, LeadingEngine, Stacked
 from fedlap.training.jobs import (
     Job,
     bind_algorithm,
@@ -27,7 +31,7 @@ from fedlap.training.result import Result, RunOrigin
 from fedlap.training.resume import check_unchanged, describe_origin, find_positions, match_client_order
 from fedlap.training.schedule import Schedule, build_start, compute_sample_size
 from fedlap.training.stacking import ManyRuns
-from fedlap.training.state import copy_state, describe_shapes, match_devices
+from fedlap.training.state import copy_state, describe_shapes, match_types, to_device
 
 ENGINES: Final[dict[str, Callable[..., Any]]] = {"stacked": Stacked, "one_by_one": OneByOne}
 
@@ -61,11 +65,28 @@ class Training:
     def _restore_order(self, models: Sequence[Tensor]) -> list[Tensor]:
         """Return copies of the models, with clients in the order of the federations that were passed."""
         return [
-            W.clone()
+            self._copy_models(W)
             if passed is job.federation
-            else W[find_positions(passed.clients, job.federation.clients)]
+            else reorder_rows(W, find_positions(passed.clients, job.federation.clients))
             for W, passed, job in zip(models, self.federations, self.jobs, strict=True)
         ]
+
+    def _copy_models(self, models: Tensor) -> Tensor:
+        """Return models that share no memory with a state; those of several processes are gathered apart."""
+        return models if isinstance(self.engine, LeadingEngine) else models.clone()
+
+
+@contextmanager
+def open_training(jobs: Sequence[Job], schedule: Schedule) -> Iterator[Training]:
+    """Assemble a training, and end the processes of its engine afterwards, unless other runs use them too."""
+    with ExitStack() as until_end:
+        if schedule.engine == "ray":
+            from fedlap.training.shards.cluster import use_cluster
+
+            until_end.enter_context(use_cluster())
+        training = assemble(jobs, schedule)
+        until_end.callback(training.engine.close)
+        yield training
 
 
 def assemble(jobs: Sequence[Job], schedule: Schedule) -> Training:
@@ -83,7 +104,9 @@ def assemble(jobs: Sequence[Job], schedule: Schedule) -> Training:
     for job, origin in zip(jobs, origins, strict=True):
         check_unchanged(job, origin)
     home = schedule.choose_home(device, [job.federation for job in jobs], model)
-    federations = _place_federations(jobs, schedule, home)
+    # Shards place their own rows; pooled rows are of one shard, in the order of names.
+    in_shards = schedule.engine == "ray" and not isinstance(bound[0][0], Pooling)
+    federations = [job.federation for job in jobs] if in_shards else _place_federations(jobs, schedule, home)
     runs, offset = [], 0
     for job, federation, (algorithm, _) in zip(jobs, federations, bound, strict=True):
         sampled = compute_sample_size(algorithm, schedule.sample, len(federation.clients))
@@ -99,15 +122,44 @@ def assemble(jobs: Sequence[Job], schedule: Schedule) -> Training:
         seeds = [job.seed for job in jobs]
         return PlacedClients.of(federations, seeds, model, schedule.batch, device, dtype)
 
+    method = ManyRuns(runs)
+    if schedule.engine == "ray":
+        engine, server = _start_shards(jobs[0], runs[0], federations[0], model, work, schedule)
+        return Training(jobs, passed, origins, schedule, model, method, engine, server)
     trainees_of_runs = [run.trainees for run in runs]
     clients = place_clients(trainees_of_runs)
     same = all(a is b for a, b in zip(trainees_of_runs, federations, strict=True))
     scored = clients if same else place_clients(federations)
-    method = ManyRuns(runs)
     engine = ENGINES[schedule.engine](method, clients, scored, work, home, schedule.rounds)
     states = [_init_state(job, run, model, home, dtype) for job, run in zip(jobs, runs, strict=True)]
     server = engine.load(*map(list, zip(*states, strict=True)))
     return Training(jobs, passed, origins, schedule, model, method, engine, server)
+
+
+def _start_shards(
+    job: Job, run: StackedRun, scored: Federation, model: Model, work: LocalWork, schedule: Schedule
+) -> tuple[Engine, Sequence[State]]:
+    """Start the engine whose clients are in several processes, and return it with the server state."""
+    from fedlap.training.shards.block import LocalSettings
+    from fedlap.training.shards.cluster import use_cluster
+    from fedlap.training.shards.engine import Sharded
+    from fedlap.training.shards.merging import without_graph
+
+    algorithm = without_graph(run.algorithm) if run.algorithm.traits.is_stackable else run.algorithm
+    settings = LocalSettings(
+        algorithm, model, work, job.seed, schedule.batch, schedule.dtype, schedule.device
+    )
+    with use_cluster() as session:
+        cluster = session.open(on_gpu=torch.device(schedule.device).type == "cuda")
+        engine = Sharded(run, scored, settings, schedule.precision, cluster)
+    home, dtype = torch.device("cpu"), schedule.torch_dtype
+    start = build_start(job.start, model, len(scored.clients), job.seed, home, dtype)
+    if job.progress is not None:
+        # Where models stay in the shards, this process may not have the memory for those of the first round.
+        models_stay = find_merge_place(run.algorithm) == "neighbours"
+        server, private = _read_saved_state(job, run, start.to("meta") if models_stay else start, home)
+        return engine, engine.load([server], [private], job.rounds_done)
+    return engine, engine.start(start)
 
 
 def _place_federations(jobs: Sequence[Job], schedule: Schedule, home: torch.device) -> list[Federation]:
@@ -138,17 +190,28 @@ def _init_state(
     job: Job, run: StackedRun, model: Model, home: torch.device, dtype: torch.dtype
 ) -> tuple[State, State]:
     """Return server state and private state of a run before its first round, or those it resumes from."""
-    algorithm: Algorithm = run.algorithm
     start = build_start(job.start, model, len(job.federation.clients), job.seed, home, dtype)
-    counts = job.federation.train.count
-    initial = algorithm.init_server(start), algorithm.init_clients(start, counts)
     if job.progress is None:
-        return initial
+        return _build_initial_state(job, run, start)
+    server, private = _read_saved_state(job, run, start, home)
+    return copy_state(server), copy_state(private)
+
+
+def _build_initial_state(job: Job, run: StackedRun, start: Tensor) -> tuple[State, State]:
+    """Return server state and private state before the first round."""
+    algorithm: Algorithm = run.algorithm
+    return algorithm.init_server(start), algorithm.init_clients(start, job.federation.train.count)
+
+
+def _read_saved_state(job: Job, run: StackedRun, start: Tensor, home: torch.device) -> tuple[State, State]:
+    """Return the saved state with the types of the initial one; raise InputError if it does not fit."""
+    assert job.progress is not None
+    initial = _build_initial_state(job, run, start)
     saved = job.progress.server, job.progress.private
     if describe_shapes(saved) != describe_shapes(initial):
         raise InputError(
             "resume: the saved state does not fit this run; pass the method, model, dtype and clients of the "
             "saved run"
         )
-    server, private = match_devices(copy_state(saved), initial)
+    server, private = to_device(match_types(saved, initial), home)
     return server, private

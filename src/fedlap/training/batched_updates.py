@@ -12,17 +12,28 @@ import torch
 from torch import Tensor
 
 from fedlap.algorithms.conjugates import DualProblem
+from fedlap.algorithms.held_out_rows import drop_held_out
 from fedlap.algorithms.local_updates import (
+    block_sgd,
+    cosine_sgd,
     dual_coordinate_ascent,
     first_order_maml,
     interpolated_sgd,
     maml,
     moreau,
     sgd,
+    sgd_without_held_out,
 )
 from fedlap.algorithms.task import ClientScalars, DualVariables, LocalUpdate, Setting
 from fedlap.errors import InputError, check_integer
-from fedlap.kernels.dense import AffineStep, DualAscent, MamlLookahead, StepVariant
+from fedlap.kernels.dense import (
+    AffineStep,
+    BlockStep,
+    DualAscent,
+    MamlLookahead,
+    StepVariant,
+    TurningStep,
+)
 from fedlap.models import Batch
 from fedlap.models.model import Stack
 from fedlap.models.parameters import view_parameters
@@ -59,6 +70,55 @@ def run_sgd(
     if anchor is not None:
         return _run_affine(task, w, lr, AffineStep(anchor, pull))
     return w if run_kernel(task, w, lr) else _run_plain(task, w, lr)
+
+
+def run_block_sgd(task: "StackTask", w: Stack, *, lr: Setting, first: int, last: int) -> Stack:
+    """Run `block_sgd` for all clients: plain steps, after each of which other parameters are restored."""
+    if (first, last) == (0, w.shape[1]):
+        return run_sgd(task, w, lr=lr)
+    if run_kernel(task, w, lr, 1, BlockStep(first, last)):
+        return w
+    before, after = w[:, :first].clone(), w[:, last:].clone()
+    for batch, active in _iterate_active(task):
+        _descend(task, w, batch, lr, active)
+        w[:active, :first], w[:active, last:] = before[:active], after[:active]
+    return w
+
+
+def run_sgd_without_held_out(task: "StackTask", w: Stack, *, lr: Setting, every: int) -> Stack:
+    """Run `sgd_without_held_out` for all clients: `sgd` on batches in which held-out rows are padding."""
+    plan, cohort = task.plan, task.cohort
+    used = (plan.weight > 0) & ((plan.rows - cohort.first.unsqueeze(1) + 1) % every != 0)
+    left = used.sum(2, keepdim=True)
+    # A kernel needs a row in every batch, and sample weights do not scale by numbers of rows.
+    if task.clients.train.weight is None and not bool(((left == 0) & (plan.weight[..., :1] > 0)).any()):
+        order = used.to(torch.uint8).argsort(dim=2, descending=True, stable=True)
+        total = plan.weight.sum(2, keepdim=True)
+        weight = (used * total / left.clamp_min(1)).gather(2, order).to(plan.weight)
+        without = replace(plan, rows=plan.rows.gather(2, order), weight=weight)
+        return run_sgd(replace(task, known_plan=without), w, lr=lr)
+    for batch, rows in task.batches_with_rows():
+        _descend(task, w, drop_held_out(batch, rows, every), lr, len(batch.x))
+    return w
+
+
+def run_cosine_sgd(task: "StackTask", w: Stack, *, lr: Setting, direction: Stack, pull: Setting) -> Stack:
+    """Run `cosine_sgd` for all clients."""
+    if not isinstance(pull, Tensor) and not pull:
+        return run_sgd(task, w, lr=lr)
+    task.check("direction", direction)
+    known = _make_contiguous(task, direction)
+    assert known is not None
+    if run_kernel(task, w, lr, 1, TurningStep(known, pull)):
+        return w
+    for batch, active in _iterate_active(task):
+        before, v = w[:active].clone(), direction[:active]
+        inverse = before.norm(dim=1, keepdim=True).reciprocal_().nan_to_num_(posinf=0.0)
+        length = take_first(pull, active) * inverse
+        back = length * (before * v).sum(1, keepdim=True) * inverse.square()
+        _descend(task, w, batch, lr, active)
+        w[:active].addcmul_(length, v).addcmul_(back, before, value=-1)
+    return w
 
 
 def _run_plain(task: "StackTask", w: Stack, lr: Setting) -> Stack:
@@ -255,6 +315,9 @@ def _descend(task: "StackTask", w: Stack, batch: Batch, lr: Setting, active: int
 
 UPDATES: Final[dict[LocalUpdate, Callable[..., Any]]] = {
     sgd: run_sgd,
+    block_sgd: run_block_sgd,
+    cosine_sgd: run_cosine_sgd,
+    sgd_without_held_out: run_sgd_without_held_out,
     moreau: run_moreau,
     first_order_maml: run_first_order_maml,
     maml: run_maml,

@@ -55,10 +55,11 @@ class EarlyStopping(Callback):
         self.on_start(())
 
     def check_schedule(self, schedule: Schedule) -> None:
-        """Raise InputError if the metric needs training rows that are scored in the last round only."""
+        """Raise InputError if the metric needs training rows that are not scored in every round."""
         if self.metric in TRAINING_FIELDS and schedule.score_training != "always":
             raise InputError(
-                f"EarlyStopping: {self.metric} is computed in the last round only; set "
+                f"EarlyStopping: {self.metric} comes from training rows, and score_training = "
+                f"{schedule.score_training!r} does not score them in every round; set "
                 "score_training='always', or use another metric",
                 field="metric",
             )

@@ -32,7 +32,10 @@ class StackedRun:
         if isinstance(self.algorithm, ServerAlgorithm | PeerAlgorithm):
             return isinstance(self.algorithm, ServerAlgorithm)
         name = type(self.algorithm).__name__
-        raise InputError(f"{name} has neither `send` and `merge` nor `mix`; implement one of the two")
+        raise InputError(
+            f"{name} has neither `send` and `merge` nor all that a peer needs, such as `mix` and `receive`; "
+            "implement one of the two"
+        )
 
     @property
     def size(self) -> int:

@@ -4,8 +4,8 @@
 tests hold `Stacked` to it.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,7 +13,17 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from fedlap.algorithms import Adapting, Algorithm, Certified, GatheredRows, Penalised, State
+from fedlap.algorithms import (
+    Algorithm,
+    Certified,
+    GatheredRows,
+    PartlyStatic,
+    Penalised,
+    State,
+    Task,
+    adapt_models,
+    is_adapting,
+)
 from fedlap.algorithms.local_work import LocalWork
 from fedlap.algorithms.server_state import Ids
 from fedlap.data.client_rows import ClientRows
@@ -86,17 +96,12 @@ class Engine(Protocol):
         """The sampler of the clients."""
         ...
 
-    @property
-    def private(self) -> Sequence[State]:
-        """The private state of the clients of each run."""
-        ...
-
     def local(self, method: ManyRuns, round: int, cohort: Any, down: Sequence[State] | None) -> Replies:
         """Run the local work of a cohort, which has received `down`."""
         ...
 
-    def mix(self, method: ManyRuns, round: int) -> list[Traffic]:
-        """Run all exchanges between peers in a round."""
+    def mix(self, method: ManyRuns, round: int, up: Sequence[State]) -> list[Traffic]:
+        """Run all exchanges between peers in a round, whose first messages are `up`."""
         ...
 
     def score(self, method: ManyRuns, server: Sequence[State], training: bool) -> list[Tallies]:
@@ -107,8 +112,27 @@ class Engine(Protocol):
         """Return the models that the clients of each run are scored with."""
         ...
 
+    def gather_states(self, server: Sequence[State]) -> tuple[Sequence[State], Sequence[State]]:
+        """Return the server state and the private state of each run, with the rows of all clients."""
+        ...
+
     def wait(self) -> None:
         """Wait until all work on a device has finished."""
+        ...
+
+    def close(self) -> None:
+        """Release all that the engine has in other processes."""
+        ...
+
+
+@runtime_checkable
+class LeadingEngine(Engine, Protocol):
+    """An engine that plays rounds itself, as its clients merge where they are."""
+
+    def play(
+        self, method: ManyRuns, engine: Engine, server: Sequence[State], round: int, cohort: Any, /
+    ) -> tuple[Sequence[State], list[Traffic]]:
+        """Play one round and return the new server state and the traffic of each run."""
         ...
 
 
@@ -181,13 +205,12 @@ class Stacked:
             self.private = self._tables.scatter(self.private, index, private_rows)
         return Replies(index.ids_per_run, split_state(up, index.sizes))
 
-    def mix(self, method: ManyRuns, round: int) -> list[Traffic]:
+    def mix(self, method: ManyRuns, round: int, up: Sequence[State]) -> list[Traffic]:
         """Mix all peers of a run by products with the Laplacian."""
         peers: Any = [run.algorithm for run in method.runs]
-        traffic = [count_exchanged(peer, W) for peer, W in zip(peers, self.private, strict=True)]
-        mixes = [partial(peer.mix_all, W) for peer, W in zip(peers, self.private, strict=True)]
+        mixes = [partial(peer.mix_all, private) for peer, private in zip(peers, self.private, strict=True)]
         self.private = tuple(run_in_branches(mixes))
-        return traffic
+        return count_exchanged(method, up)
 
     def _share_settings(self, method: ManyRuns, index: CohortIndex) -> Any:
         """Return the method of the cohort's local work; settings depend on the order of clients alone."""
@@ -202,18 +225,30 @@ class Stacked:
 
     def models(self, method: ManyRuns, server: Sequence[State]) -> list[Tensor]:
         """Return the models that clients are scored with, run by run, adapted where the method does so."""
-        sizes = self._scored_sizes
-        models = method.personal_models(server, self.private, sizes)
+        return self.adapt(method, method.personal_models(server, self.private, self._scored_sizes))
+
+    def adapt(self, method: ManyRuns, models: list[Tensor]) -> list[Tensor]:
+        """Return the models that clients are scored with, from the personal models of each run."""
         self._check_returned(models, "personal_models")
-        if isinstance(self._algorithm, Adapting):
-            models = list(self._map_scored("adapt", method, (_stack(models),)).split(sizes))
+        if is_adapting(self._algorithm):
+            models = list(self._map_scored(adapt_models, method, (_stack(models),)).split(self._scored_sizes))
             self._check_returned(models, "adapt")
         return models
 
     def score(self, method: ManyRuns, server: Sequence[State], training: bool) -> list[Tallies]:
         """Tally all clients in one call, or in blocks of clients and rows."""
-        models, sizes = self.models(method, server), self._scored_sizes
-        W = _stack(models)
+        tallies = self.tally(method, self.models(method, server), training)
+        if not training:
+            return tallies
+        penalties = [
+            compute_penalty(run.algorithm, state, private)
+            for run, state, private in zip(method.runs, server, self.private, strict=True)
+        ]
+        return [replace(sums, penalty=value) for sums, value in zip(tallies, penalties, strict=True)]
+
+    def tally(self, method: ManyRuns, models: Sequence[Tensor], training: bool) -> list[Tallies]:
+        """Tally the clients of each run with these models; without the penalty, which is no sum over rows."""
+        W, sizes = _stack(models), self._scored_sizes
         test = self._tally(W, self.scored.test).split(sizes)
         finite = [find_finite_models(of_run) for of_run in models]
         if not training:
@@ -221,14 +256,18 @@ class Stacked:
         train = self._tally(W, self.scored.train).split(sizes)
         gaps: list[float | None] = [None] * len(sizes)
         if isinstance(self._algorithm, Certified):
-            gap = self._map_scored("gap", method, (concatenate_states(self.private), W))
+            gap = self._map_scored(_compute_gap, method, (concatenate_states(self.private), W))
             gaps = [float(of_run.sum()) for of_run in gap.double().split(sizes)]
         ridges = [compute_ridge(self.clients.model, of_run) for of_run in models]
-        penalties = [
-            compute_penalty(run.algorithm, state, private)
-            for run, state, private in zip(method.runs, server, self.private, strict=True)
-        ]
-        return [Tallies(*sums) for sums in zip(train, test, finite, ridges, penalties, gaps, strict=True)]
+        nothing = [None] * len(sizes)
+        return [Tallies(*sums) for sums in zip(train, test, finite, ridges, nothing, gaps, strict=True)]
+
+    def gather_states(self, server: Sequence[State]) -> tuple[Sequence[State], Sequence[State]]:
+        """Return the server state and the private state of each run."""
+        return server, self.private
+
+    def close(self) -> None:
+        """Return at once: the engine has no other processes."""
 
     def wait(self) -> None:
         """Wait until all work on a device has finished."""
@@ -249,8 +288,13 @@ class Stacked:
         tally = None if fused is None else fused.tally(W, client_rows)
         return self.scored.tally(W, client_rows, torch.arange(len(W))) if tally is None else tally
 
-    def _map_scored(self, ability: str, method: ManyRuns, states: tuple[State, ...]) -> Tensor:
-        """Apply a function of the method, which draws nothing, to all scored clients; keep their order."""
+    def _map_scored(
+        self, function: Callable[..., Tensor], method: ManyRuns, states: tuple[State, ...]
+    ) -> Tensor:
+        """Apply a function of method, states and task to all scored clients; keep their order.
+
+        It draws nothing.
+        """
         clients = self.scored
         ids = clients.sort_by_count(torch.arange(sum(self._scored_sizes)))
         on_device = clients.copy_to_device(ids)
@@ -259,9 +303,9 @@ class Stacked:
         at = ids.to(self.home)
         like = torch.empty(0, dtype=clients.dtype, device=self.home)
         index = CohortIndex(at, tuple(self._scored_sizes), at)
-        function = getattr(method.share_settings(index, like, clients.device), ability)
+        shared = method.share_settings(index, like, clients.device)
         inputs = to_device(tuple(gather_rows(state, at) for state in states), clients.device)
-        outputs: Tensor = to_device(function(*inputs, task), self.home)
+        outputs: Tensor = to_device(function(shared, *inputs, task), self.home)
         return torch.empty_like(outputs).index_copy_(0, at, outputs)
 
     def _check_returned(self, models: Sequence[Tensor], ability: str) -> None:
@@ -289,7 +333,9 @@ class Stacked:
 
     @property
     def _is_capturable(self) -> bool:
-        return self._method.traits.is_capturable and self.home.type == "cuda"
+        runs = self._method.runs
+        static = all(r.algorithm.is_static for r in runs if isinstance(r.algorithm, PartlyStatic))
+        return self._method.traits.is_capturable and static and self.home.type == "cuda"
 
     @cached_property
     def _trains_in_place(self) -> bool:
@@ -303,10 +349,15 @@ class Stacked:
         return on_host and len(runs) == 1 and not self._method.traits.reads_old_rows
 
 
-def count_exchanged(peer: Any, W: Tensor) -> Traffic:
-    """Count the bytes that peers exchange in a round; every message is sent by a client and to a client."""
-    sent = peer.count_messages() * count_bytes(W) // len(W)
-    return Traffic(sent, sent)
+def count_exchanged(method: ManyRuns, up: Sequence[State]) -> list[Traffic]:
+    """Count the bytes that the peers of each run exchange in a round, from their first messages.
+
+    Every message is sent by a client and to a client, and all have the same size.
+    """
+    peers: Any = [run.algorithm for run in method.runs]
+    sizes = [count_bytes(messages) // run.size for run, messages in zip(method.runs, up, strict=True)]
+    sent = [peer.count_messages() * size for peer, size in zip(peers, sizes, strict=True)]
+    return [Traffic(number, number) for number in sent]
 
 
 def compute_penalty(algorithm: Algorithm, server: State, private: State) -> float:
@@ -327,6 +378,11 @@ def find_finite_models(W: Float[Tensor, "client param"]) -> Bool[Tensor, "client
 def describe_rows(state: State, ids: Ids) -> State:
     """Return the rows `ids` of a state, to be gathered."""
     return map_state(lambda table: GatheredRows(table, ids), state)
+
+
+def _compute_gap(algorithm: Certified, private: State, w: Tensor, task: Task) -> Tensor:
+    """Return each client's part of the duality gap."""
+    return algorithm.gap(private, w, task)
 
 
 def _stack(models: Sequence[Tensor]) -> Tensor:

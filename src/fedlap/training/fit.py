@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fedlap.errors import DivergedError, report_out_of_memory
-from fedlap.training.assemble import assemble
+from fedlap.training.assemble import open_training
 from fedlap.training.jobs import Job
 from fedlap.training.loop import train
 from fedlap.training.recorder import Recorder, RoundEnd
@@ -38,10 +38,10 @@ def fit_all(
         _select_device(schedule.resolve_device()),
     ):
         schedule = replace(schedule, evaluate_every=choose_interval(jobs[0], schedule))
-        training = assemble(jobs, schedule)
-        recorder = Recorder(training.jobs, training.origins, schedule, on_score, on_round)
-        server = train(training.method, training.engine, training.server, schedule, recorder)
-        return training.collect_results(server, recorder)
+        with open_training(jobs, schedule) as training:
+            recorder = Recorder(training.jobs, training.origins, schedule, on_score, on_round)
+            server = train(training.method, training.engine, training.server, schedule, recorder)
+            return training.collect_results(server, recorder)
 
 
 def _select_device(device: torch.device) -> AbstractContextManager[Any]:

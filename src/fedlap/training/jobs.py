@@ -52,9 +52,9 @@ def compute_stack_key(job: Job) -> Any:
         return object()
     types = {field.name: field.type for field in fields(algorithm)}  # type: ignore[arg-type]
     settings = tuple(
-        value
+        tuple(value.items()) if isinstance(value, dict) else value
         for name, value in list_settings(algorithm).items()
-        if name != "graph" and float not in (types[name], *get_args(types[name]))
+        if name != "graph" and (isinstance(value, dict) or float not in (types[name], *get_args(types[name])))
     )
     shape = federation.inputs, federation.outputs, type(federation.loss), federation.roster.is_weighted
     # The number of pooled clients determines the number of local steps.

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from fedlap.algorithms import State
-from fedlap.training.cuda_graph import capture_rounds
-from fedlap.training.engines import Engine, SampledClients
+from fedlap.training.cuda_graph import PlayRound, capture_rounds
+from fedlap.training.engines import Engine, LeadingEngine, SampledClients
 from fedlap.training.recorder import Recorder
 from fedlap.training.schedule import Schedule
 from fedlap.training.stacking import ManyRuns
@@ -22,15 +22,19 @@ def play(
         replies = engine.local(method, round, cohort, down)  # rows and private state stay behind the engine
         server = apply_updates(server, method.merge(server, replies.ids, replies.up))  # only here rows meet
         return server, count_traffic(down, replies.up)
-    engine.local(method, round, cohort, None)
-    return server, engine.mix(method, round)  # every exchange between peers
+    replies = engine.local(method, round, cohort, None)
+    return server, engine.mix(method, round, replies.up)  # every exchange between peers
 
 
 def play_rounds(
     method: ManyRuns, engine: Engine, server: ServerStates, rounds: range
 ) -> Iterator[tuple[int, ServerStates, list[Traffic]]]:
     """Play rounds; yield, after each, its number, the new server state and the traffic of each run."""
-    play_round = capture_rounds(play, engine, len(rounds))  # On a GPU, rounds are recorded once and replayed.
+    play_round: PlayRound
+    if isinstance(engine, LeadingEngine):  # Its clients are in several processes.
+        play_round = engine.play
+    else:  # On a GPU, rounds are recorded once and replayed.
+        play_round = capture_rounds(play, engine, len(rounds))
     for round in rounds:
         server, traffic = play_round(method, engine, server, round, engine.sampler.draw(round))
         yield round, server, traffic

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from fedlap.algorithms import Adapting, Certified, State
+from fedlap.algorithms import Certified, State, adapt_models, is_adapting
 from fedlap.algorithms.local_work import LocalWork
 from fedlap.algorithms.server_state import Ids
 from fedlap.data.client_rows import ClientRows
@@ -109,12 +109,13 @@ class OneByOne:
         weight = clients.train.get_client_weight(k)
         return PlainTask(clients.model, x, y, [rows.to(x.device) for rows in batches], weight)
 
-    def mix(self, method: ManyRuns, round: int) -> list[Traffic]:
-        """Mix peer by peer, from the models of its neighbours alone."""
-        peers: Any = [run.algorithm for run in method.runs]
-        traffic = [count_exchanged(peer, W) for peer, W in zip(peers, self.private, strict=True)]
-        self.private = [_mix_peers(peer, W) for peer, W in zip(peers, self.private, strict=True)]
-        return traffic
+    def mix(self, method: ManyRuns, round: int, up: Sequence[State]) -> list[Traffic]:
+        """Mix peer by peer, from the public models of its neighbours alone."""
+        self.private = [
+            _mix_peers(run.algorithm, private, run.size)
+            for run, private in zip(method.runs, self.private, strict=True)
+        ]
+        return count_exchanged(method, up)
 
     def models(self, method: ManyRuns, server: Sequence[State]) -> list[Tensor]:
         """Return the models that clients are scored with, run by run, adapted where the method does so."""
@@ -123,10 +124,12 @@ class OneByOne:
             name = type(run.algorithm).__name__
             expected = self._sizes[number], self.clients.model, self.clients.dtype
             check_models(f"the return value of {name}.personal_models", W, *expected)
-            if isinstance(run.algorithm, Adapting):
+            if is_adapting(run.algorithm):
                 tasks = self._scoring_tasks(number)
-                at_clients = W.to(self.clients.device).split(1)
-                adapted = [run.algorithm.adapt(w, task) for w, task in zip(at_clients, tasks, strict=True)]
+                at_clients = W.to(self.clients.device)
+                adapted = [
+                    adapt_models(run.algorithm, take_row(at_clients, k), task) for k, task in enumerate(tasks)
+                ]
                 models[number] = torch.cat(adapted).to(self.home)
                 check_models(f"the return value of {name}.adapt", models[number], *expected)
         return models
@@ -145,12 +148,19 @@ class OneByOne:
                 private_there, W_there = to_device((private, W), self.clients.device)
                 tasks = enumerate(self._scoring_tasks(number))
                 parts = [
-                    algorithm.gap(take_row(private_there, k), W_there[k : k + 1], task) for k, task in tasks
+                    algorithm.gap(take_row(private_there, k), take_row(W_there, k), task) for k, task in tasks
                 ]
                 gap = float(torch.cat(parts).double().sum())
             penalty = compute_penalty(algorithm, server[number], private)
             tallies.append(Tallies(train, test, finite, compute_ridge(self.clients.model, W), penalty, gap))
         return tallies
+
+    def gather_states(self, server: Sequence[State]) -> tuple[Sequence[State], Sequence[State]]:
+        """Return the server state and the private state of each run."""
+        return server, self.private
+
+    def close(self) -> None:
+        """Return at once: the engine has no other processes."""
 
     def wait(self) -> None:
         """Wait until all work on a device has finished."""
@@ -173,7 +183,8 @@ class OneByOne:
         """Sum losses and correct predictions, or errors, over each client's rows."""
         model, first = self.clients.model, sum(self._sizes[:number])
         sums = []
-        for k, w in enumerate(W.split(1), first):
+        for place in range(len(W)):
+            k, w = first + place, take_row(W, place)
             x, y = self._read_rows(self.scored, client_rows, k)
             weight = client_rows.get_client_weight(k)
             scores = model.scores(
@@ -205,8 +216,12 @@ def _weigh(values: Float64[Tensor, "row ..."], weight: Float64[Tensor, "row"] | 
 
 
 def take_row(state: State, place: int) -> State:
-    """Return the row of one client, as a stack of one."""
-    return map_state(lambda rows: rows[place : place + 1], state)
+    """Return a copy of the row of one client, as a stack of one.
+
+    How products of matrices are rounded depends on how their memory is aligned, and a row within a table is
+    aligned otherwise than the row that a client has on its own machine.
+    """
+    return map_state(lambda rows: rows[place : place + 1].clone(), state)
 
 
 def replace_rows(table: State, ids: Ids, rows: State) -> State:
@@ -217,14 +232,14 @@ def replace_rows(table: State, ids: Ids, rows: State) -> State:
     return None if rows is None else table.index_copy(0, ids, rows)
 
 
-def _mix_peers(peer: Any, W: Tensor) -> Tensor:
-    """Run all exchanges of a round, each peer from its model and those of its neighbours."""
-    neighbours = [peer.in_neighbours(place) for place in range(len(W))]
-    states: list[tuple[Tensor, ...]] = [(w,) for w in W.split(1)]
+def _mix_peers(peer: Any, private: State, clients: int) -> State:
+    """Run all exchanges of a round, each peer from its private state and its neighbours' public models."""
+    neighbours = [peer.in_neighbours(place) for place in range(clients)]
+    states: list[tuple[State, ...]] = [(take_row(private, place),) for place in range(clients)]
     for exchange in range(peer.exchanges):
-        sent = torch.cat([state[0] for state in states])
+        known = torch.cat([peer.public_models(state[0]) for state in states])
         states = [
-            peer.mix(exchange, state, sent[ids.to(W.device)].unsqueeze(0), a.to(W).unsqueeze(0))
+            peer.mix(exchange, state, known[ids.to(known.device)].unsqueeze(0), a.to(known).unsqueeze(0))
             for state, (ids, a) in zip(states, neighbours, strict=True)
         ]
-    return torch.cat([state[0] for state in states])
+    return concatenate_states([state[0] for state in states])

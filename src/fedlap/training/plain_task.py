@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from fedlap.algorithms.held_out_rows import select_held_out
 from fedlap.algorithms.local_work import BatchSize, LocalWork
 from fedlap.algorithms.task import ClientScalars, LocalUpdate
 from fedlap.models import Batch, Model
@@ -87,6 +88,14 @@ class PlainTask:
         """Return F(w)."""
         ((batch, _),) = self.rows()
         return self.model.loss(w, batch).unsqueeze(1)
+
+    def validation_losses(self, models: Sequence[Stack], every: int) -> Float[Tensor, "1 model"]:
+        """Return the mean losses on every `every`-th training row."""
+        ((batch, rows),) = self.rows()
+        held = select_held_out(batch, rows, every)
+        totals = torch.stack([self.model.loss(w, held) - self.model.ridge(w) for w in models], 1)
+        weight = held.weight.sum(1, keepdim=True)
+        return totals / weight.where(weight > 0, 1.0)
 
 
 def draw_client_batches(

@@ -114,7 +114,8 @@ class Recorder:
         """Return the progress of each run, or None for a run that has diverged."""
         self.stop_clock(engine)
         self.start_clock()
-        runs = zip(server, engine.private, self.sent, self.seconds, self.scores, self.origins, strict=True)
+        states = engine.gather_states(server)
+        runs = zip(*states, self.sent, self.seconds, self.scores, self.origins, strict=True)
         return [
             None if run in self.diverged else Progress(self.round, *state) for run, state in enumerate(runs)
         ]

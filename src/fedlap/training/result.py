@@ -76,7 +76,11 @@ class Result:
     rounds: int | None = None  # the number of rounds that `fit` was asked for
 
     def __repr__(self) -> str:
-        return build_summary("Result", *self._summarise().values())
+        facts = self._summarise()
+        clients = count_nouns(len(self.federation.clients), "client")
+        parameters = count_nouns(self.models.shape[1], "parameter")
+        progress = f"round {facts['rounds']}"
+        return build_summary("Result", facts["method"], clients, parameters, progress, facts["scores"])
 
     def _repr_html_(self) -> str:
         return build_html_table("Result", self._summarise())
@@ -86,9 +90,9 @@ class Result:
         done, wanted = self.progress.round, self.rounds
         return {
             "method": type(self.algorithm).__name__,
-            "clients": count_nouns(len(self.federation.clients), "client"),
-            "model": count_nouns(self.models.shape[1], "parameter"),
-            "progress": f"round {done}" + (f" of {wanted}" if wanted and wanted != done else ""),
+            "clients": f"{len(self.federation.clients):,}",
+            "parameters of a model": f"{self.models.shape[1]:,}",
+            "rounds": f"{done}" + (f" of {wanted}" if wanted and wanted != done else ""),
             "scores": ", ".join(self.scores[-1].list_values()) if self.scores else "no scores",
         }
 

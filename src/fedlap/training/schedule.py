@@ -16,12 +16,12 @@ from fedlap.data.federation import Federation
 from fedlap.errors import InputError, UnsuitedError, check_integer, unknown_name_error
 from fedlap.models import Architecture, Model
 
-EngineName = Literal["stacked", "one_by_one"]
+EngineName = Literal["stacked", "one_by_one", "ray"]
 DtypeName = Literal["float32", "float64"]
 Precision = Literal["float32", "tf32", "bf16"]
 KeepName = Literal["auto", "device", "host"]
 ScoringInterval = int | Literal["auto"]  # rounds between scores
-TrainingRowsScored = Literal["last", "always"]
+TrainingRowsScored = Literal["never", "last", "always"]
 DEVICES: Final = ("cpu", "cuda")
 AUTO_INTERVAL: Final = "auto"
 
@@ -80,8 +80,11 @@ class Schedule:
         return torch.float64 if self.dtype == "float64" else torch.float32
 
     def resolve_device(self) -> torch.device:
-        """Return the device; raise InputError if it cannot be used."""
-        return open_device(self.device)
+        """Return the device of this process; raise InputError if it cannot be used.
+
+        With Ray other processes use the device of the schedule, and this one the host.
+        """
+        return open_device("cpu" if self.engine == "ray" else self.device)
 
     def is_scored(self, round: int) -> bool:
         """Return whether this round is scored; the interval must be a number."""
@@ -96,7 +99,9 @@ class Schedule:
 
     def is_training_scored(self, round: int) -> bool:
         """Return whether the training rows are scored in this round."""
-        return self.is_scored(round) and (self.score_training == "always" or round == self.rounds)
+        if self.score_training == "last":
+            return round == self.rounds
+        return self.score_training == "always" and self.is_scored(round)
 
     def choose_home(
         self, device: torch.device, federations: Sequence[Federation], model: Model

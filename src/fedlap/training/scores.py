@@ -69,6 +69,15 @@ class Tally:
         """The sum of losses in the unit of the data: half the squared errors of real targets."""
         return self.loss if self.errors is None else self.errors[:, 0].sum(-1) / 2
 
+    @staticmethod
+    def concatenate(tallies: Sequence["Tally"]) -> "Tally":
+        """Return the tally of the clients of all tallies, which are of one model."""
+        sums: Any = zip(*((t.loss, t.hits, t.count, t.errors) for t in tallies), strict=True)
+        loss, hits, count, errors = (None if parts[0] is None else torch.cat(parts) for parts in sums)
+        assert loss is not None
+        assert count is not None
+        return Tally(loss, hits, count, errors)
+
     def split(self, sizes: Sequence[int]) -> list["Tally"]:
         """Split into tallies of the given numbers of clients."""
         sums = self.loss, self.hits, self.count, self.errors

@@ -5,7 +5,7 @@ The choice counts work and never reads a clock, so equal settings have equal sco
 
 from typing import Final
 
-from fedlap.algorithms import Adapting, Algorithm, Pooling
+from fedlap.algorithms import Algorithm, Pooling, is_adapting
 from fedlap.data.federation import Federation
 from fedlap.models import Architecture
 from fedlap.models.dense import DenseNetwork
@@ -51,7 +51,7 @@ def count_scored_rows(algorithm: Algorithm, federation: Federation, schedule: Sc
     """Return the rows per scoring; a client that adapts its model first trains on all its training rows."""
     train, test = (int(rows.count.sum()) for rows in (federation.train, federation.test))
     rows = float(test + (train if schedule.score_training == "always" else 0))
-    return rows + (SCORED_ROWS_PER_TRAINED_ROW * train if isinstance(algorithm, Adapting) else 0.0)
+    return rows + (SCORED_ROWS_PER_TRAINED_ROW * train if is_adapting(algorithm) else 0.0)
 
 
 def count_trained_rows(algorithm: Algorithm, federation: Federation, schedule: Schedule) -> float:

@@ -88,6 +88,13 @@ def trim_rows(rows: Tensor, like: Tensor) -> Tensor:
     return rows[(slice(None), *map(slice, like.shape[1:]))]
 
 
+def match_types(state: State, other: State) -> State:
+    """Return the state with the types of tuples that `other` has."""
+    if isinstance(state, tuple):
+        return rebuild_tuple(other, (match_types(s, o) for s, o in zip(state, other, strict=True)))
+    return state
+
+
 def match_devices(state: State, other: State) -> State:
     """Return the state with the types of tuples and the devices of tensors that `other` has."""
     if isinstance(state, tuple):

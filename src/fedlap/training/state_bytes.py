@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from torch import Tensor
 
@@ -65,6 +65,17 @@ def write_state_file(path: Path, facts: Mapping[str, Any], state: State, durable
 
 def read_state_file(path: Path, types: Iterable[type[Any]] = ()) -> tuple[dict[str, Any], State]:
     """Return the facts and the state of a file; raise InputError if it is damaged or of another format."""
+    facts, content = _read_parts(path)
+    return facts, decode_state(content, types)
+
+
+def read_state_facts(path: Path) -> dict[str, Any]:
+    """Return the facts of a file without its state, whatever its types; raise InputError as above."""
+    return _read_parts(path)[0]
+
+
+def _read_parts(path: Path) -> tuple[dict[str, Any], bytes]:
+    """Return the facts of a file, and the bytes of its state."""
     try:
         checksum, _, payload = read_file(path).partition(b"\n")
         if hashlib.sha256(payload).hexdigest().encode() != checksum:
@@ -76,14 +87,14 @@ def read_state_file(path: Path, types: Iterable[type[Any]] = ()) -> tuple[dict[s
     except (OSError, ValueError) as error:
         reason = describe_error(error)
         raise InputError(f"{str(path)!r} cannot be read ({reason}); use an undamaged copy") from error
-    return facts, decode_state(content, types)
+    return facts, content
 
 
 def list_state_types(method: Algorithm | type[Algorithm]) -> list[type[Any]]:
-    """Return the NamedTuples at the top of the modules that define a method: those of its states."""
+    """Return the NamedTuples at the top of the modules that define a method, alone or in a union."""
     defined = method if isinstance(method, type) else type(method)
     modules = [vars(sys.modules[kind.__module__]) for kind in defined.__mro__]
-    entries = [entry for names in modules for entry in names.values()]
+    entries = [part for names in modules for entry in names.values() for part in (entry, *get_args(entry))]
     return [entry for entry in entries if isinstance(entry, type) and hasattr(entry, "_make")]
 
 

@@ -255,6 +255,22 @@ class StackTask:
             total[:active] += model.loss(w[:active], batch) - model.ridge(w[:active])
         return total.unsqueeze(1)
 
+    def validation_losses(self, models: Sequence[Stack], every: int) -> Float[Tensor, "client model"]:
+        """Return the mean losses on every `every`-th training row of every client."""
+        model, first = self.clients.model, 0
+        totals = models[0].new_zeros(len(models[0]), len(models))
+        weight = totals.new_zeros(len(totals), 1)
+        for batch, inside in self.clients.read_batches(self.clients.train, self.cohort):
+            active, rows = inside.shape
+            chosen = slice((every - 1 - first) % every, None, every)
+            first += rows
+            held = Batch(batch.x[:, chosen].contiguous(), batch.y[:, chosen], batch.weight[:, chosen])
+            if held.weight.shape[1]:
+                losses = [model.loss(w[:active], held) - model.ridge(w[:active]) for w in models]
+                totals[:active] += torch.stack(losses, 1)
+                weight[:active] += held.weight.sum(1, keepdim=True)
+        return totals / weight.where(weight > 0, 1.0)
+
     def rows(self) -> Iterator[tuple[Batch, Int64[Tensor, "client batch"]]]:
         """Iterate over all training rows in blocks, weighted by 1/n_k, with the indices of the rows."""
         first = 0

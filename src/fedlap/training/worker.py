@@ -1,5 +1,6 @@
 """A worker: one client by itself, with its rows and its private state, as a remote client runs it."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,15 +9,17 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from fedlap.algorithms import (
-    Adapting,
     Algorithm,
     Binding,
     Certified,
     ClientTable,
     PeerAlgorithm,
     Pooling,
+    Splitting,
     State,
     Task,
+    adapt_models,
+    is_adapting,
 )
 from fedlap.algorithms.local_work import BatchSize
 from fedlap.data.federation import Federation
@@ -29,7 +32,7 @@ from fedlap.training.jobs import check_single_rows, plan_local_work
 from fedlap.training.placement import PlacedClients, check_models
 from fedlap.training.plain_task import HOST, PlainTask, draw_client_batches
 from fedlap.training.schedule import DtypeName, Schedule, build_start, check_algorithm_and_model
-from fedlap.training.state import copy_aliases, describe_shapes
+from fedlap.training.state import copy_aliases, describe_shapes, rebuild_tuple
 from fedlap.training.state_bytes import list_state_types, read_state_file, write_state_file
 from fedlap.training.task import StackTask
 
@@ -58,12 +61,12 @@ class ClientTally(NamedTuple):
 class RoundState(NamedTuple):
     """The private state of the client after a round; round 0 is the start.
 
-    exchange: for a peer, its state between the exchanges of the round, and their number so far.
+    exchange: for a peer, its state between the exchanges of the round. exchanges: their number so far.
     """
 
     round: int
     private: State
-    exchange: tuple[Stack, ...] = ()
+    exchange: tuple[State, ...] = ()
     exchanges: int = 0
 
 
@@ -158,7 +161,11 @@ class Worker:
         received: Float[Tensor, "1 heard param"],
         weights: Float[Tensor, "1 heard"],
     ) -> Stack:
-        """Run an exchange of a round with the neighbours' models and return the model to send in the next."""
+        """Run an exchange of a round with the neighbours' public models, and return the next message.
+
+        The upload of `local` is the message of the first exchange, and `receive` of the method turns messages
+        into public models. The result of the last exchange is not sent.
+        """
         method: Any = self.method
         pending = self._pending or self._current
         if (round, exchange) != (pending.round, pending.exchanges) or not pending.exchange:
@@ -168,11 +175,11 @@ class Worker:
             )
         state = method.mix(exchange, pending.exchange, received, weights.to(received))
         self._pending = RoundState(round, state[0], state, exchange + 1)
-        return copy_aliases(state[0], state)  # type: ignore[no-any-return]
+        return copy_aliases(method.public_models(state[0]), state)  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def personal_model(self, server: State) -> Stack:
-        """Return the client's model from its private state and server state that all clients share.
+        """Return the client's model from its private state and its part of the server's state.
 
         server: None for a method without a server. A server that `owns_models`, such as those of FedU and
         MOCHA, computes them itself and sends each client its row.
@@ -183,7 +190,7 @@ class Worker:
     def adapt(self, w: Float[Tensor, "1 param"]) -> Float[Tensor, "1 param"]:
         """Return the model that the client is scored with: w, adapted to its rows if the method does so."""
         check_models("w", w, 1, self.model, self._clients.dtype)
-        return self.method.adapt(w, self._make_task(0)) if isinstance(self.method, Adapting) else w
+        return adapt_models(self.method, w, self._make_task(0)) if is_adapting(self.method) else w
 
     @torch.no_grad()
     def score(self, w: Float[Tensor, "1 param"]) -> ClientTally:
@@ -200,22 +207,37 @@ class Worker:
 
     def save(self, path: str | Path) -> None:
         """Write the private state before and after the last round; call it before the reply is sent."""
-        pending = self._pending or RoundState(-1, None)
-        rounds = [self._current.round, pending.round, pending.exchanges]
-        states = self.private, pending.private, pending.exchange
-        write_state_file(Path(path), {"worker": self._describe(), "rounds": rounds}, states)
+        write_state_file(Path(path), *self.export_state())
 
     def load(self, path: str | Path) -> None:
         """Restore the state that a worker of this client with equal arguments saved."""
-        facts, states = read_state_file(Path(path), list_state_types(self.method))
+        self.import_state(*read_state_file(Path(path), list_state_types(self.method)), str(path))
+
+    def export_state(self) -> tuple[dict[str, Any], State]:
+        """Return facts and the private state before and after the last round, for a file."""
+        pending = self._pending or RoundState(-1, None)
+        rounds = [self._current.round, pending.round, pending.exchanges]
+        facts = {"worker": self._describe(), "rounds": rounds}
+        return facts, (self.private, pending.private, pending.exchange)
+
+    def import_state(self, facts: Mapping[str, Any], states: State, where: str) -> None:
+        """Restore the state that `export_state` returned; `where` names its file in errors."""
         if facts["worker"] != self._describe() or describe_shapes(states[0]) != describe_shapes(self.private):
             raise InputError(
-                f"{str(path)!r} is the state of {facts['worker']}; expected {self._describe()}; "
+                f"{where!r} is the state of {facts['worker']}; expected {self._describe()}; "
                 "pass the arguments of the worker that saved it"
             )
         (current, private, exchange), (last, round, exchanges) = states, facts["rounds"]
         self._current = RoundState(last, current)
         self._pending = None if round < 0 else RoundState(round, private, exchange, exchanges)
+
+    def skip_to(self, round: int, w: Stack | None = None) -> None:
+        """Continue after another round, as a peer that returns late; with model w if the state is lost."""
+        private = self.private
+        if w is not None:
+            check_models("w", w, 1, self.model, self._clients.dtype)
+            private = self.method.init_clients(w, self._clients.train.count)
+        self._current, self._pending = RoundState(check_integer("round", round), private), None
 
     def _describe(self) -> str:
         clients = self._clients
@@ -236,13 +258,28 @@ class Worker:
         return PlainTask(self.model, x, y, plan, clients.train.weight)
 
 
-def owns_models(server: State, private: State) -> bool:
+def owns_models(method: Algorithm, server: State, private: State) -> bool:
     """Return whether the server computes the clients' models itself: they do not depend on private state.
 
     server: its state. private: the private state of clients before the first round.
     """
-    tables = isinstance(server, tuple) and any(isinstance(part, ClientTable) for part in server)
-    return tables or private is None
+    if isinstance(method, Splitting) and method.has_private_parameters:
+        return False
+    return has_client_tables(server) or private is None
+
+
+def has_client_tables(server: State) -> bool:
+    """Return whether the server state has a row per client."""
+    return isinstance(server, tuple) and any(isinstance(part, ClientTable) for part in server)
+
+
+def select_client(server: State, place: int) -> State:
+    """Return a server state as one client may see it: of every table its own row."""
+    if isinstance(server, ClientTable):
+        return ClientTable(server.values[place : place + 1])
+    if isinstance(server, tuple):
+        return rebuild_tuple(server, (select_client(part, place) for part in server))
+    return server
 
 
 def _check_client(federation: Federation, roster: Roster) -> None:
