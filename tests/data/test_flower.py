@@ -40,7 +40,7 @@ def test_flowers_names_of_labels_are_kept():
     assert from_flower(Partitioner(COLUMNS, names=["x", "y", "z"])).labels == ("x", "y", "z")
     assert from_flower(Partitioner(COLUMNS, names=["x", "y", "z"]), labels="pqr").labels == ("p", "q", "r")
     assert from_flower(Partitioner(COLUMNS), labels=5).labels == tuple("01234")
-    message = "the partitions, row 2: label 2 is out of range"
+    message = "the partitions, row 2: a label is out of range"
     check_refusal(message, from_flower, Partitioner(COLUMNS, names=["x", "y"]))
 
 

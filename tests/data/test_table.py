@@ -53,8 +53,8 @@ def test_test_rows_may_be_marked():
     [
         ({"pair": (np.zeros((0, 2)), np.zeros(0, dtype=int))}, "here has no rows; expected at least one"),
         ({"client": "ab"}, "here: 2 client names for 3 rows; expected one per row"),
-        ({"labels": 2}, "here, row 2: label 2 is out of range; expected 0 to 1"),
-        ({"labels": ["x", "y"]}, "here, row 2: label 2 is out of range; expected 0 to 1"),
+        ({"labels": 2}, "here, row 2: a label is out of range; expected 0 to 1"),
+        ({"labels": ["x", "y"]}, "here, row 2: a label is out of range; expected 0 to 1"),
         ({"pair": (np.zeros((3, 2)), np.zeros(2))}, r"here has features of shape \(3, 2\) and labels"),
         ({"pair": (np.array([[0], [np.nan]]), np.zeros(2, dtype=int))}, "here, row 1: a feature is NaN"),
         ({"pair": (np.zeros((3, 2)), np.zeros(3)), "labels": 2}, "labels are named but targets are real"),

@@ -117,6 +117,10 @@ def test_a_file_and_the_command_line(file, call, tmp_path):
     code, _, err = call("run", *shared, "--set", "graph.by=places", "--rounds", "1")
     assert (code, err.count("\n")) == (2, 1)
     assert "the data have no places; set data.places" in err
+    _, _, err = call("run", *shared, "--set", "graph.places=lon,latt")
+    assert err.startswith("error: graph.places: unknown column of ")
+    _, _, err = call("run", *shared, "--set", "data.places=lon,latt")
+    assert err.startswith("error: data.places: unknown column of ")
 
 
 def test_an_experiment_describes_its_places(file):

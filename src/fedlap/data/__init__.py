@@ -11,7 +11,10 @@ from fedlap.data.connected_table import ConnectedTable
 from fedlap.data.digits import load_digits
 from fedlap.data.distribution import Distribution
 from fedlap.data.federation import Federation
+from fedlap.data.federation_folder import FederationFolder, open_folder, write_federation
+from fedlap.data.folder_writing import store_federation
 from fedlap.data.har import HAR_DISTRIBUTION, load_har
+from fedlap.data.large_synthetic import LargeSynthetic
 from fedlap.data.mnist import MNIST_DISTRIBUTION, load_mnist
 from fedlap.data.partition import Labels, Partition
 from fedlap.data.radon import load_radon
@@ -30,21 +33,23 @@ TEST_SHARE: Final = 0.25
 class Source:
     """A data set that can be loaded by name.
 
-    make: builds its table, alone or with the known graph of its clients, from its settings.
+    make: builds its table, alone or with the known graph of its clients, or opens its folder, from settings.
     scale: the default scaling of features.
     about: a description in one line.
     partition: the default partition; None if its rows have natural clients.
     graph: a description of the known graph of its clients, if there is one.
+    is_split: True if its clients and test rows are fixed, whatever the seed.
     is_generated: True if its clients are generated from the seed, so that they differ between seeds.
     distribution: its official files, if any.
     citation, terms: the citation and the terms of use of its authors.
     """
 
-    make: Callable[..., Table | ConnectedTable | Synthetic]
+    make: Callable[..., Table | ConnectedTable | Synthetic | FederationFolder]
     scale: Scaling
     about: str
     partition: Partition | None = None
     graph: str = ""
+    is_split: bool = False
     is_generated: bool = False
     distribution: Distribution | None = None
     citation: str = ""
@@ -52,8 +57,8 @@ class Source:
 
     @property
     def is_tabular(self) -> bool:
-        """True if its rows are to be partitioned and split; False if `make` draws them by the seed."""
-        return "seed" not in inspect.signature(self.make).parameters
+        """True if its rows are to be partitioned and split; False if they are split, or drawn by the seed."""
+        return not self.is_split and "seed" not in inspect.signature(self.make).parameters
 
 
 SOURCES: Final[dict[str, Source]] = {
@@ -132,6 +137,13 @@ SOURCES: Final[dict[str, Source]] = {
         is_generated=True,
     ),
     "file": Source(load_file, "pooled", "rows of a .csv, .parquet or .npz file"),
+    "folder": Source(
+        open_folder,
+        "none",
+        "rows of a folder that `fedlap data make` or `fedlap data write` wrote",
+        graph="the graph in the folder",
+        is_split=True,
+    ),
 }
 
 
@@ -178,13 +190,17 @@ def load_with_graph(
                 f"data {name!r} has fixed clients and test rows; remove partition and test_share",
                 field="data",
             )
-        settings["seed"] = seed
+        settings |= {} if source.is_split else {"seed": seed}
     data = source.make(**settings)
-    table, graph = (data, None) if isinstance(data, Table) else (data.table, data.graph)
     partition = partition or source.partition
-    share = TEST_SHARE if test_share is None else test_share
-    federation = Federation.from_table(table, partition, share, seed)
-    graph = graph if partition is None else None  # A partition creates other clients.
+    graph: Graph | None
+    if isinstance(data, FederationFolder):
+        federation, graph = data.open(), data.known_graph
+    else:
+        table, connected = (data, None) if isinstance(data, Table) else (data.table, data.graph)
+        share = TEST_SHARE if test_share is None else test_share
+        federation = Federation.from_table(table, partition, share, seed)
+        graph = connected if partition is None else None  # A partition creates other clients.
     if scarce is not None:
         for setting in scarce:
             if setting not in (fields := ("share_of_clients", "keep", "cut_test")):
@@ -197,9 +213,14 @@ __all__ = [
     "SOURCES",
     "TEST_SHARE",
     "ConnectedTable",
+    "FederationFolder",
+    "LargeSynthetic",
     "Source",
     "Synthetic",
     "load",
     "load_with_graph",
+    "open_folder",
+    "store_federation",
     "synthetic",
+    "write_federation",
 ]

@@ -32,7 +32,11 @@ DATE_FORMATS = (
 )
 DATE_START = re.compile(r"\d{4}[-/]\d{1,2}([-/]\d|$)|\d{1,2}[./]\d{1,2}[./]\d{2}")
 COMMA_NUMBER = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d*),\d+([eE][+-]?\d+)?")  # 1,5 or 1.234,5
-NOT_NUMBERS_ADVICE = "remove the column (drop, or --drop), or convert it first"
+NOT_NUMBERS_ADVICE = "correct these rows, or remove the column (drop, or --drop)"
+COMMA_ADVICE = (
+    "write 1234.5, or write 1234,5 in the whole file and set decimal = ',' (--decimal ,); then remove points "
+    "between thousands"
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,19 @@ class FrameLocation:
     def describe_cell(self, index: int, column: str) -> str:
         """Describe a cell by its frame, row and column."""
         return f"{self.name}, row {index + self.first}, column {column!r}"
+
+    def describe_wrong(
+        self, column: Series, wrong: Bool[np.ndarray, "row"], problem: str, advice: str
+    ) -> InputError:
+        """Return the error for cells of a column: how many there are, and the first row, but no cell.
+
+        The index of the column counts the rows of the frame from zero.
+        """
+        row = int(column.index[int(wrong.argmax())]) + self.first
+        return InputError(
+            f"{self.name}, column {str(column.name)!r}: {int(wrong.sum())} of {len(wrong)} cells {problem} "
+            f"(the first in row {row}); {advice}"
+        )
 
 
 @dataclass(frozen=True)
@@ -161,19 +178,20 @@ def read_dates(
     """Return days since 1970 (UTC), with NaN where a cell is missing; `date_format` is tried first."""
     codes, cells = _find_distinct(column)
     days = _parse_days(cells, date_format)
-    if days is None:
-        readings = [days for name in DATE_FORMATS if (days := _parse_days(cells, name)) is not None]
-        if any(not np.array_equal(days, readings[0]) for days in readings):
-            raise _ambiguous_date_error(column, cells, location)
-        days = readings[0] if readings else None
-    if days is None:
-        row = _find_row(codes, [not DATE_START.match(str(cell).strip()) for cell in cells])
-        raise InputError(
-            f"{location.describe_cell(row, str(column.name))}: {str(column.iloc[row])!r} is no date like the "
-            "others of this column; write dates as 2020-01-31"
-        )
-    values: Float64[np.ndarray, row] = np.append(days, np.nan)[codes]
-    return values
+    if np.isnan(days).any():
+        readings = [days, *(_parse_days(cells, name) for name in DATE_FORMATS)]
+        days = min(readings, key=lambda days: int(np.isnan(_spread(days, codes))[codes >= 0].sum()))
+        wrong = np.isnan(_spread(days, codes)) & (codes >= 0)
+        if wrong.any():
+            raise location.describe_wrong(
+                column, wrong, "are no dates like the others", "write dates as 2020-01-31"
+            )
+        if any(not np.isnan(other).any() and not np.array_equal(days, other) for other in readings):
+            raise InputError(
+                f"{location.name}, column {str(column.name)!r}: dates may begin with the day or with the "
+                "month; write them as 2020-01-31"
+            )
+    return _spread(days, codes)
 
 
 def find_words(column: Series) -> Bool[np.ndarray, "row"]:
@@ -205,22 +223,23 @@ def _plan_column(column: Series, location: FrameLocation) -> ColumnPlan:
     if all(isinstance(cell, datetime.date) for cell in cells):
         return ColumnPlan(name, "date")
     if not all(isinstance(cell, str) for cell in cells):
-        wrong = [not isinstance(cell, bool | numbers.Real | str | decimal.Decimal) for cell in cells]
-        row = _find_row(codes, wrong if any(wrong) else [isinstance(cell, str) for cell in cells])
-        raise _no_number_error(column, row, location)
+        others = [not isinstance(cell, bool | numbers.Real | str | decimal.Decimal) for cell in cells]
+        problem = "are neither numbers nor text" if any(others) else "are text among numbers"
+        wrong = others if any(others) else [isinstance(cell, str) for cell in cells]
+        raise location.describe_wrong(column, _mark_rows(codes, wrong), problem, NOT_NUMBERS_ADVICE)
     is_word = np.array([_parse_number(cell) is None for cell in cells])
     if not is_word.any():
         return ColumnPlan(name, "number")
     present = codes >= 0
     has_comma = np.array([bool(COMMA_NUMBER.fullmatch(cell)) for cell in cells])
     if 2 * int(np.append(~is_word | has_comma, False)[codes].sum()) > int(present.sum()):
-        raise _no_number_error(column, _find_row(codes, is_word.tolist()), location)
+        raise _no_number_error(column, codes, cells, location)
     dates = np.array([bool(DATE_START.match(cell)) for cell in cells])
     if 2 * int(np.append(dates, False)[codes].sum()) <= int(present.sum()):
         return ColumnPlan(name, "levels")
     read_dates(column, location)
     return ColumnPlan(
-        name, "date", next(form for form in DATE_FORMATS if _parse_days(cells, form) is not None)
+        name, "date", next(form for form in DATE_FORMATS if not np.isnan(_parse_days(cells, form)).any())
     )
 
 
@@ -238,7 +257,7 @@ def _read_numbers(column: Series, location: FrameLocation) -> Float64[np.ndarray
     codes, cells = _find_distinct(column)
     parsed = [_parse_number(cell) for cell in cells]
     if None in parsed:
-        raise _no_number_error(column, _find_row(codes, [number is None for number in parsed]), location)
+        raise _no_number_error(column, codes, cells, location)
     values: Float64[np.ndarray, row] = np.append(np.array(parsed, dtype=np.float64), np.nan)[codes]
     return values
 
@@ -265,43 +284,49 @@ def _parse_number(cell: Any) -> float | None:
         return None
 
 
-def _parse_days(cells: Sequence[Any], date_format: str | None) -> Float64[np.ndarray, "cell"] | None:
-    """Return days since 1970, or None unless all cells are dates of this format."""
+def _parse_days(cells: Sequence[Any], date_format: str | None) -> Float64[np.ndarray, "cell"]:
+    """Return days since 1970, with NaN for a cell that is no date of this format."""
     import pandas
 
     if any(isinstance(cell, str) for cell in cells):
-        if date_format is None or not all(isinstance(c, str) and DATE_START.match(c) for c in cells):
-            return None
-        moments = pandas.to_datetime(pandas.Series(cells), format=date_format, errors="coerce", utc=True)
+        is_date = [isinstance(cell, str) and DATE_START.match(cell) is not None for cell in cells]
+        if date_format is None:
+            is_date = [False] * len(cells)
+        texts = pandas.Series([cell if fits else None for cell, fits in zip(cells, is_date, strict=True)])
+        moments = pandas.to_datetime(texts, format=date_format, errors="coerce", utc=True)
     else:
         moments = pandas.to_datetime(pandas.Series(cells, dtype=object), errors="coerce", utc=True)
-    if moments.isna().any():
-        return None
     days: Float64[np.ndarray, cell] = (
         (moments - pandas.Timestamp(0, tz="UTC")) / pandas.Timedelta(days=1)
     ).to_numpy(dtype=np.float64)
     return days
 
 
-def _find_row(codes: Int64[np.ndarray, "row"], chosen: Sequence[bool]) -> int:
-    """Return the first row whose cell is chosen, or else the first row with a cell."""
-    rows = np.append(np.array(chosen, dtype=bool), False)[codes]
-    return int(rows.argmax()) if rows.any() else int((codes >= 0).argmax())
+def _spread(
+    values: Float64[np.ndarray, "cell"], codes: Int64[np.ndarray, "row"]
+) -> Float64[np.ndarray, "row"]:
+    """Return the value of each row's cell; NaN where it is missing."""
+    rows: Float64[np.ndarray, row] = np.append(values, np.nan)[codes]
+    return rows
 
 
-def _no_number_error(column: Series, row: int, location: FrameLocation) -> InputError:
-    text = str(column.iloc[row])
-    cell = f"{location.describe_cell(row, str(column.name))}: {text!r}"
-    if COMMA_NUMBER.fullmatch(text.strip()):
-        return InputError(
-            f"{cell} is not a number with a decimal point; write 1234.5, or write 1234,5 in the whole file "
-            "and set decimal = ',' (--decimal ,)"
+def _mark_rows(codes: Int64[np.ndarray, "row"], chosen: Sequence[bool]) -> Bool[np.ndarray, "row"]:
+    """Return a mask of the rows whose cell is chosen."""
+    mask: Bool[np.ndarray, row] = np.append(np.array(chosen, dtype=bool), False)[codes]
+    return mask
+
+
+def _no_number_error(
+    column: Series, codes: Int64[np.ndarray, "row"], cells: Sequence[Any], location: FrameLocation
+) -> InputError:
+    """Return the error for cells that are not numbers, or else for numbers with commas."""
+    words = [_parse_number(cell) is None for cell in cells]
+    commas = [isinstance(cell, str) and COMMA_NUMBER.fullmatch(cell) is not None for cell in cells]
+    others = [word and not comma for word, comma in zip(words, commas, strict=True)]
+    if any(others):
+        return location.describe_wrong(
+            column, _mark_rows(codes, others), "are no numbers", NOT_NUMBERS_ADVICE
         )
-    return InputError(f"{cell} in a column of {column.dtype}, not numbers; {NOT_NUMBERS_ADVICE}")
-
-
-def _ambiguous_date_error(column: Series, cells: Sequence[Any], location: FrameLocation) -> InputError:
-    return InputError(
-        f"{location.name}, column {str(column.name)!r}: dates like {str(cells[0])!r} may begin with the day "
-        "or with the month; write them as 2020-01-31"
+    return location.describe_wrong(
+        column, _mark_rows(codes, words), "are numbers without a decimal point", COMMA_ADVICE
     )

@@ -85,13 +85,9 @@ def convert_decimal_commas(column: Series) -> Series:
     return column.map(cells)
 
 
-def refuse_comma_numbers(words: Series, where: str) -> None:
-    """Raise InputError if all words are numbers with commas, which may be decimals or thousands."""
-    if len(words) and bool(words.str.fullmatch(COMMA_NUMBER.pattern).all()):
-        raise InputError(
-            f"{where}: {words.iloc[0]!r} may be a number with a decimal comma, or text; set decimal = ',' or "
-            "decimal = '.' (--decimal)"
-        )
+def has_only_comma_numbers(words: Series) -> bool:
+    """Return whether all words are numbers with commas, which may be decimals or thousands."""
+    return bool(len(words)) and bool(words.str.fullmatch(COMMA_NUMBER.pattern).all())
 
 
 def _list_text_columns(frame: DataFrame, skip: Collection[str | None]) -> list[str]:

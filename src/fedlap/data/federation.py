@@ -14,7 +14,7 @@ from torch import Tensor
 from fedlap.data.client_rows import ClientRows
 from fedlap.data.columns import MissingRule, RawColumns
 from fedlap.data.encoding import Encoding
-from fedlap.data.federation_summary import summarise_federation
+from fedlap.data.federation_summary import summarise_federation, tabulate_federation
 from fedlap.data.frames import FrameSettings, table_from_frame
 from fedlap.data.places import Places
 from fedlap.data.remarks import leave_out_clients, list_remarks
@@ -22,18 +22,23 @@ from fedlap.data.roster import Roster
 from fedlap.data.row_weights import check_training_weights, keep_weighted_rows, select_positive
 from fedlap.data.splits import RANDOM_SPLIT, Split, SplitName, SplitRows, subsample_rows
 from fedlap.data.standardize import UNSCALED, Scaling, Standardizer
+from fedlap.data.stored_rows import StoredRows
 from fedlap.data.table import Table, table_from_arrays, table_from_dataset, table_from_partitioner
 from fedlap.data.target_scale import TargetScale
 from fedlap.data.validate import ArrayPair, check_unique_names, parse_label_names
 from fedlap.errors import DataWarning, InputError, check_integer, check_number
 from fedlap.models import CrossEntropy, Loss, SquaredError
 from fedlap.randomness import digest_names, draws
-from fedlap.summaries import build_html_table, build_summary
 
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """Clients with separate training and test rows; integer labels mean classification."""
+    """Clients with separate training and test rows; integer labels mean classification.
+
+    clients: names of the clients.
+    train: training rows of all clients.
+    test: test rows of all clients.
+    """
 
     clients: tuple[str, ...]
     train: ClientRows
@@ -48,12 +53,13 @@ class Federation:
     raw: RawColumns | None = None  # the columns before encoding, by position in the store
     split: Split = RANDOM_SPLIT  # chose the test rows, and chooses folds
     notes: tuple[str, ...] = ()  # remarks about rows and clients that were left out
+    stored: StoredRows | None = None  # the folder of the rows, unless they were changed since
 
     def __repr__(self) -> str:
-        return build_summary("Federation", *summarise_federation(self).values())
+        return summarise_federation(self)
 
     def _repr_html_(self) -> str:
-        return build_html_table("Federation", summarise_federation(self))
+        return tabulate_federation(self)
 
     def __post_init__(self) -> None:
         check_unique_names(self.clients)
@@ -136,18 +142,9 @@ class Federation:
             train, test = train.reorder(remaining), test.reorder(remaining)
             places = None if places is None else places.reorder(remaining)
         federation = cls(
-            clients,
-            train,
-            test,
-            table.labels,
-            UNSCALED,
-            table.features,
-            table.target,
-            places,
-            raw=table.raw,
-            split=table.split,
-            notes=notes,
-        )
+            clients, train, test, table.labels, features=table.features, target=table.target, places=places,
+            raw=table.raw, split=table.split, notes=notes,
+        )  # fmt: skip
         return federation if table.raw is None else federation._encode()
 
     @classmethod
@@ -324,8 +321,9 @@ class Federation:
     ) -> "Federation":
         """Return the federation with few training rows at some clients.
 
-        ⌊share·N + ½⌋ clients, drawn by `seed`, keep ⌊keep·n + ½⌋ of their n training rows, at least one; with
-        `cut_test` (as in the paper's published code) the same share of their test rows, at least one.
+        share_of_clients: ⌊share·N + ½⌋ clients are cut; `seed` draws them.
+        keep: ⌊keep·n + ½⌋ of the n training rows of such a client stay, at least one.
+        cut_test: cut their test rows to the same share (as in the paper's published code), at least one.
         """
         for name, share in {"share_of_clients": share_of_clients, "keep": keep}.items():
             if not 0 <= check_number(name, share, zero=True, scope="scarce") <= 1:
@@ -343,6 +341,9 @@ class Federation:
         sizes differ by one at most; its test rows are dropped. A client with fewer rows than folds has no
         test rows in some folds; a single row is never held out, since none would remain to train on. Groups
         stay together, and a split by time trains on the rows before the held-out ones (`data.splits`).
+
+        number: number of folds.
+        held_out: the fold that is held out, from 0.
         """
         check_integer("number", number, 2, scope="fold")
         if check_integer("held_out", held_out, 0, scope="fold") >= number:

@@ -331,9 +331,9 @@ def _convert_frame(frame: Any, location: FrameLocation) -> DataFrame:
     if not len(frame):
         raise InputError(f"{location.name} has no rows; expected at least one")
     frame = frame.rename(columns=str)
-    if not frame.columns.is_unique:
-        twice = frame.columns[frame.columns.duplicated()][0]
+    for twice in find_repeated(list(frame.columns)):
         raise InputError(f"{location.name}: column {twice!r} appears twice; use unique names")
+    frame.index = pandas.RangeIndex(len(frame))  # Errors count rows, also after incomplete rows are dropped.
     return frame
 
 
@@ -367,7 +367,7 @@ def _check_cells(frame: DataFrame, location: FrameLocation) -> None:
     for name in frame.columns:
         bad = ~np.isfinite(frame[name].to_numpy(dtype=np.float64, na_value=np.nan))
         if bad.any():
-            cell = location.describe_cell(int(bad.nonzero()[0][0]), name)
+            cell = location.describe_cell(int(frame.index[bad][0]), name)
             raise build_gap_error(cell, "missing or infinite", int(bad.sum()))
 
 
@@ -385,7 +385,7 @@ def require_complete(column: Series, location: FrameLocation) -> Series:
 
     missing = column.isna().to_numpy(bool)
     if missing.any():
-        cell = location.describe_cell(int(missing.nonzero()[0][0]), str(column.name))
+        cell = location.describe_cell(int(column.index[missing][0]), str(column.name))
         raise InputError(
             f"{cell}: the value is missing ({int(missing.sum())} in this column); fill in or remove such "
             "rows, or set missing = drop (--missing drop)"
@@ -393,7 +393,7 @@ def require_complete(column: Series, location: FrameLocation) -> Series:
     if pandas.api.types.is_float_dtype(column):
         infinite = np.isinf(column.to_numpy(np.float64))
         if infinite.any():
-            cell = location.describe_cell(int(infinite.nonzero()[0][0]), str(column.name))
+            cell = location.describe_cell(int(column.index[infinite][0]), str(column.name))
             raise InputError(f"{cell}: the value is infinite; remove such rows")
         if bool(((column == np.floor(column)) & (column.abs() < EXACT_INTEGERS_BELOW)).all()):
             return column.astype(np.int64)

@@ -48,7 +48,7 @@ def encode_labels(values: Any, task: str, where: str) -> tuple[Num[np.ndarray, "
                 "task = classification or task = regression (--set data.task=…)"
             )
     elif task == "regression":
-        raise InputError(f"{where}: labels are {series.dtype}; use numbers, or task = classification")
+        raise InputError(f"{where}: labels are no numbers; use numbers, or task = classification")
     if isinstance(series.dtype, pandas.CategoricalDtype):
         return series.cat.codes.to_numpy(np.int64), [str(name) for name in series.cat.categories]
     try:

@@ -49,7 +49,7 @@ class PredictionRows:
             if truth is None and not _is_missing(value):
                 expected = "a number" if labels is None else f"one of {', '.join(labels[:10])}"
                 raise InputError(
-                    f"{self.path}, row {row + 1}: the label {str(value)!r} is not {expected}; correct it, or "
+                    f"{self.path}, row {row + 1}: the label is not {expected}; correct it, or "
                     "name the right column (--label)"
                 )
             truths.append(truth)
@@ -101,7 +101,7 @@ def read_prediction_rows(
         texts=() if encoding is None else encoding.texts,
         wanted=columns or (),
     )
-    frame = frame.rename(columns=str)
+    frame = frame.rename(columns=str).reset_index(drop=True)  # A Parquet file may have names of rows.
     if not len(frame):
         raise InputError(f"{path} has no rows; expected at least one")
     for name in (*client, label, identifier):

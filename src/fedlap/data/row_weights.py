@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from fedlap.data.client_rows import ClientRows
-from fedlap.data.columns import FrameLocation, Series, is_real
+from fedlap.data.columns import FrameLocation, Series, find_words, is_real
 from fedlap.errors import InputError, unknown_name_error
 
 RowWeights = Float64[Tensor, "row"]
@@ -36,9 +36,8 @@ def convert_weights(
     wrong = ~(np.isfinite(weights) & (weights >= 0))
     if wrong.any():
         row = int(wrong.nonzero()[0][0])
-        raise InputError(
-            f"{describe(row)}: the weight is {weights[row]:g}; {EXPECTED_WEIGHT}", field="weight"
-        )
+        problem = "negative" if weights[row] < 0 else "missing or infinite"
+        raise InputError(f"{describe(row)}: the weight is {problem}; {EXPECTED_WEIGHT}", field="weight")
     return torch.from_numpy(weights)
 
 
@@ -47,8 +46,7 @@ def _convert_objects(array: np.ndarray, describe: Callable[[int], str]) -> np.nd
     for row, value in enumerate(array.tolist()):
         if value is not None and not isinstance(value, int | float):
             raise InputError(
-                f"{describe(row)}: the weight {str(value)[:40]!r} is not a number; {EXPECTED_WEIGHT}",
-                field="weight",
+                f"{describe(row)}: the weight is not a number; {EXPECTED_WEIGHT}", field="weight"
             )
     return np.array([np.nan if value is None else value for value in array.tolist()], dtype=np.float64)
 
@@ -56,9 +54,15 @@ def _convert_objects(array: np.ndarray, describe: Callable[[int], str]) -> np.nd
 def read_weight_column(column: Series, location: FrameLocation) -> RowWeights:
     """Read the weights of a frame's rows; an error names the first wrong cell."""
     is_number = is_real(column.dtype)
+    words = find_words(column)
+    if words.any():
+        raise location.describe_wrong(column, words, "are no numbers", "correct or remove these rows")
     cells = column.to_numpy(dtype=np.float64, na_value=np.nan) if is_number else column.to_numpy(object)
     name = str(column.name)
-    return convert_weights(location.name, cells, len(cells), lambda row: location.describe_cell(row, name))
+    rows = column.index
+    return convert_weights(
+        location.name, cells, len(cells), lambda row: location.describe_cell(int(rows[row]), name)
+    )
 
 
 def collect_weights(

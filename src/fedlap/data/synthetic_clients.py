@@ -103,15 +103,7 @@ def synthetic(
     share = stream.uniforms(ids, 0, 1).flatten().tolist()
     count = torch.tensor([max(1, round(rows * (0.5 + u))) for u in share])
     total = count + test_rows
-    order = count.argsort(stable=True)  # Clients with equally many rows are drawn together.
-    parts = [
-        _draw_rows(stream, ids[block], W[block], int(total[block[0]]), features, None if classes else noise)
-        for group in order.split(count.unique(return_counts=True)[1].tolist())
-        for block in group.split(max(1, VALUES_PER_DRAW // (features * int(total[group[0]]))))
-    ]
-    x, y = (torch.cat(values) for values in zip(*parts, strict=True))
-    first = torch.empty_like(count)
-    first[order] = total[order].cumsum(0) - total[order]
+    x, y, first = draw_linear_rows(stream, ids, W, total, features, None if classes else noise)
     # The table has the training rows of all clients, then their test rows.
     sizes = torch.cat([count, torch.full_like(count, test_rows)])
     row = concatenate_ranges(torch.cat([first, first + count]), sizes)
@@ -119,6 +111,30 @@ def synthetic(
     test = torch.arange(len(owner)) >= int(count.sum())
     table = Table.of((x[row], y[row]), labels=classes, test=test, where="synthetic data")
     return Synthetic(replace(table, clients=names, owner=owner), graph, W)
+
+
+def draw_linear_rows(
+    stream: Draws,
+    ids: Int64[Tensor, "client"],
+    W: Float64[Tensor, "client param"],
+    total: Int64[Tensor, "client"],
+    features: int,
+    noise: float | None,
+) -> tuple[Float64[Tensor, "row feature"], Num[Tensor, "row *output"], Int64[Tensor, "client"]]:
+    """Draw `total` rows per client, and return them with the index of each client's first row.
+
+    Clients with equally many rows are drawn together. Targets have noise, or are labels if `noise` is None.
+    """
+    order = total.argsort(stable=True)
+    parts = [
+        _draw_rows(stream, ids[block], W[block], int(total[block[0]]), features, noise)
+        for group in order.split(total.unique(return_counts=True)[1].tolist())
+        for block in group.split(max(1, VALUES_PER_DRAW // (features * int(total[group[0]]))))
+    ]
+    x, y = (torch.cat(values) for values in zip(*parts, strict=True))
+    first = torch.empty_like(total)
+    first[order] = total[order].cumsum(0) - total[order]
+    return x, y, first
 
 
 def _draw_rows(

@@ -14,7 +14,7 @@ from fedlap.data.csv_dialect import (
     convert_decimal_commas,
     detect_separator,
     has_decimal_commas,
-    refuse_comma_numbers,
+    has_only_comma_numbers,
     refuse_decimal_points,
 )
 from fedlap.data.frames import FrameSettings, find_repeated, table_from_frame
@@ -125,8 +125,6 @@ def _load_table(
     dialect: Dialect,
     digests: tuple[str, ...],  # the files' SHA-256, so that a changed file is read again
 ) -> Table:
-    import pandas
-
     label = settings.label
     paths = [name for name in (path, test) if name is not None]
     read = [
@@ -136,11 +134,11 @@ def _load_table(
     frames = [frame for frame, _ in read]
     if Path(path).suffix.lower() == ".csv" and all(label in frame.columns for frame in frames):
         # The type is inferred from both files, since text in one means no numbers in the other.
-        text = pandas.concat(
-            [frame[label] if sign == "." else convert_decimal_commas(frame[label]) for frame, sign in read],
-            ignore_index=True,
-        )
-        label_values = _infer_type(text, f"{path}, column {label!r}", is_plain=dialect[1] is not None)
+        texts = [
+            frame[label] if sign == "." else convert_decimal_commas(frame[label]) for frame, sign in read
+        ]
+        locations = [FrameLocation(name, 1) for name in paths]
+        label_values = _infer_type(texts, locations, settings.task, is_plain=dialect[1] is not None)
         frames[0][label] = label_values[: len(frames[0])].to_numpy()
         if test is not None:
             frames[1][label] = label_values[len(frames[0]) :].to_numpy()
@@ -275,27 +273,37 @@ def get_exact_options(version: str) -> dict[str, str]:
     return {} if (major, minor) >= (3, 1) else {"float_precision": "round_trip"}
 
 
-def _infer_type(text: Series, where: str, is_plain: bool) -> Series:
-    """Convert a column of text to numbers or booleans, if it contains nothing else.
+def _infer_type(
+    texts: Sequence[Series], locations: Sequence[FrameLocation], task: str, is_plain: bool
+) -> Series:
+    """Convert a column of text, from one or two files, to numbers or booleans if it contains nothing else.
 
     is_plain: True if the user set the decimal sign, so that numbers with commas are text.
     """
     import pandas
 
-    text = text.str.strip()
+    text = pandas.concat(texts, ignore_index=True).str.strip()
     present = text.mask(text.isin(MISSING_WORDS))
     if set(present.dropna().str.lower()) <= {"true", "false"}:
         return present.str.lower().map({"true": True, "false": False})
     numbers = pandas.to_numeric(present, errors="coerce")
-    words = present[numbers.isna()].dropna()
+    is_word = (numbers.isna() & present.notna()).to_numpy(bool)
+    words = present[is_word]
     if words.empty and get_exact_options(pandas.__version__) and pandas.api.types.is_float_dtype(numbers):
         return present.map(float, na_action="ignore").astype(float)  # exact to the last bit
     if words.empty:
         return numbers
-    if not is_plain:
-        refuse_comma_numbers(words, where)
-    if bool((numbers.dropna() % 1 != 0).any()):
-        raise InputError(
-            f"{where}: {words.iloc[0]!r} is not a number, unlike other labels; correct or remove such rows"
-        )
+    problem = advice = ""
+    if not is_plain and has_only_comma_numbers(words):
+        problem = "may be numbers with a decimal comma, or text"
+        advice = "set decimal = ',' or decimal = '.' (--decimal)"
+    elif task == "regression" or bool((numbers.dropna() % 1 != 0).any()):
+        problem, advice = "are no numbers, unlike the others", "correct or remove these rows"
+    if problem:
+        first = 0
+        for column, location in zip(texts, locations, strict=True):
+            wrong = is_word[first : first + len(column)]
+            first += len(column)
+            if wrong.any():
+                raise location.describe_wrong(column, wrong, problem, advice)
     return text.replace("", None)  # A class may be called "None".

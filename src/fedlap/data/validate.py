@@ -81,7 +81,7 @@ def check_row_values(
         if bool(bad.any()):
             row = int(bad.nonzero()[0])
             known = f"expected 0 to {labels - 1}" if labels else "expected 0, 1, …"
-            raise InputError(f"{where}, {row_name} {row}: label {int(y[row])} is out of range; {known}")
+            raise InputError(f"{where}, {row_name} {row}: a label is out of range; {known}")
 
 
 def _convert_tensor(values: Any, where: str, advice: tuple[str, str]) -> Tensor:
@@ -96,9 +96,8 @@ def _convert_tensor(values: Any, where: str, advice: tuple[str, str]) -> Tensor:
 def refuse_text(array: Any, where: str, advice: tuple[str, str]) -> None:
     """Raise InputError if an array contains text instead of numbers."""
     name, remedy = advice
-    first = next((value for value in array.ravel()[:1].tolist() if isinstance(value, str | bytes)), None)
-    if first is not None:
-        raise InputError(f"{where}: {name} are text ({first!r}); {remedy}")
+    if any(isinstance(value, str | bytes) for value in array.ravel()[:1].tolist()):
+        raise InputError(f"{where}: {name} are text; {remedy}")
 
 
 def is_uniform(pairs: Sequence[Any]) -> bool:

@@ -36,6 +36,9 @@ class JoinSettings:
     def of(algorithm: Algorithm, l2: float) -> "JoinSettings":
         """Return the settings of a method."""
         coupling = algorithm.coupling if isinstance(algorithm, Coupled) else None
+        coupling = (
+            None if coupling is None or coupling.is_by_block else coupling
+        )  # one pull for all parameters
         work = LocalWork.of(algorithm.local_steps, algorithm.local_epochs)
         return JoinSettings(
             type(algorithm).__name__,

@@ -137,7 +137,7 @@ class Personal:
         pandas = sys.modules.get("pandas")  # if it is not imported, x is no data frame
         if self.features is None or pandas is None or not isinstance(x, pandas.DataFrame):
             return x
-        named = x.rename(columns=str)
+        named = x.rename(columns=str).reset_index(drop=True)
         encoding = self.metadata.encoding
         check_columns("predict: x", self.features if encoding is None else encoding.names, named.columns)
         if encoding is None:
@@ -161,7 +161,7 @@ class Personals:
     join_settings: JoinSettings | None = None  # None if models of an earlier version were loaded
 
     def __repr__(self) -> str:
-        names = summarise_names(self.clients)
+        names = summarise_names(self.clients, "client")
         return build_summary("Personals", names, _summarise_models(self.metadata, self.models))
 
     @staticmethod
