@@ -270,3 +270,29 @@ def test_results_have_every_number(tmp_path):
     assert list_missing(recipe, half) == ["steps, of digits-convex local"]
     assert "Not run yet: steps, of digits-convex local." in results([recipe], half)
     assert list_missing(recipe, build_findings(tmp_path, recipe)) == ["steps, all of digits-convex"]
+
+
+def test_every_page_with_a_verdict_has_the_note_of_the_claim(tmp_path):
+    note = ('against = ["local"]', 'against = ["local"]\nnote = "Two seeds\\nonly."')
+    recipe = small(tmp_path, note)
+    findings = build_findings(tmp_path, recipe, fedu=row([91.0, 92.1]), local=row([90.0, 91.0]))
+    pages = build_results_pages([recipe], findings)
+    assert len(pages) == 2
+    assert all("*FedU is at least as good as Local*: Two seeds only." in page for page in pages.values())
+    unfinished = build_findings(tmp_path, recipe, local=row([90.0, 91.0]))
+    assert "Two seeds only." not in results([recipe], unfinished)
+
+
+def test_settings_at_an_end_of_their_range_are_listed(tmp_path):
+    recipe = small(tmp_path)
+
+    def choose(*rates):
+        choices = {str(seed): {"by": "tuned", "values": {"lr": rate}} for seed, rate in enumerate(rates)}
+        values = row([90.0, 91.0, 92.0], choices=choices, grid={"lr": [0.01, 0.03, 0.1]})
+        return results([recipe], build_findings(tmp_path, recipe, local=values))
+
+    listed = "At an end of the range for more than half of the seeds"
+    text = choose(0.1, 0.01, 0.03)
+    assert listed in text
+    assert "- digits, convex: Local (lr)." in text
+    assert listed not in choose(0.1, 0.03, 0.03)

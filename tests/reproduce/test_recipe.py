@@ -47,6 +47,19 @@ def test_the_six_experiments_of_the_paper_are_there():
         assert scales  # stated, not left to a default
 
 
+@every_recipe
+def test_sampled_recipes_have_our_method(name):
+    """A method with passed steps differs from FedU only if some clients are not sampled."""
+    recipe = find_recipe(name)
+    assert ("fedu-passing" in recipe.rows) == (recipe.common["sample"] < 1)
+
+
+@every_recipe
+def test_claims_about_our_method_say_which_seeds_designed_it(name):
+    for claim in find_recipe(name).claims:
+        assert (claim.row == "fedu-passing") == ("seeds 5 to 9 were seen" in claim.note)
+
+
 def test_cells_have_the_papers_numbers():
     # Sums over each table's rows, by hand from the text, so that a slip of one digit is seen.
     sums = {

@@ -70,6 +70,8 @@ class Claim(RecipeSection):
     """A claim of the paper: a row is at least as good as others, or, without others, steady.
 
     A row is steady if its accuracy hardly changes between the cells of one model.
+
+    note: a caution in Markdown, which every page with the claim's verdict shows.
     """
 
     text: str
@@ -77,6 +79,7 @@ class Claim(RecipeSection):
     against: list[str] = []
     cells: list[str] = []  # empty means all
     readings: list[str] = []
+    note: str = ""
 
 
 class Reason(RecipeSection):

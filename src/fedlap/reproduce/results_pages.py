@@ -1,6 +1,6 @@
 """Result pages in Markdown: one page of verdicts and one page per recipe, from the stored results alone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedlap.report.page import TableSection, render_markdown
@@ -8,6 +8,7 @@ from fedlap.reproduce import claims, page, score_table
 from fedlap.reproduce.cell_results import ResultFolder, RowResult, iterate_cells
 from fedlap.reproduce.claims import ClaimCheck
 from fedlap.reproduce.recipe import Recipe
+from fedlap.reproduce.recipe_schema import Claim
 
 VERDICT_PAGE = "README.md"
 EXPLAINED_ABOVE = 0.5  # points of difference to the paper above which a recipe should give a reason
@@ -19,9 +20,9 @@ of the paper) has a page with its tables. `fedlap results` writes all pages from
 number is entered by hand.
 
 ✓ the claim holds · ✗ it does not hold · ? undecided with these seeds · (✓) it holds so far, but some rows
-were not run · – not part of the recipe. Each cell has one mark per model, in the order given in the heading
-of the table. "R = 5" is read in two ways: as five mini-batches (steps, the paper's text) and as five passes
-over a client's rows (epochs, the published code).
+were not run · – not part of the recipe. "R = 5" is read in two ways: as five mini-batches (steps, the paper's
+text) and as five passes over a client's rows (epochs, the published code). A cell shows steps / epochs, with
+one mark per model on each side of the slash, in the order that the heading of the table gives.
 """
 METHOD = """## Method
 
@@ -33,20 +34,6 @@ METHOD = """## Method
   claim and cell). *As good*: not significant, with a 95 % interval above −0.5 points. *Undecided*: neither.
 - In score tables a number is bold (★) if it is better than every other number of its column by such tests,
   and only if every method of the column was run.
-
-## Do the numbers repeat on another machine?
-
-Most rows were trained on a GPU in float32; a CPU rounds differently. On Human Activity with scaled features
-(benchmarks/RESULTS.md, "repeats: machines") logistic models gave the same accuracy at all seeds of all four
-methods; with five epochs, three of the four comparisons are CPU against CPU. FedU with a hidden layer also
-gave the same accuracy at all seeds; FedU on a learned graph did so with five steps, and at seven of ten seeds
-with five epochs. With a hidden layer FedProx and SCAFFOLD, which average all clients into one model, differ
-at four to nine of ten seeds, by up to 0.4 points; on MNIST with α = 0.1 FedProx differs by up to 0.8 at its
-learning rate of 0.3. On features as distributed FedU differs by up to 0.4 points (CPU against CPU), and FedU
-on a learned graph by up to 0.7. Training amplifies rounding errors there from round to round ("repeats:
-orders" shows it in float64 on one machine), and no order of summation is the right one. Rows of FedU on a
-learned graph with S = 0.1 N were rerun after a bug fix. Before it, clients that had not been sampled yet were
-ordered by position and rounding, so seeds did not repeat.
 """
 VERDICTS = {
     "holds": "holds for",
@@ -91,19 +78,42 @@ def _render_verdicts(recipe: Recipe, results: ResultFolder) -> Iterator[str]:
         return
     variants = list(dict.fromkeys(_split_title(check.title)[1] for check in checks))
     sets = list(dict.fromkeys(_split_title(check.title)[0] for check in checks))
-    yield f"| claim ({', '.join(variants)}) | R = 5 | {' | '.join(sets)} |"
-    yield f"| --- | --- | {' | '.join('---' for _ in sets)} |"
+    readings = list(dict.fromkeys(check.reading for check in checks))
+    order = f"{' / '.join(readings)}" + (f"; each: {', '.join(variants)}" if len(variants) > 1 else "")
+    yield f"| claim ({order}) | {' | '.join(sets)} |"
+    yield f"| --- | {' | '.join('---' for _ in sets)} |"
     for claim in recipe.claims:
-        for reading in recipe.readings:
-            marks = {
-                _split_title(check.title): MARKS[check.verdict]
-                for check in checks
-                if check.claim is claim and check.reading == reading
-            }
-            if marks:
-                cells = (" ".join(marks.get((name, variant), "–") for variant in variants) for name in sets)
-                yield f"| {claim.text} | {reading} | {' | '.join(cells)} |"
+        marks = {
+            (check.reading, *_split_title(check.title)): MARKS[check.verdict]
+            for check in checks
+            if check.claim is claim
+        }
+        if marks:
+            cells = (_join_marks(marks, readings, name, variants) for name in sets)
+            yield f"| {claim.text} | {' | '.join(cells)} |"
     yield ""
+    yield from _list_notes(check.claim for check in checks)
+
+
+def _list_notes(claims_: Iterable[Claim]) -> Iterator[str]:
+    """Yield the notes of claims, each with the claims that it belongs to."""
+    by_note: dict[str, dict[str, None]] = {}
+    for claim in claims_:
+        if claim.note:
+            by_note.setdefault(" ".join(claim.note.split()), {})[claim.text] = None
+    for note, texts in by_note.items():
+        yield f"*{'; '.join(texts)}*: {note}\n"
+
+
+def _join_marks(
+    marks: Mapping[tuple[str, str, str], str], readings: Sequence[str], name: str, variants: Sequence[str]
+) -> str:
+    """Return the marks of a claim on a data set, by reading and variant, or a dash if it has none there."""
+    if not any(place[1] == name for place in marks):
+        return "–"
+    return " / ".join(
+        " ".join(marks.get((reading, name, variant), "–") for variant in variants) for reading in readings
+    )
 
 
 def _split_title(title: str) -> tuple[str, str]:
@@ -163,6 +173,7 @@ def _render_recipe(recipe: Recipe, results: ResultFolder) -> Iterator[str]:
         yield "## Verdicts\n"
         yield from (f"{' '.join(remark.split())}\n" for remark in recipe.remarks)
         yield from verdicts
+        yield from _list_notes(recipe.claims if verdicts else ())
     for reading in recipe.readings:
         table = score_table.build_score_table(recipe, results, reading)
         if table is not None:
@@ -181,11 +192,29 @@ def _render_recipe(recipe: Recipe, results: ResultFolder) -> Iterator[str]:
         chosen = score_table.build_choices_table(recipe, results, reading)
         if chosen is not None:
             yield _render_table(chosen)
+            yield from _list_ends(recipe, results, reading)
     missing = list_missing(recipe, results)
     if missing:
         yield f"Not run yet: {'; '.join(missing)}.\n"
     facts = page.build_environment_section(recipe, results).facts
     yield "Environment: " + "; ".join(f"{key} {value}" for key, value in facts) + "."
+
+
+def _list_ends(recipe: Recipe, results: ResultFolder, reading: str) -> Iterator[str]:
+    """Yield the settings that most seeds chose at an end of their range, by cell."""
+    cells = results.read_cells(recipe, reading)
+    lines = []
+    for cell, rows in cells.items():
+        ends = [
+            f"{recipe.rows[name].title} ({', '.join(settings)})"
+            for name, row in rows.items()
+            if (settings := score_table.find_usual_ends(row))
+        ]
+        lines += [f"- {recipe.cells[cell].title}: {'; '.join(ends)}."] if ends else []
+    if lines:
+        yield "At an end of the range for more than half of the seeds (a wider range could be better):\n"
+        yield from lines
+        yield ""
 
 
 def list_missing(recipe: Recipe, results: ResultFolder) -> list[str]:

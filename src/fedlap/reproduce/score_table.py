@@ -192,6 +192,18 @@ def _format_usual_choice(row: RowResult) -> str:
     return f"{usual} ({times}/{len(descriptions)})"
 
 
+def find_usual_ends(row: RowResult) -> list[str]:
+    """Return the settings whose chosen value is at an end of its range for more than half of the seeds."""
+    grid = {**row.values.get("grid", {}), **row.values.get("ladders", {})}
+    counts = Counter(
+        name
+        for choice in row.choices.values()
+        for name, value in choice["values"].items()
+        if _mark_end(grid.get(name), value)
+    )
+    return [name for name in grid if 2 * counts[name] > len(row.choices)]
+
+
 def _mark_end(values: list[float] | None, value: float) -> str:
     return "*" if values and len(values) > 1 and value in (values[0], values[-1]) else ""
 
