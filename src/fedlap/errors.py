@@ -11,6 +11,8 @@ from contextlib import contextmanager
 
 LONGEST_MESSAGE = 600  # characters
 MOST_SUGGESTIONS = 3  # known names in a message about an unknown name
+LEAST_SIMILARITY = 0.65  # of a suggestion: the share of equal letters, from 0 to 1
+LARGEST_LAG = 0.15  # in similarity, of a suggestion behind the best one
 MOST_COMPARISONS = 1000  # known names that an unknown name is compared with, which takes about 20 ms
 OUT_OF_MEMORY_TEXTS = ("not enough memory", "can't allocate memory", "out of memory")  # in errors of PyTorch
 
@@ -101,9 +103,14 @@ def find_similar_names(name: str, names: Sequence[str], cutoff: float) -> list[s
 
 def suggest_names(name: str, known: Iterable[str]) -> str:
     """Return "did you mean …? " with similar names, or nothing if there are none."""
-    similar = find_similar_names(shorten(name, 100), sorted(known), cutoff=0.6)
+    text = shorten(name, 100)
+    similar = find_similar_names(text, sorted(known), cutoff=LEAST_SIMILARITY)
     if not similar:
         return ""
+    ratios = [difflib.SequenceMatcher(None, known.casefold(), text.casefold()).ratio() for known in similar]
+    similar = [
+        name for name, ratio in zip(similar, ratios, strict=True) if ratio >= max(ratios) - LARGEST_LAG
+    ]
     *others, last = (repr(shorten(candidate, 100)) for candidate in similar)
     return f"did you mean {' or '.join([', '.join(others), last] if others else [last])}? "
 

@@ -41,6 +41,7 @@ Words = tuple[Tensor, Tensor, Tensor, Tensor]
 Key = tuple[int, int] | tuple[Tensor, Tensor]
 
 COUNTERS_PER_CHUNK = 16_384  # counters per pass on a CPU, so that intermediate words stay in its cache
+CLIENTS_PER_CHUNK = 65_536  # clients that are sorted take 100 bytes each while their keys are drawn
 
 
 def philox(counter: Words, key: Key) -> Words:
@@ -158,6 +159,12 @@ class Draws:
 
     def keys(self, client: Int64[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
         """One 63-bit number per client, by which clients are sorted."""
+        if (
+            client.device.type == "cpu"
+            and client.shape[-1] > CLIENTS_PER_CHUNK
+            and self.shape[-1:] in ((), (1,))
+        ):
+            return torch.cat([self.keys(chunk) for chunk in client.split(CLIENTS_PER_CHUNK, -1)], -1)
         high, low = self.words(client, 0, 2).unbind(-1)
         return (high >> 1) << 32 | low
 

@@ -13,7 +13,7 @@ LONGEST_TEXT = 40  # characters of a text inside a summary
 MOST_NAMES = 3  # names of clients in a summary
 MOST_NUMBERS = 6  # numbers of a tuple in a summary
 
-TABLE_STYLE = "text-align: left"
+TABLE_STYLE = "text-align: left; padding: 0.1em 1.5em 0.1em 0"
 
 
 def build_summary(kind: str, *parts: str) -> str:
@@ -52,11 +52,15 @@ def summarise_value(value: Any) -> str:
     return type(value).__name__
 
 
-def summarise_names(names: Sequence[str], noun: str = "client") -> str:
-    """Return the number of names and the first of them, as in "20 clients ('a', 'b', 'c', …)"."""
+def summarise_names(names: Sequence[str], noun: str = "") -> str:
+    """Return the number of names and the first of them, as in "20 clients ('a', 'b', 'c', …)".
+
+    noun: a name's noun in the singular; without one, the number stands alone.
+    """
     first = [repr(shorten_text(name, LONGEST_TEXT // 2)) for name in names[:MOST_NAMES]]
     dots = ["…"] if len(names) > MOST_NAMES else []
-    return f"{count_nouns(len(names), noun)} ({', '.join([*first, *dots])})"
+    number = count_nouns(len(names), noun) if noun else f"{len(names):,}"
+    return f"{number} ({', '.join([*first, *dots])})"
 
 
 def count_nouns(number: int, noun: str) -> str:

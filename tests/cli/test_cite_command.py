@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -56,6 +57,8 @@ def test_methods_and_data_sets_are_named(call):
         "price1996bayesian",
         "gelman2007data",
     ]
+    assert call("cite", "fedu", "radon", "mocha", out=False)[1] == out
+    assert "unknown algorithm, data set or run 'radom'; did you mean 'radon'" in call("cite", "radom")[2]
     assert entries["price1996bayesian"]["journal"] == "Health Physics"
     assert (entries["price1996bayesian"]["volume"], entries["price1996bayesian"]["number"]) == ("71", "6")
     assert entries["smith2017federated"]["author"].split(" and ")[1] == "Chiang, C.-K."
@@ -77,11 +80,15 @@ def test_plain_text_has_the_references_as_they_are_written(call):
     assert out.splitlines() == [fl.FedU.citation, fl.FedProx.citation, SOURCES["digits"].citation]
 
 
-def test_a_run_is_cited_by_its_folder(call):
+def test_a_run_is_cited_by_its_folder_its_name_and_its_digits(call):
     words = ("--data", "digits", "--algorithm", "fedprox", "--rounds", "1", "--json")
     folder = json.loads(call("run", *words)[1])["folder"]
-    entries = parse_bibtex(call("cite", folder, out=False)[1])
-    assert list(entries) == ["fedlap", "dinh2022new", "li2020federated", "alpaydin1998optical"]
+    name = Path(folder).name
+    for word in (folder, name, name.rpartition("-")[2][:8]):
+        code, out, err = call("cite", word)
+        assert code == 0, err
+        entries = parse_bibtex(out)
+        assert list(entries) == ["fedlap", "dinh2022new", "li2020federated", "alpaydin1998optical"]
 
 
 @pytest.mark.parametrize("text", ["my own notes", "Someone, 100 % sure & done"])

@@ -1,5 +1,6 @@
 """The command line as a user meets it."""
 
+import inspect
 import json
 import re
 import subprocess
@@ -24,6 +25,7 @@ from fedlap.graph.learning import LEARNERS
 from fedlap.models import MODELS
 from fedlap.reproduce.recipe import list_recipes
 from fedlap.tracking import TRACKERS
+from method_kinds import PEER_METHODS
 
 SHORT = ("--rounds", "3")
 # Runs command lines one after another in a process, and fails as soon as one has loaded a slow package.
@@ -196,12 +198,16 @@ def test_regression_is_ranked_by_loss(call):
     assert "accuracy" not in out
 
 
-def test_one_algorithm_is_explained(call):
+def test_algorithms_are_explained(call):
     code, out, _ = call("algorithms", "fedu", out=False)
     assert code == 0
     assert "Algorithm 1" in out
     assert "neighbours: " in out
     assert call("algorithms", "fedx", out=False)[0] == 2
+    code, both, _ = call("algorithms", "fedu,local", out=False)
+    assert code == 0
+    assert both.startswith(out.rstrip())
+    assert both.rstrip().endswith((inspect.getdoc(fl.Local) or "").splitlines()[-1])
 
 
 def test_lists(call):
@@ -225,7 +231,7 @@ def test_help_loads_no_slow_package():
 def test_help_lists_the_registered_names():
     """A new entry of a registry also needs its name in cli/names.py, which is loaded without the registry."""
     assert list(names.ALGORITHM_NAMES) == list(fl.ALGORITHMS)
-    assert [*names.DATA_NAMES, "file"] == list(SOURCES)
+    assert [*names.DATA_NAMES, "file", "folder"] == list(SOURCES)
     assert list(names.PARTITION_NAMES) == [NATURAL, *PARTITIONS]
     assert get_args(MissingRule) == names.MISSING_RULE_NAMES
     assert get_args(SplitName) == names.SPLIT_NAMES
@@ -264,7 +270,7 @@ def test_all_are_those_that_can_be_run(call):
     words = ["compare", "--algorithms", "all", "--seeds", "0", "--sample", "0.2", *SHORT]
     code, out, err = call(*words, "--json")
     assert code == 0
-    assert set(json.loads(out)["algorithms"]) == set(fl.ALGORITHMS) - {"dfedu"}
+    assert set(json.loads(out)["algorithms"]) == set(fl.ALGORITHMS) - set(PEER_METHODS)
     assert "warning: dfedu is skipped; algorithm: DFedU: sample = 0.2; peers are not sampled" in err
 
 

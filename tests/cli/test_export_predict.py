@@ -304,8 +304,11 @@ def folder(tmp_path_factory):
         ("predict run held.csv --client 7 --id nots", "unknown column of held.csv 'nots'; did you mean"),
         ("predict run less.csv --client 7", "less.csv has no column 'age', which the model was trained with"),
         ("predict run none.csv --client 7", "none.csv has no rows"),
-        ("predict run text.csv --client 7", "row 1, column 'dose': 'much'"),
-        ("predict run label.csv --client 7", "row 1: the label 'dead' is not one of ill, so-so, well"),
+        (
+            "predict run text.csv --client 7",
+            "column 'dose': 9 of 9 cells are no numbers (the first in row 1)",
+        ),
+        ("predict run label.csv --client 7", "row 1: the label is not one of ill, so-so, well"),
         ("predict run absent.csv --client 7", "'absent.csv' cannot be read"),
         ("predict run run --client 7", "'run' has unsupported extension ''; use .csv, .parquet, .npz"),
         ("predict run wide.npz --client 7", "shape (2, 4)"),

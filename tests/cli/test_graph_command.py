@@ -29,6 +29,8 @@ def folder(tmp_path_factory):
         "metric": None,
         "json": True,
         "out": folder,
+        "workers": None,
+        "address": None,
     }
     small = {"name": "synthetic", "clients": 12, "rows": 60}
     asked = {
@@ -274,7 +276,7 @@ def test_the_graph_of_a_run_that_learns_one_is_the_one_that_it_came_to(graph, fo
 def test_a_graph_that_leaves_most_clients_alone_is_noted_before_training(call, tmp_path):
     file = tmp_path / "few.csv"
     file.write_text("from,to\n0,1\n2,3\n", encoding="utf-8")
-    note = "note: 16 of 20 clients have no neighbour in graph 'file', so no other client helps them"
+    note = "note: 16 of 20 clients have no neighbour in graph 'few.csv', so no other client helps them"
     shared = ["--data", "digits", "--graph", str(file), "--rounds", "1"]
     for words in (
         ["run"],

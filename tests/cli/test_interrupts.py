@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +46,17 @@ def rounds(folder):
     return [{**json.loads(line), "seconds": 0} for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
+def is_caught(pid, number):
+    """Return whether a process has a handler of a signal; where the system does not tell, after a second."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        time.sleep(1.0)
+        return True
+    mask = next(int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:"))
+    return bool(mask >> (number - 1) & 1)
+
+
 def find_last_round(folder):
     return max(int(path.name[-8:]) for path in (folder / "checkpoint").glob("round-*"))
 
@@ -53,7 +65,7 @@ def find_last_round(folder):
 def test_a_signal_lets_the_round_end_and_saves(number, start_training, call, tmp_path):
     running = start_training("rounds.jsonl", *WORDS, *MANY)
     running.send_signal(number)
-    out, err = running.communicate(timeout=30)
+    out, err = running.communicate(timeout=120)
     assert (running.returncode, out) == (130, ""), err
     assert "Traceback" not in err
     assert "Stopping after this round (press Ctrl-C again to quit now)" in err
@@ -69,12 +81,14 @@ def test_a_second_signal_stops_at_once(start_training, call, tmp_path):
     """In the middle of a round that would take long; what was saved before is of use."""
     long = ("--local-steps", "5000000", "--batch", "all", "--rounds", "3")
     running = start_training("experiment.toml", *WORDS, *long)
-    time.sleep(0.3)
+    while not is_caught(running.pid, signal.SIGTERM):
+        assert running.poll() is None, running.communicate()
+        time.sleep(0.02)
     running.send_signal(signal.SIGINT)
     assert "Stopping after this round" in running.stderr.readline()
     time.sleep(0.2)  # nobody is quicker
     running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=30)
+    out, err = running.communicate(timeout=120)
     assert (running.returncode, out) == (130, ""), err
     assert err == "error: interrupted\n"
     (folder,) = (tmp_path / "runs").iterdir()

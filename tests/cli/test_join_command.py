@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from fedlap.cli.join import parse_neighbours
+from fedlap.cli.neighbours import parse_neighbours
 from fedlap.errors import InputError
 from fedlap.experiments.run_folder import list_run_folders
 from fedlap.personal import Personal, Personals
@@ -109,6 +109,7 @@ def test_regression(call, tmp_path, monkeypatch):
     [
         (["north"], {"north": 1.0}),
         (["north,south=0.5"], {"north": 1.0, "south": 0.5}),
+        (["north=2,south"], {"north": 2.0, "south": 1.0}),
         (["north = 2", "south"], {"north": 2.0, "south": 1.0}),
         (["a,b"], {"a,b": 1.0}),
         (["a,b=3", "x=1", "north"], {"a,b": 3.0, "x=1": 1.0, "north": 1.0}),
@@ -136,7 +137,7 @@ def test_other_neighbours_are_refused(word):
         ("new.csv --neighbours north --batch few", "--batch few: expected a whole number or 'all'"),
         ("new.csv --neighbours north --test-share 0.001", "no row of 40 would be held out"),
         ("bare.csv --neighbours north", "bare.csv has no column of true labels; add the column 'outcome'"),
-        ("bare.csv --neighbours north --label site", "the label 'west' is not one of ill, well"),
+        ("bare.csv --neighbours north --label site", "bare.csv, row 1: the label is not one of ill, well"),
         ("empty.csv --neighbours north", "no row has a true label"),
         ("new.csv --neighbours north --to new.bin", "unsupported extension in 'new.bin'"),
         ("absent.csv --neighbours north", "'absent.csv' cannot be read"),

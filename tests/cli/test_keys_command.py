@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from fedlap.deploy.keys import ClientKeys, ServerKeys
+from fedlap.deploy.keys import Keys
 from fedlap.deploy.register import Register
 
 
@@ -29,8 +29,8 @@ def test_the_way_of_a_client(keys, tmp_path):
     assert fingerprint in out
     assert keys("install", "north.pem")[0] == 0
     client, server = (
-        ClientKeys.load(tmp_path / "keys/client-north"),
-        ServerKeys.load(tmp_path / "keys/server"),
+        Keys.load_client(tmp_path / "keys/client-north"),
+        Keys.load_server(tmp_path / "keys/server"),
     )
     assert (client.name, server.facts.hosts) == ("north", ("localhost", "127.0.0.1"))
 
@@ -51,13 +51,28 @@ def test_the_way_of_a_client(keys, tmp_path):
     assert err == ""
 
 
+def test_the_way_of_a_peer(keys, tmp_path):
+    assert keys("authority")[0] == 0
+    words = ("request", "--name", "n7", "--host", "n7.example.org", "--host", "10.0.0.7")
+    assert "request in keys/peer-n7/request.pem" in keys(*words)[1]
+    code, out, _ = keys("sign", "keys/peer-n7/request.pem", "--name", "n7", "--to", "n7.pem")
+    assert code == 0
+    assert "certificate n7:1 for the hosts n7.example.org, 10.0.0.7 for key" in out
+    assert "in keys/peer-n7" in keys("install", "n7.pem")[1]
+    assert Keys.load_peer(tmp_path / "keys/peer-n7").name == "n7"
+    certificate = json.loads(keys("show", "keys/peer-n7", "--json")[1])["certificates"][0]
+    assert (certificate["role"], certificate["name"]) == ("peer", "n7")
+    assert "revoked issues of n7: 1" in keys("revoke", "n7")[1]
+    assert Register.load(tmp_path / "keys/authority/register.json").allowed_common_names(["n7"]) == {"n7": []}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["server", "--host", "localhost"], "private key 'keys/authority/key.pem' cannot be used"),
         (["server"], "no host given; pass --host"),
-        (["request"], "pass either --name with a client's name or --host"),
-        (["request", "--name", "a", "--host", "b"], "pass either --name with a client's name or --host"),
+        (["request"], "pass --name for a client, --host for a server, or both for a peer"),
+        (["request", "--name", "server", "--host", "b"], "choose another name for a peer"),
         (["request", "--name", "a\nb"], "choose another name"),
         (["sign", "nothing.pem"], "'nothing.pem' is not a request for a certificate"),
         (["install", "nothing.pem"], "certificate 'nothing.pem' cannot be used"),

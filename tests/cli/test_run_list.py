@@ -6,12 +6,15 @@ import re
 import shutil
 import sys
 from datetime import UTC, datetime
+from io import StringIO
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from fedlap.cli.run_list import build_shortener, parse_since
+from fedlap.cli.run_list import build_shortener, build_table, parse_since
 from fedlap.errors import InputError
-from fedlap.experiments.run_summary import find_differences, list_summaries
+from fedlap.experiments.run_summary import RunSummary, find_differences, list_summaries
 
 SMALL = ("--set", "data.clients=3", "--set", "data.features=2", "--set", "data.rows=6")
 WORDS = ("--data", "synthetic", "--rounds", "2", *SMALL)
@@ -251,3 +254,28 @@ def test_rm_names_what_stays(call, runs):
     assert f"note: 1 file stays, not written by fedlap, e.g. {runs / run / 'notes.txt'}" in err
     assert [path.name for path in (runs / run).iterdir()] == ["notes.txt"]
     assert "1 missing" in call("runs")[1]
+
+
+def test_a_narrow_list_keeps_values_in_one_piece():
+    """Digests are short, lists have no brackets, and only settings of the algorithm have no section."""
+    common = {"data.name": "file", "algorithm.name": "fedu"}
+    listed = [
+        RunSummary(
+            Path(f"runs/table-fedu-{number}{0:015x}"), "done" if number else "unfinished", 10**9, "table",
+            "fedu", number, 100 if number else 40, 100,
+            common | {
+                "algorithm.strength": 0.0891 + number, "data.features": ["age", "dose"][: number + 1],
+                "data.sha256": f"{number}" * 64, "graph.weight": number + 1.0,
+            },
+            {"rmse": 0.5, "loss": 0.125, "round": 40},
+        )
+        for number in (0, 1)
+    ]  # fmt: skip
+    console = Console(width=80, file=StringIO())
+    console.print(build_table(listed, [], {run.name for run in listed}, False, 80))
+    text = console.file.getvalue()
+    words = text.split()
+    wanted = "strength=0.0891 strength=1.0891 data.features=age data.features=age,dose data.sha256=00000000"
+    assert {*wanted.split(), "data.sha256=11111111", "graph.weight=1", "graph.weight=2"} <= {*words}
+    assert {"40/100", "done"} <= {*words}
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80

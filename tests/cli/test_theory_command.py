@@ -23,6 +23,7 @@ def test_theory_of_a_run(train_run, call, tmp_path):
     assert code == 0, err
     for word in ("α 0.1", "Theorem 1", "Theorem 2", "times too large", "Lemma 1", "bound.png", "measured"):
         assert word in out
+    assert "Late models" not in out  # the method has a server
     code, out, _ = call("theory", folder, "--json", "--repeat", "--accuracy", "0.5")
     answer = json.loads(out)
     assert code == 0
@@ -64,6 +65,25 @@ def test_theory_of_what_is_not_convex(train_run, call):
     assert answer["theorem1"] is None
     assert answer["curvature"]["origin"] == "estimate"
     assert answer["theorem2"]["times_too_large"] > 1
+
+
+def test_theory_of_peers_covers_late_models(train_run, call):
+    words = ("--set", "model.l2=0.1", "--score-training", "always", "--lr", "0.01", "--strength", "0.5")
+    code, out, err = call("theory", train_run("--algorithm", "dfedu", "--batch", "all", *words))
+    assert code == 0, err
+    assert "Late models: μRηd = 0.725 with the largest degree d = 29, below 1.00" in out
+    assert "lead to the fixed point of rounds without delays" in out
+
+
+def test_theory_of_compressed_peers(train_run, call):
+    """Their models are a part of their private state, which a checkpoint stores without names."""
+    peers = ("--algorithm", "dfedu", "--graph", "ring", "--set", "algorithm.compression=top-k:0.3")
+    code, out, err = call("theory", train_run(*peers, "--set", "model.l2=0.1", "--strength", "0.05"))
+    assert code == 2
+    assert "J(W) of its last round only" in err
+    code, out, err = call("theory", train_run(*peers))
+    assert code == 0, err
+    assert "its peers mix with compressed models" in out
 
 
 def test_mistakes_of_theory_are_one_line(train_run, call, tmp_path):

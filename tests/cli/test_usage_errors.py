@@ -37,6 +37,9 @@ BAD = {
     "setting of another": (["run", "--algorithm", "local", "--strength", "0.1"], ["'strength'", "'local'"]),
     "setting of none": (["compare", "--algorithms", "local", "--strength", "0.1"], ["'strength'", "local"]),
     "no assignment": (["run", "--set", "rounds"], ["rounds", "field=value"]),
+    "list without quotes": (
+        ["run", "--data", "radon", "--set", "data.features=[floor, 1,south-west]"],
+        ["shell removed the quotes", """use --set 'data.features=["floor",1,"south-west"]'"""]),
     "field of a number": (["run", "--set", "rounds.x=1"], ["rounds.x"]),
     "unknown dtype": (["run", "--set", "dtype=float16"], ["dtype", "float16", "float32"]),
     "unknown engine": (["run", "--set", "engine=fast"], ["engine", "fast", "stacked"]),
@@ -44,6 +47,13 @@ BAD = {
     "strength too large": (["run", "--strength", "5"], ["= 5 ", "0.03·5·5·20 = 15 > 2", "at most 0.6667"]),
     "strength negative": (["run", "--strength", "-1"], ["strength = -1"]),
     "strength no number": (["run", "--set", "algorithm.strength=big"], ["algorithm.strength", "'big'"]),
+    "strength auto misspelt": (
+        ["run", "--strength", "atuo"], ["strength = 'atuo'; expected a number or 'auto'"]),
+    "interval auto misspelt": (
+        ["run", "--evaluate-every", "atuo"], ["evaluate_every = 'atuo'; expected an integer or 'auto'"]),
+    "places of known data": (
+        ["run", "--data", "radon", "--graph", "nearest", "--set", "graph.places=lon,lat"],
+        ["graph.places", "'radon'", "graph.by=places"]),
     "lr zero": (["run", "--lr", "0"], ["lr = 0"]),
     "lr infinite": (["run", "--lr", "inf"], ["lr = inf"]),
     "steps and epochs": (["run", "--local-steps", "5", "--local-epochs", "1"], ["both set"]),
@@ -51,7 +61,7 @@ BAD = {
     "batch 0": (["run", "--batch", "0"], ["batch = 0", "at least 1"]),
     "batch a word": (["run", "--batch", "some"], ["batch", "some"]),
     "no rounds": (["run", "--rounds", "0"], ["rounds = 0"]),
-    "rounds a word": (["run", "--rounds", "ten"], ["--rounds", "valid integer"]),
+    "rounds a word": (["run", "--rounds", "ten"], ["--rounds", "expected an integer"]),
     "sample 0": (["run", "--sample", "0"], ["sample = 0"]),
     "sample 2": (["run", "--sample", "2"], ["sample = 2"]),
     "peers sampled": (["run", "--algorithm", "dfedu", "--sample", "0.5"], ["peers are not sampled"]),

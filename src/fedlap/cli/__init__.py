@@ -5,19 +5,27 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Annotated, cast
+from functools import cache
+from typing import Annotated, Any, cast
 
 import typer
 
 from fedlap import __version__
 from fedlap.cli import console
 from fedlap.cli.commands.catalogue import algorithms_command, cite_command
-from fedlap.cli.commands.data import data_describe_command, data_get_command, data_list_command
+from fedlap.cli.commands.data import (
+    data_describe_command,
+    data_get_command,
+    data_list_command,
+    data_make_command,
+    data_write_command,
+)
 from fedlap.cli.commands.deploy import (
     admit_command,
     check_command,
     client_command,
     eject_command,
+    peer_command,
     serve_command,
     status_command,
 )
@@ -38,6 +46,7 @@ from fedlap.cli.commands.keys import (
     keys_sign_command,
 )
 from fedlap.cli.commands.paper import reproduce_command, results_command, theory_command
+from fedlap.cli.commands.plan import plan_command
 from fedlap.cli.commands.results import (
     clients_command,
     export_command,
@@ -54,9 +63,11 @@ from fedlap.cli.commands.train import (
     sweep_command,
     tune_command,
 )
+from fedlap.cli.exit_codes import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_PIPE_CLOSED, EXIT_USAGE
 from fedlap.cli.help_pages import HelpCommand, HelpGroup
 from fedlap.cli.plugins import accept_plugins
 from fedlap.cli.streams import OutputError, check_streams
+from fedlap.cli.usage_errors import describe_usage_error
 from fedlap.deploy.transport import PermanentError
 from fedlap.errors import InputError, StoppedError, is_out_of_memory, shorten
 
@@ -67,6 +78,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {  # by heading of `fedlap
         "sweep": sweep_command,
         "tune": tune_command,
         "resume": resume_command,
+        "plan": plan_command,
     },
     "Results": {
         "runs": runs_command,
@@ -81,6 +93,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {  # by heading of `fedlap
     "Between machines": {
         "serve": serve_command,
         "client": client_command,
+        "peer": peer_command,
         "check": check_command,
         "status": status_command,
         "admit": admit_command,
@@ -100,6 +113,8 @@ DATA_COMMANDS: dict[str, Callable[..., None]] = {
     "list": data_list_command,
     "get": data_get_command,
     "describe": data_describe_command,
+    "make": data_make_command,
+    "write": data_write_command,
 }
 GRAPH_COMMANDS: dict[str, Callable[..., None]] = {
     "make": graph_make_command,
@@ -131,7 +146,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-data_app = typer.Typer(cls=HelpGroup, help="List, download and describe data sets.", rich_markup_mode="rich")
+data_app = typer.Typer(
+    cls=HelpGroup, help="List, download, describe and make data sets.", rich_markup_mode="rich"
+)
 graph_app = typer.Typer(
     cls=HelpGroup, help="Build, describe, learn and draw graphs.", rich_markup_mode="rich"
 )
@@ -148,14 +165,11 @@ for _name, _command in DATA_COMMANDS.items():
 for _name, _command in GRAPH_COMMANDS.items():
     graph_app.command(_name, cls=HelpCommand, help=_unwrap_docstring(_command))(accept_plugins(_command))
 for _name, _command in KEYS_COMMANDS.items():
-    keys_app.command(_name, cls=HelpCommand, help=_unwrap_docstring(_command))(accept_plugins(_command))
+    keys_app.command(_name, cls=HelpCommand, help=_unwrap_docstring(_command))(_command)
 app.add_typer(keys_app, name="keys", rich_help_panel="Between machines")
 app.add_typer(data_app, name="data", rich_help_panel="Catalogue")
 app.add_typer(graph_app, name="graph", rich_help_panel="Catalogue")
 
-# Exit codes other than 0 and 1; with 1, a run diverged or a part of the command failed.
-EXIT_USAGE, EXIT_INTERNAL, EXIT_INTERRUPTED = 2, 70, 130
-EXIT_PIPE_CLOSED = 141  # as after SIGPIPE: the reader of standard output, e.g. `head`, has ended
 COMPLETION_VARIABLE = "_FEDLAP_COMPLETE"  # set by the scripts of --install-completion
 MEMORY_ADVICE = "use fewer clients or rows, a smaller model or --batch, or a machine with more memory"
 REPORT_ADVICE = "please report it; FEDLAP_DEBUG=1 shows the traceback"
@@ -194,6 +208,12 @@ def main() -> None:
     sys.exit(code)
 
 
+def _name_places(message: str, words: Sequence[str]) -> str:
+    """Return an error with the name under which columns of places were set; they belong to the data."""
+    is_of_graph = any("graph.places=" in word for word in words)
+    return message.replace("data.places:", "graph.places:", 1) if is_of_graph else message
+
+
 def run_command_line(words: Sequence[str]) -> int:
     """Run a command line and return its exit code; every failure prints one line."""
     try:
@@ -206,11 +226,11 @@ def run_command_line(words: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", EXIT_INTERRUPTED)
     except InputError as error:
-        return _fail(str(error), EXIT_USAGE)
+        return _fail(_name_places(str(error), words), EXIT_USAGE)
     except PermanentError as error:
         return _fail(str(error), int(error.code))
     except COMMAND_ERROR as error:
-        return _fail(error.format_message(), EXIT_USAGE)
+        return _fail(describe_usage_error(error), EXIT_USAGE)
     except OutputError as error:
         if error.closed:
             return EXIT_PIPE_CLOSED
@@ -229,9 +249,15 @@ def run_command_line(words: Sequence[str]) -> int:
     return _fail(f"internal error: {shorten(message, 300)}; {REPORT_ADVICE}", EXIT_INTERNAL)
 
 
+@cache
+def build_commands() -> Any:
+    """Build click's tree of commands, once per process."""
+    return typer.main.get_command(app)
+
+
 def _invoke_command(words: Sequence[str]) -> int:
     """Parse the words, run their command and return its exit code."""
-    command = typer.main.get_command(app)
+    command = build_commands()
     try:
         with command.make_context("fedlap", list(words)) as context:
             command.invoke(context)

@@ -1,18 +1,20 @@
 """Parsers that turn options of the command line into the description of an experiment."""
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 from fedlap.algorithms import ALGORITHMS
 from fedlap.cli.table_options import TABLE_OPTIONS
-from fedlap.data import SOURCES
+from fedlap.data import SOURCES, FederationFolder
+from fedlap.data.federation_folder import DESCRIPTION
 from fedlap.errors import InputError, unknown_name_error
 from fedlap.experiments.fields import METHOD_SETTINGS, parse_graph, set_field
 from fedlap.experiments.settings import inspect_settings
 
 # copied unchanged into an experiment
-EXPERIMENT_OPTIONS = ("rounds", "sample", "score_training", "device", "seed")
+EXPERIMENT_OPTIONS = ("rounds", "sample", "score_training", "device", "seed", "engine")
 FILE_OPTIONS = ("client", "label", "test", "drop", *TABLE_OPTIONS)  # settings of a user's file
 MAX_SEEDS = 10_000
 
@@ -21,13 +23,20 @@ def describe_experiment(options: dict[str, Any]) -> dict[str, Any]:
     """Return the description of an experiment, still without its algorithm."""
     description: dict[str, Any] = {field: options[field] for field in EXPERIMENT_OPTIONS if field in options}
     data, partition, graph = options["data"], options["partition"], options.get("graph")
-    is_file = data not in SOURCES and Path(data).suffix != ""
-    description["data"] = {"name": "file", "path": data} if is_file else {"name": data}
+    is_folder = data not in SOURCES and Path(data).is_dir()
+    is_file = not is_folder and data not in SOURCES and Path(data).suffix != ""
+    if is_file or is_folder:
+        description["data"] = {"name": "folder" if is_folder else "file", "path": data}
+        if is_folder and (scale := find_stored_scale(Path(data))) != "none":
+            description["data"]["scale"] = scale
+    else:
+        description["data"] = {"name": data}
     for option in FILE_OPTIONS:
         value = options.get(option)
         name = f"--{option.replace('_', '-')}"
         if value and not is_file:
-            raise InputError(f"{name}: data {data!r} is not a file; pass --data FILE or remove {name}")
+            kind = "is a directory" if is_folder else "is not a file"
+            raise InputError(f"{name}: data {data!r} {kind}; pass --data FILE or remove {name}")
         if value:
             description["data"][option] = split_names(value) if isinstance(value, list) else value
     columns = split_names([options.get("client") or ""])
@@ -44,6 +53,11 @@ def describe_experiment(options: dict[str, Any]) -> dict[str, Any]:
         if field in options:
             description[field] = parse_value(options[field])
     return description
+
+
+def find_stored_scale(folder: Path) -> str:
+    """Return how the data were scaled that a folder was written from."""
+    return FederationFolder.of(folder).scale if (folder / DESCRIPTION).exists() else "none"
 
 
 def split_names(words: list[str]) -> list[str]:
@@ -70,7 +84,24 @@ def parse_assignment(assignment: str) -> tuple[str, Any]:
     key, equals, text = assignment.partition("=")
     if not equals or not key.strip():
         raise InputError(f"--set {assignment}: expected field=value, e.g. algorithm.strength=0.02")
-    return key.strip(), parse_value(text)
+    value = parse_value(text)
+    if isinstance(value, str) and (list_text := _quote_items(value)):
+        raise InputError(
+            f"--set {assignment}: the shell removed the quotes of this list; "
+            f"use --set '{key.strip()}={list_text}'"
+        )
+    return key.strip(), value
+
+
+def _quote_items(text: str) -> str:
+    """Return a list such as [floor] or [floor, 1] with its words in quotes; nothing for other texts."""
+    items = [item.strip() for item in text[1:-1].split(",")]
+    if not (text.startswith("[") and text.endswith("]")) or not all(
+        map(re.compile(r"[\w. -]+").fullmatch, items)
+    ):
+        return ""
+    quoted = (f'"{item}"' if isinstance(parse_value(item), str) else item for item in items)
+    return f"[{','.join(quoted)}]"
 
 
 def parse_value(text: str) -> Any:

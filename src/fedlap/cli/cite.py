@@ -11,23 +11,29 @@ from fedlap.cli.arguments import parse_algorithms, split_names
 from fedlap.cli.bibtex import describe_software, format_bibtex
 from fedlap.data import SOURCES
 from fedlap.errors import InputError, unknown_name_error
+from fedlap.experiments.find_folder import find_folder
 from fedlap.experiments.run_folder import EXPERIMENT_FILE, find_description
 from fedlap.storage.files import parse_json, read_file, read_text
 
 
-def print_citations(words: Sequence[str], data: str, algorithms: str, as_text: bool) -> None:
-    """Print references of fedlap, of its paper, and of algorithms and data sets."""
+def print_citations(words: Sequence[str], data: str, algorithms: str, as_text: bool, out: Path) -> None:
+    """Print references of fedlap, of its paper, and of algorithms and data sets.
+
+    words: algorithms, data sets, and runs or groups, as paths, names in `out` or first digits.
+    """
     names = parse_algorithms(algorithms) if algorithms else []
     sources = split_names([data])
     for word in words:
         if word in ALGORITHMS:
             names.append(word)
-        elif Path(word).exists():
-            used = _read_names(Path(word))
+        elif word in SOURCES:
+            sources.append(word)
+        elif (folder := find_folder(Path(word), out)).exists():
+            used = _read_names(folder)
             names += [name for name in used[0] if name in ALGORITHMS]
             sources += [name for name in used[1] if name in SOURCES]
         else:
-            raise unknown_name_error("algorithm or folder", word, ALGORITHMS)
+            raise unknown_name_error("algorithm, data set or run", word, [*ALGORITHMS, *SOURCES])
     for source in sources:
         if source not in SOURCES:
             raise unknown_name_error("data set", source, SOURCES)

@@ -2,10 +2,12 @@
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAVY
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
@@ -34,7 +36,8 @@ from fedlap.training.client_answers import (
 from fedlap.training.result import Result
 
 MAX_SHOWN_COEFFICIENTS = 4  # in the terminal; files have all
-NEIGHBOURS_FROM_WIDTH = 110  # of the terminal; a narrower one shows no neighbours
+MAX_LISTED = 5  # names of coefficients that are not shown
+NEIGHBOURS_WIDTH = 24  # least characters that a terminal needs after the other columns to show neighbours
 SESSION_OPTIONS: dict[str, Any] = {"again": False, "track": None, "save_rounds": None, "save_seconds": 30.0}
 
 
@@ -70,7 +73,10 @@ def list_clients(
         )
         return
     console.print_result(f"{stored.name}: {len(answers.clients)} clients at round {result.progress.round}")
-    console.out.print(_build_table(answers, order))
+    table, left_out = _build_table(answers, order, console.out.width)
+    console.out.print(table)
+    if left_out:
+        remarks.append(f"Not shown: {left_out}. `--to FILE.csv` writes everything.")
     for remark in remarks:
         console.print_result(remark)
     if to is not None:
@@ -150,47 +156,72 @@ def _list_remarks(answers: ClientAnswers) -> list[str]:
         remarks.append(f"No standard errors: {found.remark}.")
     elif found is not None:
         remarks.append("Coefficients: in the units of the data, ± one standard error.")
+        remarks += [found.explain_gaps()] if found.explain_gaps() else []
         if found.distance > FAR_FROM_MINIMUM:
             remarks.append(
                 f"Training has not reached the minimiser of J: the largest distance of a coefficient is "
                 f"{found.distance:.1f} standard errors; train more rounds."
             )
+        remarks += [found.explain_excess()] if found.explain_excess() else []
     return remarks
 
 
-def _build_table(answers: ClientAnswers, order: list[int]) -> Table:
-    metric, gain = answers.metric, answers.gain
-    table = Table(box=SIMPLE_HEAVY, padding=0, pad_edge=False)
-    heads = ["train\nrows", "test\nrows"]
-    heads += [f"{metric.label}{metric.unit}\nalone"] if answers.alone is not None else []
-    heads += [f"{metric.label}{metric.unit}"] + ([] if gain is None else ["gain"])
+def _build_table(answers: ClientAnswers, order: list[int], width: int) -> tuple[Table, str]:
+    """Build the table, with as many coefficients as there is room for, and name the columns left out."""
+    columns = _list_score_columns(answers)
     coefficients = answers.coefficients
-    shown = [] if coefficients is None else coefficients.names[:MAX_SHOWN_COEFFICIENTS]
-    table.add_column("client", no_wrap=True)
-    for head in [*heads, *shown]:
-        table.add_column(Text(head), justify="right", no_wrap=True)
-    has_neighbours = any(answers.neighbours) and console.out.width >= NEIGHBOURS_FROM_WIDTH
-    if has_neighbours:
+    names = () if coefficients is None else coefficients.names
+    for n, name in enumerate(names[:MAX_SHOWN_COEFFICIENTS]):
+        assert coefficients is not None
+        pairs = zip(coefficients.values[:, n].tolist(), coefficients.errors[:, n].tolist(), strict=True)
+        column = (name, [format_estimate(value, error) for value, error in pairs])
+        if _measure([*columns, column]) > width:
+            break
+        columns.append(column)
+    shown = len(columns) - len(_list_score_columns(answers))
+    has_neighbours = any(answers.neighbours)
+    is_wide = width - _measure(columns) >= NEIGHBOURS_WIDTH
+    table = Table(box=SIMPLE_HEAVY, padding=0, pad_edge=False)
+    for place, (head, _) in enumerate(columns):
+        # A long name is folded, so that no number is cut.
+        table.add_column(Text(head), justify="right" if place else "left", no_wrap=place > 0, overflow="fold")
+    if has_neighbours and is_wide:
         table.add_column("neighbours", overflow="fold")
-    scores = [values for values in (answers.alone, answers.score) if values is not None]
     for place in order:
-        cells = [
-            answers.clients[place],
-            str(int(answers.train_rows[place])),
-            str(int(answers.test_rows[place])),
-        ]
-        cells += [_format_number(float(values[place]) * metric.factor, metric.digits) for values in scores]
-        if gain is not None:
-            cells.append(_format_number(float(gain[place]) * metric.factor, metric.digits, sign="+"))
-        if coefficients is not None:
-            cells += [
-                format_estimate(float(coefficients.values[place, n]), float(coefficients.errors[place, n]))
-                for n in range(len(shown))
-            ]
-        if has_neighbours:
+        cells = [values[place] for _, values in columns]
+        if has_neighbours and is_wide:
             cells.append(", ".join(answers.neighbours[place]))
         table.add_row(*map(Text, cells))
-    return table
+    missing = names[shown:]
+    listed = (
+        ", ".join(missing) if len(missing) <= MAX_LISTED else f"{len(missing)} of {len(names)} coefficients"
+    )
+    left_out = [listed] if missing else []
+    left_out += ["neighbours"] if has_neighbours and not is_wide else []
+    return table, " and ".join(left_out)
+
+
+def _list_score_columns(answers: ClientAnswers) -> list[tuple[str, list[str]]]:
+    """Return heads and cells of the columns before the coefficients."""
+    metric, gain = answers.metric, answers.gain
+    columns = [
+        ("client", list(answers.clients)),
+        ("train\nrows", [str(int(count)) for count in answers.train_rows]),
+        ("test\nrows", [str(int(count)) for count in answers.test_rows]),
+    ]
+    scores = [(f"{metric.label}{metric.unit}\nalone", answers.alone)] if answers.alone is not None else []
+    for head, values in [*scores, (f"{metric.label}{metric.unit}", answers.score)]:
+        columns.append((head, [_format_number(float(v) * metric.factor, metric.digits) for v in values]))
+    if gain is not None:
+        cells = [_format_number(float(value) * metric.factor, metric.digits, sign="+") for value in gain]
+        columns.append(("gain", cells))
+    return columns
+
+
+def _measure(columns: Sequence[tuple[str, list[str]]]) -> int:
+    """Return the characters that a line of the table takes."""
+    widths = [max(map(cell_len, [*head.split("\n"), *cells])) for head, cells in columns]
+    return sum(widths) + len(widths) + 1
 
 
 def _format_number(value: float, digits: int, sign: str = "") -> str:

@@ -5,6 +5,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import typer
+
 from fedlap.cli import console
 from fedlap.cli.arguments import (
     assign,
@@ -15,7 +17,7 @@ from fedlap.cli.arguments import (
     parse_seeds,
     select_method_settings,
 )
-from fedlap.cli.threads import use_threads
+from fedlap.cli.task_workers import open_workers
 from fedlap.cli.train_runs import (
     print_data_remarks,
     print_default_strengths,
@@ -38,9 +40,11 @@ from fedlap.graph import BUILDER_INPUTS, GRAPHS
 from fedlap.report.comparison import Comparison, OutcomesByRow
 
 
-def compare_algorithms(algorithms: str, seeds: str, tune: bool, options: dict[str, Any]) -> None:
+def compare_algorithms(
+    context: typer.Context, algorithms: str, seeds: str, tune: bool, options: dict[str, Any]
+) -> None:
     """Train several algorithms and rank them."""
-    use_threads(options["threads"])
+    workers = open_workers(context, options["workers"], options["address"], options["threads"])
     numbers = parse_seeds(seeds)
     graphs = list_graphs(options["graph"])
     loader = Loader()
@@ -51,7 +55,7 @@ def compare_algorithms(algorithms: str, seeds: str, tune: bool, options: dict[st
         ).items()
     ]
     controls = find_controls([row.label for row in rows], graphs)
-    session = start_session(options)
+    session = start_session(options, workers)
 
     def build_table(title: str, outcomes: OutcomesByRow, source: str) -> Comparison:
         return Comparison(title, numbers, outcomes, source, controls=controls)

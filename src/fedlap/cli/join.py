@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedlap.algorithms.local_work import BatchSize
 from fedlap.cli import console
+from fedlap.cli.neighbours import parse_neighbours
 from fedlap.cli.output_files import check_output, list_run_files
 from fedlap.cli.predict import format_prediction_scores, score_predictions
 from fedlap.cli.threads import use_threads
@@ -73,44 +74,6 @@ def train_newcomer(
         for line in format_prediction_scores(measured):
             console.print_result(f"held-out rows, {subject}: {line}")
     console.print_result(f"Stored in {to} and {to.with_suffix('.json')}; `fedlap predict {to} FILE` uses it")
-
-
-def parse_neighbours(words: Sequence[str], clients: Sequence[str]) -> dict[str, float]:
-    """Parse NAME and NAME=WEIGHT, passed one by one or separated by commas; the default weight is 1.
-
-    A name that contains a comma or an equals sign is passed alone.
-    """
-    weights: dict[str, float] = {}
-    known = set(clients)
-    for word in words:
-        for piece in [word] if _split_weight(word, known)[0] in known else word.split(","):
-            name, weight = _split_weight(piece.strip(), known)
-            if not name:
-                raise InputError(
-                    f"--neighbours {word}: expected names or name=weight with commas between, "
-                    "e.g. north,south=0.5"
-                )
-            if name in weights:
-                raise InputError(f"--neighbours {word}: {name!r} is named twice; remove one")
-            weights[name] = _parse_weight(word, weight)
-    return weights
-
-
-def _split_weight(text: str, known: set[str]) -> tuple[str, str]:
-    """Return the name and the weight as text; the name of a client may contain an equals sign."""
-    if text in known or "=" not in text:
-        return text, "1"
-    name, _, weight = text.rpartition("=")
-    return name.strip(), weight.strip()
-
-
-def _parse_weight(word: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(
-            f"--neighbours {word}: {text!r} is not a number; write a weight as in north=0.5"
-        ) from None
 
 
 def _parse_batch(text: str) -> BatchSize:

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.table import Table
 
 from fedlap.cli import console
-from fedlap.deploy.certificates import CertificateFacts, check_client_name, format_time
+from fedlap.deploy.certificates import SERVER_NAME, CertificateFacts, check_client_name, format_time
 from fedlap.deploy.keys import (
     CERTIFICATE_NAME,
     create_authority,
@@ -46,10 +46,10 @@ def make_server_keys(folder: Path, authority: Path, hosts: list[str], days: int)
 
 def make_request(folder: Path | None, name: str | None, hosts: list[str], new_key: bool) -> None:
     """Create a private key and a request for a certificate."""
-    if (name is None) == (not hosts):
-        raise InputError("pass either --name with a client's name or --host with the hosts of a server")
+    if name is None and not hosts:
+        raise InputError("pass --name for a client, --host for a server, or both for a peer")
     if folder is None:
-        folder = KEYS_FOLDER / ("server" if name is None else _choose_client_folder(name))
+        folder = KEYS_FOLDER / (SERVER_NAME if name is None else _choose_folder(name, hosts))
     request = request_certificate(folder, name, hosts, new_key)
     console.print_result(
         f"request in {request} with key {fingerprint_request(request)}; "
@@ -61,7 +61,8 @@ def sign(request: Path, authority: Path, days: int, to: Path | None, name: str |
     """Sign a request."""
     signed, facts = sign_certificate(authority, request, timedelta(days=days), to, name)
     console.print_result(
-        f"certificate {facts.common_name} for key {fingerprint_request(request)} in {signed}, "
+        f"certificate {facts.common_name}{_describe_hosts(facts)} for key {fingerprint_request(request)} "
+        f"in {signed}, "
         f"valid until {format_time(facts.not_after)}; "
         "send it back for `fedlap keys install`"
     )
@@ -75,12 +76,12 @@ def install(signed: Path, folder: Path | None) -> None:
 
 
 def revoke(authority: Path, name: str, issue: int | None) -> None:
-    """Revoke certificates of a client."""
+    """Revoke certificates of a client or peer."""
     register = revoke_certificates(authority, name, issue)
     revoked = [entry.issue for entry in register.issues if entry.name == name and entry.revoked is not None]
     issues = ", ".join(str(number) for number in revoked)
     console.print_result(
-        f"revoked issues of {name}: {issues}; a server on another machine needs a copy of "
+        f"revoked issues of {name}: {issues}; servers and peers on other machines need a copy of "
         f"{authority / REGISTER_NAME}"
     )
 
@@ -108,8 +109,13 @@ def show(folder: Path, as_json: bool) -> None:
             console.print_remark(f"warning: the certificate of {issue.role} {issue.name} {text}; renew it")
 
 
-def _choose_client_folder(name: str) -> str:
-    return name_client_folder(check_client_name(name))
+def _choose_folder(name: str, hosts: list[str]) -> str:
+    return name_client_folder(check_client_name(name), "peer" if hosts else "client")
+
+
+def _describe_hosts(facts: CertificateFacts) -> str:
+    """Return the hosts that a certificate serves: whoever signs it vouches for them."""
+    return f" for the hosts {', '.join(facts.hosts)}" if facts.hosts else ""
 
 
 def _print_installed(facts: CertificateFacts, folder: Path) -> None:

@@ -6,6 +6,7 @@ A test compares them with the registries.
 ALGORITHM_NAMES = (
     "fedu",
     "dfedu",
+    "fedu-passing",
     "fedu-learned",
     "local",
     "global",
@@ -21,6 +22,15 @@ ALGORITHM_NAMES = (
     "fedper",
     "l2gd",
     "lasso",
+    "dpsgd",
+    "fedrep",
+    "ifca",
+    "cfl",
+    "fedamp",
+    "pfedgraph",
+    "fedfomo",
+    "dfedu-learned",
+    "gtvmin",
 )
 DATA_NAMES = (
     "har",
@@ -31,7 +41,7 @@ DATA_NAMES = (
     "radon",
     "colorado",
     "synthetic",
-)  # all but "file"
+)  # all but "file" and "folder"
 MISSING_RULE_NAMES = ("refuse", "drop", "mean")
 SPLIT_NAMES = ("random", "time")
 PARTITION_NAMES = ("natural", "labels", "dirichlet", "quantity", "iid")
@@ -62,8 +72,10 @@ RECIPE_NAMES = (
     "figure-dirichlet",
     "figure-graphs",
     "figure-strengths",
+    "table-baselines",
     "table-down-sampled",
     "table-full-multi-task",
     "table-full-sampled",
+    "table-peers",
     "table-scaling",
 )

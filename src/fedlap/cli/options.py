@@ -154,6 +154,20 @@ CLIENT_OPTIONS: Options = {
     ),
     **TABLE_OPTIONS,
 }
+
+
+def build_graph_option(more: str = "") -> tuple[Any, Any]:
+    """Return the option of the graph; `more` is added to its help."""
+    option = typer.Option(
+        metavar="NAME",
+        help=f"Graph over clients, or a graph file. Graphs: {', '.join(GRAPH_NAMES)} (comes with the data). "
+        f"Files: edges (.csv) or weights (.npz, .mtx, .npy).{more}",
+        rich_help_panel=GRAPH_PANEL,
+        autocompletion=complete_names(GRAPH_NAMES),
+    )
+    return Annotated[str, option], "complete"
+
+
 TRAINING_OPTIONS: Options = {
     "model": (
         Annotated[
@@ -167,20 +181,7 @@ TRAINING_OPTIONS: Options = {
         ],
         "linear",
     ),
-    "graph": (
-        Annotated[
-            str,
-            typer.Option(
-                metavar="NAME",
-                help="Graph over clients, or a graph file. "
-                f"Graphs: {', '.join(GRAPH_NAMES)} (comes with the data). "
-                "Files: edges (.csv) or weights (.npz, .mtx, .npy).",
-                rich_help_panel=GRAPH_PANEL,
-                autocompletion=complete_names(GRAPH_NAMES),
-            ),
-        ],
-        "complete",
-    ),
+    "graph": build_graph_option(),
     "rounds": (
         Annotated[
             int,
@@ -223,7 +224,9 @@ TRAINING_OPTIONS: Options = {
         Annotated[
             str,
             typer.Option(
-                metavar="WHEN", help="Score training rows: last or always.", rich_help_panel=TRAINING_PANEL
+                metavar="WHEN",
+                help="Rounds that score training rows: never, last or always.",
+                rich_help_panel=TRAINING_PANEL,
             ),
         ],
         "last",

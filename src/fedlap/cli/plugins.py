@@ -1,4 +1,4 @@
-"""The option --plugin, which every command has."""
+"""The option --plugin, which every command has that may need methods, models or data sets."""
 
 import functools
 import inspect

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,7 @@ def predict_file(
 
 def compute_prediction_errors(
     run: RunFolder, clients: Sequence[str], rows: PredictionRows
-) -> list[float] | None:
+) -> list[float | None] | None:
     """Return the standard error of each row's target around its prediction; None, with a note, if unknown."""
     try:
         result = load_result(run)
@@ -103,7 +104,13 @@ def compute_prediction_errors(
         return None
     position = {name: place for place, name in enumerate(result.federation.clients)}
     places = torch.tensor([position[client] for client in clients], dtype=torch.int64)
-    return [round_value(error) for error in found.prediction_errors(places, rows.x.flatten(1)).tolist()]
+    errors = found.prediction_errors(places, rows.x.flatten(1))
+    if missing := int(errors.isnan().sum()):
+        console.print_remark(
+            f"note: {missing} of {len(errors)} rows have no standard error: no training rows of their "
+            "clients, or of connected clients, determine the prediction for such features"
+        )
+    return [None if math.isnan(error) else round_value(error) for error in errors.tolist()]
 
 
 def predict_rows(models: Personal | Personals, rows: PredictionRows) -> Predictions:

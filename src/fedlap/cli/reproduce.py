@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 import typer
@@ -13,26 +12,23 @@ from rich.text import Text
 
 from fedlap.cli import console
 from fedlap.cli.arguments import parse_seeds, split_names
-from fedlap.cli.interrupts import stop_on_signal
+from fedlap.cli.exit_codes import EXIT_FAILED
+from fedlap.cli.task_workers import open_workers
 from fedlap.cli.threads import use_threads
+from fedlap.cli.train_units import Pending, split_units, train_units, train_units_by_workers
 from fedlap.cli.workers import run_processes
 from fedlap.errors import InputError, unknown_name_error
-from fedlap.experiments.prepare import Loader
 from fedlap.experiments.run_folder import create_out_folder
-from fedlap.report.eta import Eta, show_stack_progress
 from fedlap.report.page.sections import TableSection
 from fedlap.reproduce import page, score_table
 from fedlap.reproduce.cell_results import ResultFolder, read_tuned_values, select_tuned_values
-from fedlap.reproduce.ledger import Ledger
-from fedlap.reproduce.recipe import Recipe, Unit, find_recipe, list_recipes
+from fedlap.reproduce.recipe import Recipe, find_recipe, list_recipes
 from fedlap.reproduce.results_pages import summarise_claims
-from fedlap.reproduce.runner import Reproducer, ReproductionCallbacks, WorkEstimate, estimate_work
 from fedlap.training.packing import share_memory
-
-Pending = list[tuple[Unit, list[int]]]
 
 
 def reproduce_recipes(
+    context: typer.Context,
     names: list[str] | None,
     everything: bool,
     data: str,
@@ -44,7 +40,8 @@ def reproduce_recipes(
     tune: bool,
     device: str,
     threads: int | None,
-    workers: int,
+    workers: int | None,
+    address: str | None,
     processes: int,
     pages: bool,
     out: Path,
@@ -52,6 +49,7 @@ def reproduce_recipes(
     """Reproduce tables and figures of the paper."""
     use_threads(threads)
     share_memory(processes)
+    cluster = None if address is None else open_workers(context, workers, address, threads)
     folder, out = out, out / "quick" if quick else out
     recipes = _select_parts(_load_recipes(names or [], everything, quick), data, cells, readings, methods)
     create_out_folder(out)
@@ -74,34 +72,32 @@ def reproduce_recipes(
         console.print_remark(
             f"note: {known} rows use the tuned values that are stored with the recipe; --tune tunes again"
         )
-    if workers > 1:
+    if cluster is not None and pending:
+        parts = split_units(pending, cluster.open("cuda" in device))
+        failed = train_units_by_workers(cluster, parts, out, device, tuned)
+    elif workers is not None and workers > 1:
         shared = ["--device", device, "--threads", str(threads or max(1, torch.get_num_threads() // workers))]
         shared += ["--quick"] * quick + ["--tune"] * tune
         shared += ["--out", str(folder), "--processes", str(workers)]
-        failed = run_processes(_split_commands(pending, shared, workers), workers)
+        commands = [_build_command(part, shared) for part in split_units(pending, workers)]
+        failed = run_processes(commands, workers)
     else:
-        failed = _train_units(pending, results, Ledger(out / "ledger.jsonl"), device, tuned)
+        failed = train_units(pending, out, device, tuned)
     for recipe in recipes if processes == 1 else []:
         _print_recipe(recipe, results)
         if pages:
-            address = page.write_recipe_page(recipe, results, _format_command()).resolve().as_uri()
-            console.print_result(f"{recipe.name}: {address}")
+            uri = page.write_recipe_page(recipe, results, _format_command()).resolve().as_uri()
+            console.print_result(f"{recipe.name}: {uri}")
     if failed:
-        raise typer.Exit(1)
+        raise typer.Exit(EXIT_FAILED)
 
 
-def _split_commands(pending: Pending, options: Sequence[str], workers: int) -> list[list[str]]:
-    """Split rows into one command per cell; if those are too few, one per row and the rows that follow it."""
-    too_few = len({unit.place for unit, _ in pending}) < workers
-    rows: dict[tuple[tuple[str, ...], str], list[str]] = {}
-    for unit, numbers in pending:
-        seeds = ",".join(map(str, numbers))
-        place = (unit.recipe.source, "--cells", unit.cell, "--readings", unit.reading, "--seeds", seeds)
-        rows.setdefault((place, unit.recipe.leader_of(unit.row) if too_few else ""), []).append(unit.row)
-    return [
-        ["reproduce", *place, "--methods", ",".join(names), *options, "--no-page"]
-        for (place, _), names in rows.items()
-    ]
+def _build_command(part: Pending, options: Sequence[str]) -> list[str]:
+    """Return the arguments that train rows of one cell in another process."""
+    unit, numbers = part[0]
+    place = ["--cells", unit.cell, "--readings", unit.reading, "--seeds", ",".join(map(str, numbers))]
+    names = ",".join(unit.row for unit, _ in part)
+    return ["reproduce", unit.recipe.source, *place, "--methods", names, *options, "--no-page"]
 
 
 def _format_command() -> str:
@@ -135,57 +131,6 @@ def _select_parts(
                 raise InputError(f"--{option}: {unknown_name_error('name', word, available)}")
     narrowed = [recipe.narrow(*wanted) for recipe in recipes]
     return [recipe for recipe in narrowed if recipe.cells and recipe.rows and recipe.readings]
-
-
-def _train_units(
-    pending: Pending, results: ResultFolder, ledger: Ledger, device: str, tuned: dict[str, dict[str, Any]]
-) -> int:
-    """Train rows one after another; report failures and return their number."""
-    loader, failed = Loader(), 0
-    estimates: list[WorkEstimate | None] = []
-    for unit, numbers in pending:
-        try:
-            estimates.append(estimate_work(unit, numbers, loader))
-        except InputError as error:
-            estimates.append(None)
-            console.print_remark(f"error: {unit.place}: {error}")
-    remaining = Eta(sum(work.total for work in estimates if work is not None))
-    reproducers: dict[tuple[str, tuple[int, ...]], Reproducer] = {}
-    active, per_round = 0, 0.0  # runs, and the work of one round of one run
-    with stop_on_signal() as stopping, show_stack_progress(console.err, remaining) as (name, move):
-
-        def on_stack(unit: Unit, stage: str, runs: int) -> None:
-            nonlocal active
-            active = runs
-            name(_format_progress(unit, stage, runs))
-
-        def on_round(done: int, rounds: int) -> None:
-            remaining.add(active * per_round)
-            move(done, rounds)
-
-        place = ""
-        for (unit, numbers), cost in zip(pending, estimates, strict=True):
-            if cost is None:
-                failed += 1
-                continue
-            if unit.place != place:
-                loader.clear()  # two data sets at once may not fit in memory
-                place = unit.place
-            per_round = cost.per_round
-            key = (unit.recipe.name, tuple(numbers))
-            if key not in reproducers:
-                callbacks = ReproductionCallbacks(on_stack, on_round, stopping)
-                values = tuned[unit.recipe.name]
-                reproducers[key] = Reproducer(ledger, numbers, device, values, callbacks, loader)
-            others = [other for other, seeds in pending if other.place == unit.place and seeds == numbers]
-            row = reproducers[key].run_row(unit, others)
-            results.write(unit, row, reproducers[key].load_federation(unit))
-            remaining.finish(cost.total)
-    return failed
-
-
-def _format_progress(unit: Unit, stage: str, runs: int) -> str:
-    return f"{unit.place}  {unit.recipe.rows[unit.row].title}: {stage}, {runs} run{'s' if runs > 1 else ''}"
 
 
 def _print_recipe(recipe: Recipe, results: ResultFolder) -> None:

@@ -10,6 +10,7 @@ from fedlap.cli.arguments import (
     describe_experiment,
     select_method_settings,
 )
+from fedlap.cli.cluster_options import CLUSTER_OPTIONS
 from fedlap.cli.options import (
     CHECKPOINT_OPTIONS,
     RESULT_OPTIONS,
@@ -28,9 +29,12 @@ from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.prepare import prepare
 from fedlap.experiments.run_folder import RunFolder, create_out_folder, read_experiment
 from fedlap.training.metrics import check_metric
+from fedlap.training.shards.cluster import use_workers
 
 # Options that may be combined with an experiment file, which sets everything else.
-OPTIONS_WITH_FILE = {"file", "plugin", "rounds", "threads", "set", *RESULT_OPTIONS, *CHECKPOINT_OPTIONS}
+OPTIONS_WITH_FILE = {
+    "file", "plugin", "rounds", "threads", "set", *CLUSTER_OPTIONS, *RESULT_OPTIONS, *CHECKPOINT_OPTIONS
+}  # fmt: skip
 
 
 def train_one(context: typer.Context, file: Path | None, algorithm: str, options: dict[str, Any]) -> None:
@@ -63,6 +67,11 @@ def _read_experiment_file(context: typer.Context, file: Path) -> dict[str, Any]:
 
 def run_experiment(described: Experiment, options: dict[str, Any]) -> None:
     """Train or resume one experiment and print its scores."""
+    with use_workers(described.engine, options["workers"], options["address"]):
+        _train_and_print(described, options)
+
+
+def _train_and_print(described: Experiment, options: dict[str, Any]) -> None:
     (ready,) = prepare([described])
     experiment, name = ready.experiment, ready.experiment.algorithm["name"]
     check_metric(options["metric"], ready.federation.labels is not None)

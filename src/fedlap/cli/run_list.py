@@ -24,16 +24,20 @@ from fedlap.experiments.run_summary import (
     find_differences,
     list_summaries,
 )
+from fedlap.experiments.settings import format_value
 from fedlap.report.seed_list import format_seeds
 from fedlap.training.metrics import METRICS
 
 SHOWN_DIGITS = 8  # of a digest, more if two folders share them
-SHOWN_SETTINGS = 60  # characters
-WIDE_COLUMNS = 96  # of a terminal that has room for hours
+SHOWN_SETTINGS = 80  # characters
+WIDE_COLUMNS = 96  # of a terminal that has room for hours, and for columns of both rounds and state
 FOLDED_HEADERS = ("data", "settings")
+WIDEST_SETTING = 28  # characters of a setting that stays in one piece
+SHA256 = "sha256"
 AGE = re.compile(r"(\d{1,6})([hdw])")
 HOURS = {"h": 1, "d": 24, "w": 168}
 HEADERS = ("run", "date (UTC)", "data", "method", "seed", "settings", "score", "rounds", "state")
+NARROW_HEADERS = ("run", "date", "data", "method", "seed", "settings", "score", "state")
 
 Entry = TypeVar("Entry", bound=RunSummary | GroupSummary)
 
@@ -184,7 +188,8 @@ def build_table(
 ) -> Table:
     """Build the table, sorted; runs of groups are listed beneath their group, or not at all.
 
-    A terminal narrower than 96 characters shows days without hours.
+    A terminal narrower than 96 characters shows days alone, and rounds only of runs that are not done. Values
+    are not broken there, except very long ones.
     """
     inside = {name for group in groups for name in group.runs}
     by_name = {run.name: run for run in runs}
@@ -194,28 +199,46 @@ def build_table(
     entries: list[RunSummary | GroupSummary] = [
         *(run for run in shown if run.name not in inside), *groups
     ]  # fmt: skip
+    is_wide = width >= WIDE_COLUMNS
+    form = "%Y-%m-%d %H:%M" if is_wide else "%m-%d"
+    rows: list[list[str]] = []
+    for entry in sort_entries(entries, metric):
+        if isinstance(entry, RunSummary):
+            rows.append(_list_run_cells(entry, shorten(entry.name), settings, form))
+            continue
+        rows.append(_list_group_cells(entry, shorten(entry.name), stored, by_name, form))
+        for name in entry.runs if unfold else ():
+            if name in by_name:
+                rows.append(_list_run_cells(by_name[name], f"└ {shorten(name)}", settings, form))
+    if not is_wide:
+        rows = [_merge_progress(cells) for cells in rows]
+    headers = HEADERS if is_wide else NARROW_HEADERS
+    widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
+    others = sum(widths) - widths[headers.index("settings")] + len(headers) + 1
+    longest = max(
+        (len(word) for cells in rows for word in cells[headers.index("settings")].split()), default=0
+    )
     table = Table(box=SIMPLE_HEAVY, padding=0, pad_edge=False)
-    for header in HEADERS:
+    for header in headers:
+        room = min(longest, WIDEST_SETTING, width - others) if header == "settings" else 0
         table.add_column(
             header,
             overflow="fold",
             justify="right" if header in ("seed", "score") else "left",
             no_wrap=header not in FOLDED_HEADERS,
+            min_width=max(len(header), room),
         )
-    form = "%Y-%m-%d %H:%M" if width >= WIDE_COLUMNS else "%Y-%m-%d"
-    for entry in sort_entries(entries, metric):
-        if isinstance(entry, RunSummary):
-            _add_row(table, _list_run_cells(entry, shorten(entry.name), settings, form))
-            continue
-        _add_row(table, _list_group_cells(entry, shorten(entry.name), stored, by_name, form))
-        for name in entry.runs if unfold else ():
-            if name in by_name:
-                _add_row(table, _list_run_cells(by_name[name], f"└ {shorten(name)}", settings, form))
+    for cells in rows:
+        table.add_row(*(Text(cell, overflow="fold") for cell in cells))
     return table
 
 
-def _add_row(table: Table, cells: Sequence[str]) -> None:
-    table.add_row(*(Text(cell, overflow="fold") for cell in cells))
+def _merge_progress(cells: Sequence[str]) -> list[str]:
+    """Join the last two cells: the rounds are shown only if a run is not done."""
+    *first, rounds, state = cells
+    if "/" in rounds and state != "done":
+        state = rounds if state == "unfinished" else f"{state} {rounds}"
+    return [*first, state]
 
 
 def _list_run_cells(run: RunSummary, name: str, settings: Mapping[str, str], form: str) -> list[str]:
@@ -251,18 +274,25 @@ def _describe_differences(runs: Sequence[RunSummary]) -> dict[str, str]:
     for family in families.values():
         fields = find_differences([run.settings for run in family])
         for run in family:
-            pairs = [f"{_shorten_field(field, fields)}={run.settings[field]}" for field in fields
-                     if field in run.settings]  # fmt: skip
+            pairs = [f"{_shorten_field(field)}={_format_setting(field, run.settings[field])}"
+                     for field in fields if field in run.settings]  # fmt: skip
             described[run.name] = _abbreviate_text(" ".join(pairs))
     return described
 
 
-def _shorten_field(field: str, fields: Sequence[str]) -> str:
-    """Return the last part of a dotted path, unless it is a name or another field ends in it, too."""
+def _shorten_field(field: str) -> str:
+    """Return a dotted path without "algorithm", and of a name only its section."""
     section, _, last = field.rpartition(".")
-    if last == "name":
-        return section
-    return field if sum(other.rpartition(".")[2] == last for other in fields) > 1 else last
+    return section if last == "name" else field.removeprefix("algorithm.")
+
+
+def _format_setting(field: str, value: Any) -> str:
+    """Return a value without spaces; of a digest, the first digits."""
+    if field.rpartition(".")[2].endswith(SHA256):
+        return str(value)[:SHOWN_DIGITS]
+    if isinstance(value, list | tuple):
+        return ",".join(_format_setting("", part) for part in value)
+    return format_value(value)
 
 
 def _abbreviate_text(text: str) -> str:

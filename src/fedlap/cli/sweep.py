@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import typer
+
 from fedlap.cli.arguments import (
     assign,
     describe_experiment,
@@ -10,7 +12,7 @@ from fedlap.cli.arguments import (
     parse_seeds,
     select_method_settings,
 )
-from fedlap.cli.threads import use_threads
+from fedlap.cli.task_workers import open_workers
 from fedlap.cli.train_runs import (
     print_data_remarks,
     print_default_strengths,
@@ -26,9 +28,11 @@ from fedlap.errors import InputError
 from fedlap.experiments.prepare import Loader
 
 
-def sweep_values(vary: list[str] | None, algorithm: str, seeds: str, options: dict[str, Any]) -> None:
+def sweep_values(
+    context: typer.Context, vary: list[str] | None, algorithm: str, seeds: str, options: dict[str, Any]
+) -> None:
     """Train every combination of values of any fields."""
-    use_threads(options["threads"])
+    workers = open_workers(context, options["workers"], options["address"], options["threads"])
     numbers, common = parse_seeds(seeds), describe_common_fields("sweep", algorithm, options)
     (name,) = parse_algorithms(str(common["algorithm"]["name"]))
     combinations = list_combinations(vary or [], name)
@@ -45,7 +49,7 @@ def sweep_values(vary: list[str] | None, algorithm: str, seeds: str, options: di
     result = run_rows(
         rows,
         numbers,
-        start_session(options),
+        start_session(options, workers),
         build_sweep_table(combinations, numbers, algorithms),
         metric=options["metric"],
         fields=" × ".join(field.name for field in combinations[0].fields),

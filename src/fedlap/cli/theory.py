@@ -110,9 +110,10 @@ def load_problem(stored: RunFolder) -> tuple[LaplacianProblem, Job, Schedule, Do
         job.algorithm, job.federation, job.model, batch=experiment.batch, sample=experiment.sample
     )
     at = stored.load_progress(found[0])
-    like = problem.algorithm.init_server(problem.initial_models(job.seed))
-    server = match_devices(at.server, like)  # checkpoints have plain tuples
-    last = problem.algorithm.personal_models(server, at.private, problem.size).double().cpu()
+    start, counts = problem.initial_models(job.seed), problem.clients.train.count
+    like = problem.algorithm.init_server(start), problem.algorithm.init_clients(start, counts)
+    server, private = match_devices((at.server, at.private), like)  # checkpoints have plain tuples
+    last = problem.algorithm.personal_models(server, private, problem.size).double().cpu()
     return problem, job, replace(experiment.schedule, rounds=at.round), last
 
 

@@ -4,6 +4,7 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -11,6 +12,7 @@ import typer
 from fedlap.algorithms import Algorithm, Coupled
 from fedlap.algorithms.coupling import AUTO
 from fedlap.cli import console
+from fedlap.cli.exit_codes import EXIT_FAILED
 from fedlap.cli.interrupts import stop_on_signal
 from fedlap.comparisons.result import ComparisonResult
 from fedlap.comparisons.training import TrainingSession
@@ -19,6 +21,7 @@ from fedlap.experiments.prepare import Prepared
 from fedlap.experiments.run_folder import RunFolder
 from fedlap.experiments.session import CheckpointInterval
 from fedlap.experiments.stored_run import load_learned_graph
+from fedlap.experiments.workers import TaskWorkers
 from fedlap.report import Comparison
 from fedlap.training.schedule import AUTO_INTERVAL
 from fedlap.training.scores import Score
@@ -34,7 +37,9 @@ def print_data_remarks(ready: Sequence[Prepared]) -> None:
         remarks = [*(encoding.describe() if encoding else []), *first.federation.list_warnings()]
     for run in ready:
         if run.experiment.seed == first.experiment.seed:
-            remarks += list_graph_warnings(run.job.algorithm, run.experiment.graph.get("name", ""))
+            graph = run.experiment.graph
+            name = Path(graph["path"]).name if graph.get("name") == "file" else graph.get("name", "")
+            remarks += list_graph_warnings(run.job.algorithm, name)
     for remark in dict.fromkeys(remarks):
         console.print_remark(f"note: {remark}")
 
@@ -86,8 +91,11 @@ def print_intervals(unresolved: dict[str, Experiment], resolved: dict[str, Exper
         )
 
 
-def start_session(options: dict[str, Any]) -> TrainingSession:
-    """Return the session of a command: runs are stored in --out, and Ctrl-C stops after a checkpoint."""
+def start_session(options: dict[str, Any], workers: TaskWorkers | None = None) -> TrainingSession:
+    """Return the session of a command: runs are stored in --out, and Ctrl-C stops after a checkpoint.
+
+    workers: processes that train stacks of runs; None trains them in this process.
+    """
     words = [word.strip() for word in (options["track"] or "").split(",") if word.strip()]
     return TrainingSession(
         options["out"],
@@ -99,6 +107,7 @@ def start_session(options: dict[str, Any]) -> TrainingSession:
         console.print_remark,
         stop_on_signal,
         shlex.join(["fedlap", *sys.argv[1:]]),
+        workers,
     )
 
 
@@ -149,4 +158,4 @@ def print_ranking(result: ComparisonResult, as_json: bool) -> None:
             f"Table and figure are in {result.folder}; `fedlap report {result.folder}` writes an HTML report"
         )
     if result.comparison.list_failures():
-        raise typer.Exit(1)
+        raise typer.Exit(EXIT_FAILED)

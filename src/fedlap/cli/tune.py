@@ -9,8 +9,9 @@ import typer
 
 from fedlap.cli import console
 from fedlap.cli.arguments import parse_algorithms, parse_assignment, parse_seeds
+from fedlap.cli.exit_codes import EXIT_FAILED
 from fedlap.cli.sweep import describe_common_fields
-from fedlap.cli.threads import use_threads
+from fedlap.cli.task_workers import open_workers
 from fedlap.cli.train_runs import print_comparison, print_data_remarks, print_default_strengths, start_session
 from fedlap.cli.tune_proposals import propose_commands
 from fedlap.cli.vary import list_combinations
@@ -40,7 +41,7 @@ def tune_settings(
     options: dict[str, Any],
 ) -> None:
     """Select settings by cross-validation on training rows."""
-    use_threads(options["threads"])
+    workers = open_workers(context, options["workers"], options["address"], options["threads"])
     _check_fold("--set", [parse_assignment(text)[0] for text in options["set"] or []])
     numbers, common = parse_seeds(seeds), describe_common_fields("tune", algorithm, options)
     (name,) = parse_algorithms(str(common["algorithm"]["name"]))
@@ -51,7 +52,7 @@ def tune_settings(
     _check_fold("--vary", [field.path for field in candidates[0].fields])
     unresolved = build_experiments("tune", candidates, common, numbers[0])
     create_out_folder(options["out"])
-    session = start_session(options)
+    session = start_session(options, workers)
     # Only the last round is scored, since nothing else is compared.
     overrides = {"evaluate_every": 0} if common["evaluate_every"] == AUTO_INTERVAL else {}
     accepted, rejected = _prepare_candidates(
@@ -102,7 +103,7 @@ def tune_settings(
             f"Table and scores are in {folder}; `fedlap report {folder}` writes an HTML report"
         )
     if tuning.best is None:
-        raise typer.Exit(1)
+        raise typer.Exit(EXIT_FAILED)
 
 
 def _list_default_candidates(

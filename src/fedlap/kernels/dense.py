@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,6 +65,25 @@ class MamlLookahead:
 
 
 @dataclass(frozen=True)
+class TurningStep:
+    """Gradient steps that also turn the model: w ← w − lr ∇F̃(w) + pull (v − (v·w) w/‖w‖²)/‖w‖.
+
+    direction: v, one row per client, in the shape of w.
+    """
+
+    direction: Stack
+    pull: Setting
+
+
+@dataclass(frozen=True)
+class BlockStep:
+    """Gradient steps on the parameters from `first` to before `last`, which are whole layers."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
 class DualAscent:
     """Dual coordinate ascent (SDCA) on linear models.
 
@@ -79,8 +98,9 @@ class DualAscent:
     share: Float[Tensor, "client 1"]
 
 
-StepVariant = AffineStep | MamlLookahead | DualAscent | None
+StepVariant = AffineStep | MamlLookahead | TurningStep | BlockStep | DualAscent | None
 PLAIN, ANCHORED, MOVING_ANCHOR, LOOKAHEAD = range(4)  # codes shared with the kernels
+TURNING, BLOCK = 4, 5  # only the CPU's kernel has these
 DUAL_LOSS_CODES = {Squared: 1, Hinge: 2, Logistic: 3}
 
 
@@ -139,14 +159,17 @@ class DenseKernel:
             return False
         if not all(tensor.is_contiguous() for tensor in _list_tensors(variant)):
             return False
+        if isinstance(variant, TurningStep | BlockStep) and self.scratch.numel():  # the kernel of a GPU
+            return False
         shift = variant.shift if isinstance(variant, AffineStep) else None
         compiled = self.compile(ascent, shift is not None)
         if compiled is None:
             return False
         train, scale, l2 = self.clients.train, self.clients.scale, self.clients.model.l2
         rate = _expand_setting(lr, w)
-        # Variants share arguments: `follow` is also a lookahead's decay and an ascent's share. If there is no
-        # anchor or no shift, its argument is w, which the kernel then ignores.
+        # Variants share arguments: `follow` is also a lookahead's decay and an ascent's share, `anchor` is
+        # also a direction, and `pull` and `follow` are also the layers of a block. If there is no anchor or
+        # no shift, its argument is w, which the kernel then ignores.
         pull, follow, anchor, kind, alphas = rate, rate, w, PLAIN, 0
         if isinstance(variant, AffineStep):
             if variant.anchor is not None:
@@ -156,6 +179,15 @@ class DenseKernel:
         elif isinstance(variant, MamlLookahead):
             pull, kind = _expand_setting(variant.lr, w), LOOKAHEAD
             follow = 1 - l2 * pull
+        elif isinstance(variant, TurningStep):
+            pull, anchor, kind = _expand_setting(variant.pull, w), variant.direction, TURNING
+        elif isinstance(variant, BlockStep):
+            network = self.clients.model.network
+            assert isinstance(network, DenseNetwork)
+            layers = find_layers(network.widths, variant)
+            if layers is None:
+                return False
+            pull, follow, kind = _expand_setting(layers[0], w), _expand_setting(layers[1], w), BLOCK
         elif isinstance(variant, DualAscent):
             pull, follow = variant.scale.flatten().contiguous(), variant.share.flatten().contiguous()
             anchor, alphas = variant.alpha, variant.alpha.shape[1]
@@ -206,6 +238,14 @@ class DenseKernel:
         return cpp_library.tally_rows(W, client_rows, network.widths, shift, factor)
 
 
+def find_layers(widths: tuple[int, ...], block: BlockStep) -> tuple[int, int] | None:
+    """Return the first layer of a block and the one after its last, or None if it has parts of layers."""
+    ends = [0, *accumulate((ins + 1) * outs for ins, outs in pairwise(widths))]
+    if block.first not in ends or block.last not in ends:
+        return None
+    return ends.index(block.first), ends.index(block.last)
+
+
 def count_scratch_values(widths: tuple[int, ...]) -> int:
     """Values per block in global memory: the first layer, the anchor and the shift, padded and transposed."""
     padded = [widths[0] + -widths[0] % 8, *(width + -width % 4 for width in widths[1:])]
@@ -217,6 +257,8 @@ def _list_tensors(variant: StepVariant) -> list[Tensor]:
     """The tensors of a variant that the kernel reads by address."""
     if isinstance(variant, AffineStep):
         return [tensor for tensor in (variant.anchor, variant.shift) if tensor is not None]
+    if isinstance(variant, TurningStep):
+        return [variant.direction]
     return [variant.alpha] if isinstance(variant, DualAscent) else []
 
 

@@ -153,5 +153,8 @@ class Convolutional:
 
 
 def cnn(l2: float = 0.0) -> Convolutional:
-    """The convolutional network of McMahan et al. (2017)."""
+    """The convolutional network of McMahan et al. (2017).
+
+    l2: weight of the term (l2/2)‖w‖² of the loss.
+    """
     return Convolutional(l2)

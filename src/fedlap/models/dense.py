@@ -279,10 +279,17 @@ class Dense:
 
 
 def linear(l2: float = 0.0) -> Dense:
-    """One matrix and a bias: multinomial logistic regression, or least squares where labels are real."""
+    """One matrix and a bias: multinomial logistic regression, or least squares where labels are real.
+
+    l2: weight of the term (l2/2)‖w‖² of the loss.
+    """
     return Dense((), l2)
 
 
 def mlp(hidden: tuple[int, ...] | int = (100,), l2: float = 0.0) -> Dense:
-    """A multi-layer perceptron with ReLU; `hidden` lists the widths of its layers (one number: one layer)."""
+    """A multi-layer perceptron with ReLU.
+
+    hidden: widths of the hidden layers; one number is one layer.
+    l2: weight of the term (l2/2)‖w‖² of the loss.
+    """
     return Dense((hidden,) if isinstance(hidden, int) else tuple(hidden), l2)

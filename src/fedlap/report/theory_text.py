@@ -2,7 +2,10 @@
 
 from typing import Any
 
+from fedlap.algorithms import Passing, PeerAlgorithm
+from fedlap.graph.weights import DENSE_UP_TO
 from fedlap.theory import RunAnalysis
+from fedlap.theory.analysis import AGES, LOSSES
 
 CURVATURE_ORIGINS = {
     "exact": "exact: the loss is quadratic",
@@ -45,6 +48,8 @@ def describe_analysis(analysis: RunAnalysis, facts: dict[str, Any]) -> list[str]
         f"  σ₂ {sigma2}{format_number(c.sigma2)} along the run (Lemma 1, which is false, gives: {lemma})",
         *_describe_theorem1(analysis, facts),
         *_describe_theorem2(analysis, facts),
+        *describe_delays(analysis),
+        *describe_passing(analysis),
     ]
     reasons = analysis.list_violations()
     return [*lines, *(["Neither theorem applies: " + "; ".join(reasons) + "."] if reasons else [])]
@@ -94,14 +99,89 @@ def _describe_theorem2(analysis: RunAnalysis, facts: dict[str, Any]) -> list[str
     ]
 
 
-def _compare_step(analysis: RunAnalysis, largest: float) -> str:
-    """Compare the run's step with a theorem's largest one; other assumptions may be violated."""
+def describe_delays(analysis: RunAnalysis) -> list[str]:
+    """Describe the theorem on late models, for a method without a server."""
+    problem, theorem = analysis.problem, analysis.delays
+    coupling = problem.algorithm.coupling
+    if not isinstance(problem.algorithm, PeerAlgorithm):
+        return []
+    if theorem is None:
+        reason = (
+            coupling.explain_delays() or f"not covered, since α is {format_number(analysis.curvature.alpha)}"
+        )
+        return [f"Late models: {reason}."]
+    if not theorem.holds:
+        reason = coupling.explain_delays() or "local steps do not contract, since μ ≥ 2/β; lower lr"
+        return [f"Late models: {reason}."]
+    limit = "the fixed point of rounds without delays"
+    limit = limit if problem.is_full_batch else f"a neighbourhood of {limit}"
+    ages = [f"{_describe_decay(theorem.compute_rate(age))} with ages up to {age}" for age in AGES if age]
+    losses = [
+        f"{_describe_decay(theorem.compute_rate_at_losses(share))} with {share:.0%} of messages lost"
+        for share in LOSSES
+    ]
+    return [
+        f"Late models: μRηd = {format_number(theorem.product)} with the largest degree d = "
+        f"{format_number(coupling.graph.largest_degree)}, below {format_number(theorem.largest_product)} = "
+        f"(1 + 1/γ)/2 with γ = {format_number(theorem.contraction)} for local steps, so models "
+        f"of any age lead to {limit}",
+        f"  the distance decreases per round by at least {_describe_decay(theorem.compute_rate(0))} without "
+        f"delays, {', '.join([*ages, *losses])}",
+    ]
+
+
+def describe_passing(analysis: RunAnalysis) -> list[str]:
+    """Describe the expected step of a method that moves clients which are not sampled."""
+    passing, problem, beta_j = analysis.passing, analysis.problem, analysis.constants.beta_j
+    if not isinstance(problem.algorithm, Passing):
+        return []
+    if passing is None:
+        return [
+            f"Passing: the expected step is not computed for {problem.size:,} clients, as M would have "
+            f"{problem.size:,}² entries; it is for up to {DENSE_UP_TO:,}."
+        ]
+    values, alpha = passing.symmetric_eigenvalues, analysis.curvature.alpha
+    how = "over all cohorts" if passing.draws is None else f"estimated from {passing.draws} drawn cohorts"
+    lines = [
+        f"Passing: the expected step is −μ̃M∇J(W) to first order, {how}; FedU has M = S/N = "
+        f"{format_number(passing.share)}",
+        f"  a common gradient moves the mean model by {format_number(passing.common)} steps per round; "
+        f"eigenvalues of M's symmetric part {format_number(float(values[0]))} to "
+        f"{format_number(float(values[-1]))}",
+    ]
+    if passing.least <= 0:
+        return [
+            *lines,
+            "  the smallest one is not positive, so some gradients make J rise; no rate is proved",
+        ]
+    largest = passing.find_largest_step(beta_j)
+    step = min(problem.step, largest / 2)
+    decrease = ""
+    if alpha:
+        share = format_number(passing.compute_decrease(step, alpha, beta_j))
+        decrease = f", and at {format_number(step)} by at least the share {share}"
+    return [
+        *lines,
+        f"  with R = 1, all rows and the pull from old models E[J − J*] decreases in every round for steps "
+        f"below {format_number(largest)}{decrease}; {_compare_step(analysis, largest, 'and small enough')}",
+    ]
+
+
+def _describe_decay(rate: float) -> str:
+    return f"{1 - rate:.2%}"
+
+
+def _compare_step(analysis: RunAnalysis, largest: float, outcome: str | None = None) -> str:
+    """Compare the run's step with a theorem's largest one; other assumptions may be violated.
+
+    outcome: the words for a small enough step, by default whether the theorem applies.
+    """
     step = analysis.problem.step
     if largest == 0:
         return "no step is small enough"
     if step <= largest:
-        outcome = "and small enough" if analysis.list_violations() else "so the theorem applies"
-        return f"this run's step is {format_number(largest / step)} times smaller, {outcome}"
+        applies = "and small enough" if analysis.list_violations() else "so the theorem applies"
+        return f"this run's step is {format_number(largest / step)} times smaller, {outcome or applies}"
     return f"this run's step is {format_number(step / largest)} times too large"
 
 

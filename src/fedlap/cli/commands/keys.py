@@ -15,7 +15,7 @@ HostsOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="HOST",
-        help="DNS name or IP address that clients use for the server (repeatable).",
+        help="DNS name or IP address that others dial (repeatable).",
         show_default=False,
     ),
 ]
@@ -77,12 +77,12 @@ def keys_server_command(
 
 def keys_request_command(
     name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name of the client.", show_default=False)
+        str | None, typer.Option(metavar="NAME", help="Name of the client or peer.", show_default=False)
     ] = None,
     host: HostsOption = None,
     folder: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Folder of the keys. Default: keys/client-NAME or keys/server."),
+        typer.Option(metavar="FOLDER", help="Folder of the keys. Default: one in `keys` for the name."),
     ] = None,
     new_key: Annotated[
         bool,
@@ -98,6 +98,9 @@ def keys_request_command(
 
     Run it on the client's machine and send the request, which is not secret, to the authority. The private
     key stays in the folder. To renew a certificate, repeat the command: the request uses the same key.
+
+    A client has a name, a server has hosts, and a peer that its neighbours dial has both. A peer without
+    hosts, which only dials, uses a client's certificate.
 
     Example: fedlap keys request --name north
     """
@@ -149,7 +152,7 @@ def keys_install_command(
     ],
     folder: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Folder of the keys. Default: keys/client-NAME or keys/server."),
+        typer.Option(metavar="FOLDER", help="Folder of the keys. Default: one in `keys` for the name."),
     ] = None,
 ) -> None:
     """Check a signed certificate and put it into the folder of its key.
@@ -167,16 +170,18 @@ def keys_install_command(
 
 
 def keys_revoke_command(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the client.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the client or peer.", show_default=False)
+    ],
     issue: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Issue to revoke. Default: all issues of the client.", min=1),
+        typer.Option(metavar="N", help="Issue to revoke. Default: all issues of the name.", min=1),
     ] = None,
     authority: AuthorityOption = AUTHORITY_FOLDER,
 ) -> None:
-    """Revoke certificates of a client.
+    """Revoke certificates of a client or peer.
 
-    A running server refuses them as soon as it reads the changed register.
+    A running server, or a neighbour of a peer, refuses them as soon as it reads the changed register.
 
     Example: fedlap keys revoke north
     """

@@ -20,6 +20,7 @@ THEORY_PANEL = "Theory"
 
 
 def reproduce_command(
+    context: typer.Context,
     names: Annotated[
         list[str] | None,
         typer.Argument(
@@ -92,14 +93,23 @@ def reproduce_command(
     ] = "cpu",
     threads: ThreadsOption = None,
     workers: Annotated[
-        int,
+        int | None,
         typer.Option(
             metavar="N",
-            help="Number of processes, split by table cells or rows.",
+            help="Number of processes, split by table cells or rows. Default: 1, or with --address one "
+            "per GPU or core.",
             min=1,
             rich_help_panel=TRAINING_PANEL,
         ),
-    ] = 1,
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Ray cluster for the processes, e.g. auto. Default: this machine, without Ray.",
+            rich_help_panel=TRAINING_PANEL,
+        ),
+    ] = None,
     processes: Annotated[
         int, typer.Option("--processes", help="Processes that share this machine.", min=1, hidden=True)
     ] = 1,
@@ -127,6 +137,7 @@ def reproduce_command(
     from fedlap.cli.reproduce import reproduce_recipes
 
     reproduce_recipes(
+        context,
         names,
         everything,
         data,
@@ -139,6 +150,7 @@ def reproduce_command(
         device,
         threads,
         workers,
+        address,
         processes,
         pages,
         out,

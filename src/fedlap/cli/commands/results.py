@@ -171,7 +171,7 @@ def report_command(
         list[Path],
         typer.Argument(
             metavar="RUN",
-            help="Folders of runs, or one of compare, sweep, tune or serve; or names in runs/.",
+            help="Folders of runs or of peers, or one of compare, sweep, tune or serve; or names in runs/.",
             show_default=False,
         ),
     ],

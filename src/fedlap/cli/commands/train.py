@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedlap.cli.cluster_options import CLUSTER_OPTIONS, ENGINE_OPTIONS, STACK_WORKER_OPTIONS
 from fedlap.cli.completion import complete_names
 from fedlap.cli.names import ALGORITHM_NAMES
 from fedlap.cli.options import (
@@ -24,8 +25,14 @@ from fedlap.cli.options import (
     SeedsOption,
     ThreadsOption,
     add_options,
+    build_graph_option,
 )
 
+COMPARISON_OPTIONS: Options = TRAINING_OPTIONS | {
+    "graph": build_graph_option(
+        " Several make a row each; 'shuffled' permutes the names of the one before, as in known,shuffled."
+    )
+}
 RESUME_OPTIONS: Options = {
     **CHECKPOINT_OPTIONS,
     "again": (
@@ -43,7 +50,10 @@ RESUME_OPTIONS: Options = {
 }
 
 
-@add_options(DATA_OPTIONS, CLIENT_OPTIONS, TRAINING_OPTIONS, SEED_OPTIONS, RESULT_OPTIONS, CHECKPOINT_OPTIONS)
+@add_options(
+    DATA_OPTIONS, CLIENT_OPTIONS, TRAINING_OPTIONS, SEED_OPTIONS, ENGINE_OPTIONS, RESULT_OPTIONS,
+    CHECKPOINT_OPTIONS,
+)  # fmt: skip
 def run_command(
     context: typer.Context,
     file: Annotated[
@@ -65,8 +75,11 @@ def run_command(
     train_one(context, file, algorithm, options)
 
 
-@add_options(DATA_OPTIONS, CLIENT_OPTIONS, TRAINING_OPTIONS, RESULT_OPTIONS, CHECKPOINT_OPTIONS)
+@add_options(
+    DATA_OPTIONS, CLIENT_OPTIONS, COMPARISON_OPTIONS, STACK_WORKER_OPTIONS, RESULT_OPTIONS, CHECKPOINT_OPTIONS
+)
 def compare_command(
+    context: typer.Context,
     algorithms: Annotated[
         str,
         typer.Option(
@@ -98,11 +111,14 @@ def compare_command(
     """
     from fedlap.cli.compare import compare_algorithms
 
-    compare_algorithms(algorithms, seeds, tune, options)
+    compare_algorithms(context, algorithms, seeds, tune, options)
 
 
-@add_options(DATA_OPTIONS, CLIENT_OPTIONS, TRAINING_OPTIONS, RESULT_OPTIONS, CHECKPOINT_OPTIONS)
+@add_options(
+    DATA_OPTIONS, CLIENT_OPTIONS, TRAINING_OPTIONS, STACK_WORKER_OPTIONS, RESULT_OPTIONS, CHECKPOINT_OPTIONS
+)
 def sweep_command(
+    context: typer.Context,
     vary: Annotated[
         list[str] | None,
         typer.Option(
@@ -124,10 +140,12 @@ def sweep_command(
     """
     from fedlap.cli.sweep import sweep_values
 
-    sweep_values(vary, algorithm, seeds, options)
+    sweep_values(context, vary, algorithm, seeds, options)
 
 
-@add_options(DATA_OPTIONS, CLIENT_OPTIONS, TRAINING_OPTIONS, RESULT_OPTIONS, CHECKPOINT_OPTIONS)
+@add_options(
+    DATA_OPTIONS, CLIENT_OPTIONS, TRAINING_OPTIONS, STACK_WORKER_OPTIONS, RESULT_OPTIONS, CHECKPOINT_OPTIONS
+)
 def tune_command(
     context: typer.Context,
     vary: Annotated[
@@ -165,7 +183,9 @@ def tune_command(
     tune_settings(context, vary, algorithm, folds, seeds, options)
 
 
-@add_options({name: RESULT_OPTIONS[name] for name in ("out", "metric", "json")}, RESUME_OPTIONS)
+@add_options(
+    CLUSTER_OPTIONS, {name: RESULT_OPTIONS[name] for name in ("out", "metric", "json")}, RESUME_OPTIONS
+)
 def resume_command(
     run: RunFolderArgument,
     rounds: Annotated[

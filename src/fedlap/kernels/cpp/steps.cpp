@@ -51,15 +51,15 @@ struct Round {
           loss = 0;
 };
 
-enum { PLAIN = 0, ANCHORED = 1, MOVING_ANCHOR = 2, LOOKAHEAD = 3 };
+enum { PLAIN = 0, ANCHORED = 1, MOVING_ANCHOR = 2, LOOKAHEAD = 3, TURNING = 4, BLOCK = 5 };
 
-// Buffers of a thread: a batch of bytes converted to numbers, outputs of layers, derivatives, and a second model.
+// Buffers of a thread: a batch of bytes converted to numbers, outputs of layers, derivatives, a second model and a shift.
 struct Worker {
     const Round &round;
     Failure &failure;
     std::vector<integer> weight_offset, bias_offset;
     std::vector<int> stride;
-    std::vector<real> features, original;
+    std::vector<real> features, original, turned;
     std::vector<std::vector<real>> outputs, slope;
     std::vector<const real *> x, next;  // rows of this batch and of the next
     std::vector<std::vector<const real *>> rows_of;
@@ -78,6 +78,7 @@ struct Worker {
         }
         if (r.bytes) features.resize(r.batch * r.widths[0]);
         if (r.kind == LOOKAHEAD) original.resize(size);
+        if (r.kind == TURNING) turned.resize(size);
     }
 
     // Check that the row exists, its features are in the store and its label is below the number of scores.
@@ -145,18 +146,21 @@ struct Worker {
         }
     }
 
-    template <bool HAS_ANCHOR, bool HAS_SHIFT> void step(real *w, real *to, const AffineStep &affine, int n) {
-        for (integer l = round.layers - 1; l >= 0; --l) {
+    // Update the layers from `begin` to before `end`.
+    template <bool HAS_ANCHOR, bool HAS_SHIFT>
+    void step(real *w, real *to, const AffineStep &affine, int n, integer begin, integer end) {
+        for (integer l = round.layers - 1; l >= begin; --l) {
             const int ins = (int)round.widths[l], outs = (int)round.widths[l + 1];
             const real *const *in = l ? rows_of[l].data() : x.data();
             const real *out = slope[l].data();
             real *W = w + weight_offset[l], *bias = w + bias_offset[l];
-            if (l)
+            if (l > begin)
                 for_blocks<ROWS>(n, [&](int b, auto R) {
                     backward<R()>(
                         W, out + b * stride[l], stride[l], outs, outputs[l - 1].data() + b * stride[l - 1],
                         slope[l - 1].data() + b * stride[l - 1], stride[l - 1], ins);
                 });
+            if (l >= end) continue;
             for_blocks<OUTS>(outs, [&](int o, auto O) {
                 const integer at = (integer)o * ins;
                 real *anchor = HAS_ANCHOR ? to + weight_offset[l] + at : W + at;
@@ -174,6 +178,18 @@ struct Worker {
         }
     }
 
+    // Add a step of length `pull` along (v − (v·w) w/‖w‖²)/‖w‖, the gradient of v·w/‖w‖, to an affine step at w.
+    void turn(const real *w, const real *v, real pull, AffineStep &affine) {
+        const real none = 0;
+        real square, along;
+        multiply<1, 1>(&w, w, &none, (int)size, &square, 1, nullptr);
+        multiply<1, 1>(&w, v, &none, (int)size, &along, 1, nullptr);
+        const real inverse = square > 0 ? 1 / std::sqrt(square) : 0, length = pull * inverse;
+        for (integer i = 0; i < size; ++i) turned[i] = -length * v[i];
+        affine.shift = turned.data();
+        affine.decay -= length * (along * inverse) * inverse;
+    }
+
     void descend(integer c) {
         real *w = round.w + c * size, *to = round.kind == PLAIN ? w : round.anchor + c * size;
         if (round.kind == LOOKAHEAD) {
@@ -181,6 +197,8 @@ struct Worker {
             std::copy(w, w + size, to);
         }
         const integer last = round.layers - 1;
+        const integer begin = round.kind == BLOCK ? (integer)round.pull[c] : 0;
+        const integer end = round.kind == BLOCK ? (integer)round.follow[c] : round.layers;
         for (integer q = 0; q < round.batches; ++q) {
             const integer *row = round.rows + c * round.row_client + q * round.row_step;
             const double *weight = round.weight + c * round.weight_client + q * round.weight_step;
@@ -200,8 +218,13 @@ struct Worker {
                     loss_slope(
                         outputs[last].data() + b * stride[last], slope[last].data() + b * stride[last],
                         (int)round.widths[last + 1], (real)weight[b], round.label[row[b]], lr);
-                if (affine.shift) affine.has_anchor ? step<true, true>(w, to, affine, n) : step<false, true>(w, to, affine, n);
-                else affine.has_anchor ? step<true, false>(w, to, affine, n) : step<false, false>(w, to, affine, n);
+                if (round.kind == TURNING) {
+                    affine.decay = round.decay[c];
+                    turn(w, to, round.pull[c], affine);
+                }
+                if (affine.shift)
+                    affine.has_anchor ? step<true, true>(w, to, affine, n, begin, end) : step<false, true>(w, to, affine, n, begin, end);
+                else affine.has_anchor ? step<true, false>(w, to, affine, n, begin, end) : step<false, false>(w, to, affine, n, begin, end);
             }
         }
     }

@@ -220,6 +220,9 @@ def _build_intervals(
                 f"Training has not reached the minimiser: the largest distance is "
                 f"{coefficients.distance:.1f} standard errors. "
             )
+        about += "".join(
+            f"{text} " for text in (coefficients.explain_gaps(), coefficients.explain_excess()) if text
+        )
     records: list[list[RecordValue]] = [
         [client, name, float(values[k, place]), float(errors[k, place])]
         for place, name in enumerate(coefficients.names)

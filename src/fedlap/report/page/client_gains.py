@@ -41,6 +41,12 @@ class PersonalScores:
         """Unit of the gains."""
         return "points" if self.metric.is_percent else self.metric.label
 
+    def describe_gain(self, base: str) -> str:
+        """Return what a gain is, for a scale of colours."""
+        if self.metric.higher_is_better:
+            return f"gain over {base}, {self.unit}"
+        return f"reduction of {self.unit} over {base}"
+
     @property
     def column(self) -> str:
         """Unit of the gains, in names of columns."""

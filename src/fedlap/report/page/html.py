@@ -271,6 +271,8 @@ def _render_file_links(section: FileSection) -> str:
     files = [(f"{kind}/{section.name}.{form}", form) for form in forms]
     if isinstance(section, RecordedSection) and section.records is not None:
         files.insert(1 if tabular else 2, (f"tables/{section.name}.csv", "csv"))
+    if isinstance(section, TableSection) and section.by_seed is not None:
+        files.insert(2, (f"tables/{section.name}-by-seed.csv", "csv by seed"))
     links = " ".join(f'<a href="{escape(path)}">{form}</a>' for path, form in files)
     return f'<p class="files">Files: {links}</p>'
 

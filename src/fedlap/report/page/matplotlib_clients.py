@@ -55,7 +55,7 @@ def draw_map(section: MapSection, create_figure: CreateFigure) -> Any:
         bar = figure.colorbar(
             ScalarMappable(Normalize(low, high), shades), ax=axis, location="bottom", shrink=0.5, aspect=30
         )
-        bar.set_label(section.unit)
+        bar.set_label(section.meaning or section.unit)
     axis.set_aspect("equal")
     axis.margins(0.06)
     axis.axis("off")

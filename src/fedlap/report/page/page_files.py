@@ -16,7 +16,8 @@ PAGE_FILE = "page.html"
 def write_page(page: Page, folder: Path) -> Path:
     """Write page.html, tables/NAME.md, .csv and .tex, and figures/NAME.png and .pdf; return the page's path.
 
-    Figures of clients have their values in tables/NAME.csv, too.
+    Curves and figures of clients have their values in tables/NAME.csv, too; scores of every seed are in
+    tables/NAME-by-seed.csv.
     """
     # Imported here, since Matplotlib takes long to load.
     from fedlap.report.page.matplotlib_figures import render_figures
@@ -36,6 +37,9 @@ def write_page(page: Page, folder: Path) -> Path:
             text = render_csv(section.records)
             write_file(folder / "tables" / f"{section.name}.csv", text.encode())
         if isinstance(section, TableSection):
+            if section.by_seed is not None:
+                text = render_csv(section.by_seed)
+                write_file(folder / "tables" / f"{section.name}-by-seed.csv", text.encode())
             for form, render in TABLE_FORMATS.items():
                 write_file(folder / "tables" / f"{section.name}.{form}", render(section).encode())
         else:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -137,7 +138,7 @@ def _build_answer_sections(
                 f"gain_{personal.column}", signed=True,
             )  # fmt: skip
             if gain_map is not None:
-                yield gain_map
+                yield replace(gain_map, meaning=personal.describe_gain(base))
         if coefficients is not None:
             yield from build_coefficient_sections(row, coefficients, federation, graph, seed)
         predictions = build_predictions(row, run.load_personals(), federation, seed)

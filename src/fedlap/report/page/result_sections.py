@@ -1,11 +1,13 @@
 """Sections of the page of a comparison, a sweep, a tuning, or runs."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from fedlap.errors import DivergedError
 from fedlap.experiments.settings import format_value
 from fedlap.report.comparison import Comparison
 from fedlap.report.page.reported_runs import ReportedResults
@@ -25,6 +27,7 @@ from fedlap.report.page.table_formats import MARK
 from fedlap.report.sweep_figure import LOG_AXIS_RATIO
 from fedlap.report.sweep_table import Sweep
 from fedlap.report.tuning_table import Tuning
+from fedlap.training.scores import Score
 
 MAX_POINTS = 200  # per curve
 MAX_CURVES = 24
@@ -65,7 +68,7 @@ def build_scores_section(comparison: Comparison) -> TableSection:
     return TableSection(
         "Scores", f"{comparison.describe_table()}.", "scores", [*fields, *comparison.headers()[first:]], rows,
         f"{comparison.describe_columns()} {_explain_mark(comparison, best)}".strip(),
-        records=build_score_records(comparison),
+        records=build_score_records(comparison), by_seed=build_seed_records(comparison),
     )  # fmt: skip
 
 
@@ -92,6 +95,51 @@ def build_score_records(comparison: Comparison) -> Records:
         line += [None] * 3 if costs is None else [round(costs[0]), round(costs[1]), 1000 * costs[2]]
         rows.append([*line, int(name in chosen)])
     return Records(columns, rows)
+
+
+def build_seed_records(comparison: Comparison) -> Records:
+    """Build the scores of the last round in long form: method, seed, metric, value; without diverged runs."""
+    rows: list[list[RecordValue]] = [
+        [*line, metric, float(value)]
+        for line, scores in _list_runs(comparison, list(comparison.runs))
+        for metric, value in scores[-1].as_dict().items()
+        if value is not None and metric != "round"
+    ]
+    return Records([*_list_run_columns(comparison), "metric", "value"], rows)
+
+
+def build_curve_records(comparison: Comparison, rows: Sequence[str], metrics: Sequence[str]) -> Records:
+    """Build the scores of every round in long form: method, seed, round, metric, value."""
+    lines: list[list[RecordValue]] = [
+        [*line, score.round, metric, float(value)]
+        for line, scores in _list_runs(comparison, rows)
+        for score in scores
+        for metric in metrics
+        if (value := getattr(score, metric)) is not None
+    ]
+    return Records([*_list_run_columns(comparison), "round", "metric", "value"], lines)
+
+
+def _list_run_columns(comparison: Comparison) -> list[str]:
+    """Return the columns that identify a run: method, or settings of a sweep, seed, and fold of a tuning."""
+    row = list(comparison.field_names) if isinstance(comparison, Sweep) else ["method"]
+    return [*row, "seed", *(["fold"] if isinstance(comparison, Tuning) else [])]
+
+
+def _list_runs(
+    comparison: Comparison, rows: Sequence[str]
+) -> Iterator[tuple[list[RecordValue], list[Score]]]:
+    """Yield what identifies each finished run of the rows, and its scores."""
+    for name in rows:
+        first: list[RecordValue] = [name]
+        if isinstance(comparison, Sweep):
+            first = [value if _is_number(value) else format_value(value) for value in comparison.values[name]]
+        folds = Counter[int]()
+        for seed, outcome in zip(comparison.seeds, comparison.runs[name], strict=True):
+            fold = [folds[seed]] if isinstance(comparison, Tuning) else []
+            folds[seed] += 1
+            if not isinstance(outcome, DivergedError):
+                yield [*first, seed, *fold], outcome
 
 
 def _is_number(value: Any) -> bool:
@@ -160,8 +208,13 @@ def build_curves(comparison: Comparison) -> FigureSection | None:
     bands = f" Bands: one standard deviation over {number} {comparison.repeats}." if number > 1 else ""
     failed = [name for name in comparison.runs if comparison.count_diverged(name)]
     left = f" Diverged, not drawn: {', '.join(failed)}." if failed else ""
+    metrics = [metric.name, *(["train_loss"] if len(panels) > 1 else [])]
     return FigureSection(
-        "Learning curves", f"Scores after each evaluated round.{bands}{left}", "curves", panels
+        "Learning curves",
+        f"Scores after each evaluated round.{bands}{left}",
+        "curves",
+        panels,
+        build_curve_records(comparison, rows, metrics),
     )
 
 

@@ -36,7 +36,8 @@ class TableCell:
 class TableSection:
     """A table; `columns[0]` names the rows. Adjacent tables of one `group` share a heading.
 
-    Cells are texts; `records` are the numbers behind them, for the CSV file.
+    Cells are texts; `records` are the numbers behind them, for the CSV file. `by_seed` are the scores behind
+    these, one per line, for tables/NAME-by-seed.csv.
     """
 
     title: str
@@ -47,6 +48,7 @@ class TableSection:
     footer: str = ""
     group: str = ""
     records: Records | None = None
+    by_seed: Records | None = None
 
 
 @dataclass(frozen=True)
@@ -75,12 +77,13 @@ class Panel:
 
 @dataclass(frozen=True)
 class FigureSection:
-    """Curves in one panel or more, with one legend."""
+    """Curves in one panel or more, with one legend; `records` are the values of every run for a CSV file."""
 
     title: str
     about: str
     name: str
     panels: list[Panel]
+    records: Records | None = None
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,8 @@ class MapSection:
     """Clients at their places: nodes are (name, x, y, value), edges (node, node, weight).
 
     Colours show values, with the sign if `signed`; a node without a value (NaN) is hollow. `labelled` lists
-    the nodes whose names are written next to them. `records` are all values for a CSV file.
+    the nodes whose names are written next to them. `records` are all values for a CSV file. `meaning` is
+    written next to the bar of colours; by default the unit.
     """
 
     title: str
@@ -142,6 +146,7 @@ class MapSection:
     signed: bool
     labelled: list[int]
     records: Records | None = None
+    meaning: str = ""
 
 
 @dataclass(frozen=True)
@@ -195,9 +200,9 @@ class FactsSection:
 
 
 # Sections whose values are also in a CSV file.
-RecordedSection = TableSection | BarsSection | MapSection | IntervalSection | ScatterSection
+RecordedSection = TableSection | FigureSection | BarsSection | MapSection | IntervalSection | ScatterSection
 # Sections with files.
-FileSection = RecordedSection | FigureSection | HeatmapSection | GraphSection
+FileSection = RecordedSection | HeatmapSection | GraphSection
 PageSection = FileSection | TextSection | FactsSection
 
 

@@ -82,7 +82,8 @@ def _render_legend(section: MapSection, low: float, high: float, top: float) -> 
         x = across.position(tick) or 0.0
         parts.append(f'<text x="{x:.1f}" y="{y + 22:.1f}" class="mid">{format_tick(tick)}</text>')
     parts.append(
-        f'<text x="{left + width + 8:.1f}" y="{y + 9:.1f}" class="name">{escape(section.unit)}</text>'
+        f'<text x="{left + width + 8:.1f}" y="{y + 9:.1f}" class="name">'
+        f"{escape(section.meaning or section.unit)}</text>"
     )
     return "".join(parts)
 
