@@ -1,4 +1,4 @@
-"""Measure two departures of the paper's published code from its text (see docs/departures.md).
+"""Measure two departures of the paper's published code from its text (see docs/explanation/departures.md).
 
 Sequential mixing: clients are mixed one after another, and each reads the models mixed before it, instead of
 all at once from the old values. Random graph: random weights (normal values scaled into [0, 1]) instead of

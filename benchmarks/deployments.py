@@ -1,10 +1,11 @@
-"""Measure a round and the memory of each process, with real processes on loopback.
+"""Measure a round and the memory of each process of fedlap and of Flower, with real processes on loopback.
 
 Every client has 79,510 parameters and takes five local steps, so that the time of a round is that of the
-transport and the processes. The Flower part is Flower's own FedAvg with TLS and registered keys;
-`fedlap_deployment.py` measures fedlap's own server and clients.
+transport, the disk and the processes. Both systems use TLS, and each client has its own key; Flower runs its
+own FedAvg. Its rounds take seconds, those of fedlap milliseconds, so that each has its own number of rounds.
 
-    python -m benchmarks.deployments [--clients 4,16] [--rounds 5] [--results benchmarks/RESULTS.md]
+    python -m benchmarks.deployments [--clients 4,16] [--rounds 100] [--flower-rounds 3]
+        [--only fedlap-fedavg|fedlap-fedu|flower] [--results benchmarks/RESULTS.md]
 """
 
 import argparse
@@ -18,6 +19,8 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 from rich.console import Console
@@ -25,6 +28,7 @@ from rich.table import Table
 
 from benchmarks.alternatives import UnavailableError
 from benchmarks.alternatives.environments import environment
+from benchmarks.fedlap_federation import FedlapFederation
 from benchmarks.flower_federation import FlowerFederation, list_processes, wait_for
 from benchmarks.results import write_section
 
@@ -32,6 +36,7 @@ FEDAVG = Path(__file__).with_name("flower_fedavg")
 HEADERS = (
     "system",
     "clients",
+    "rounds",
     "ms/round",
     "least to most",
     "CPU s/round",
@@ -39,6 +44,9 @@ HEADERS = (
     "MB per client",
     "MB per process",
 )
+
+PAUSE = 0.2  # seconds between looks at fedlap's log and at the memory of its processes
+SHOWN = {"fedavg": "FedAvg", "fedu": "FedU"}
 
 
 @dataclass(frozen=True)
@@ -57,7 +65,8 @@ class Measurement:
         """Cells of the row as text."""
         middle, least, most = (f"{1000 * f(self.seconds):,.0f}" for f in (statistics.median, min, max))
         numbers = f"{self.cpu_seconds:.3g}", f"{self.server_mb:.0f}", f"{self.client_mb:.0f}"
-        return [self.system, str(self.clients), middle, f"{least} to {most}", *numbers, self.processes]
+        shown = [self.system, str(self.clients), str(len(self.seconds)), middle, f"{least} to {most}"]
+        return [*shown, *numbers, self.processes]
 
 
 class MemorySampler:
@@ -117,6 +126,49 @@ def read_name(process: int) -> str:
     return next((Path(word).name for word in words if Path(word).name.startswith(("flwr-", "flower-"))), "")
 
 
+def measure_fedlap(algorithm: str, clients: int, rounds: int) -> Measurement:
+    """Measure fedlap's own server and clients."""
+    names = [f"client-{k}" for k in range(clients)]
+    with tempfile.TemporaryDirectory() as folder, FedlapFederation(Path(folder), names) as federation:
+        seconds, used, most = measure_rounds(federation, algorithm, rounds)
+    largest = max(names, key=most.__getitem__)
+    processes = f"server: fedlap serve {most['server']:.0f}; {largest}: fedlap client {most[largest]:.0f}"
+    return Measurement(
+        f"fedlap over Zenoh, {SHOWN[algorithm]}", clients, seconds, used, most["server"], most[largest],
+        processes,
+    )  # fmt: skip
+
+
+def measure_rounds(
+    federation: FedlapFederation, algorithm: str, rounds: int
+) -> tuple[list[float], float, dict[str, float]]:
+    """Return seconds per round, CPU seconds per round, and the most memory of each process in MB.
+
+    The first tenth of the rounds is not counted.
+    """
+    skipped = max(1, rounds // 10)
+    # Some rounds more, so that all processes still run when the last counted one is seen.
+    federation.prepare(algorithm, rounds + skipped + max(20, rounds // 5))
+    federation.start()
+    ids = {name: process.pid for name, process in federation.processes.items()}
+    most = dict.fromkeys(ids, 0.0)
+    end, used, first = time.monotonic() + 120 + 2 * len(ids) * rounds, 0.0, 0
+    ends = federation.read_rounds()
+    while len(ends) < skipped + rounds:
+        time.sleep(PAUSE)
+        federation.check()
+        if time.monotonic() > end:
+            raise RuntimeError(f"{len(ends)} of {skipped + rounds} rounds\n{federation.read_logs()}")
+        ends = federation.read_rounds()
+        if not first and len(ends) >= skipped:
+            first, used = len(ends), read_cpu_seconds(ids.values())
+        for name in ids if first else ():
+            most[name] = max(most[name], read_memory_mb(ids[name]))
+    used, counted = read_cpu_seconds(ids.values()) - used, len(federation.read_rounds()) - first
+    seconds = [after - before for before, after in pairwise(ends[skipped - 1 : skipped + rounds])]
+    return seconds, used / max(1, counted), most
+
+
 def measure_flower(clients: int, rounds: int) -> Measurement:
     """Measure Flower's own FedAvg; the first round, in which the app is installed, is not counted."""
     tools = environment("flower").parent
@@ -149,24 +201,30 @@ def read_times(path: Path) -> list[float]:
 
 
 # Each takes the number of clients and of rounds.
-SYSTEMS: dict[str, Callable[[int, int], Measurement]] = {"flower": measure_flower}
+SYSTEMS: dict[str, Callable[[int, int], Measurement]] = {
+    "fedlap-fedavg": partial(measure_fedlap, "fedavg"),
+    "fedlap-fedu": partial(measure_fedlap, "fedu"),
+    "flower": measure_flower,
+}
 
 
 def main() -> int:
     """Measure, print, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--clients", default="4,16")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", choices=SYSTEMS)
-    parser.add_argument("--results", type=Path)
+    parser.add_argument("--clients", default="4,16", help="numbers of clients, comma-separated")
+    parser.add_argument("--rounds", type=int, default=100, help="rounds of fedlap that count")
+    parser.add_argument("--flower-rounds", type=int, default=3, help="rounds of Flower that count")
+    parser.add_argument("--only", choices=SYSTEMS, help="one system instead of all")
+    parser.add_argument("--results", type=Path, help="the file whose table is replaced")
     options = parser.parse_args()
     console, rows, load = Console(width=200), [], os.getloadavg()[0]
     for name, measure in SYSTEMS.items():
+        rounds = options.flower_rounds if name == "flower" else options.rounds
         for clients in map(int, options.clients.split(",")):
             if options.only in (None, name):
                 start = time.perf_counter()
                 try:
-                    measurement = measure(clients, options.rounds)
+                    measurement = measure(clients, rounds)
                 except UnavailableError as reason:
                     console.print(f"{name} is unavailable here: {reason}", style="yellow")
                     continue
@@ -179,7 +237,7 @@ def main() -> int:
     if options.results and rows:
         about = (
             "79,510 parameters, 5 local steps, all clients in every round; processes on loopback with TLS, "
-            f"{os.cpu_count()} cores, load by others before the start {load:.1f}; {options.rounds} rounds; "
+            f"all in one run, {os.cpu_count()} cores, load by others before the start {load:.1f}; "
             "memory is the largest sum of PSS; `python -m benchmarks.deployments`"
         )
         write_section(options.results, "deployments", about, HEADERS, rows)

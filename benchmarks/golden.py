@@ -7,8 +7,9 @@ a JSON file. Two files of one machine are equal if and only if every number is e
     python -m benchmarks.golden compare A.json B.json            print each difference
     python -m benchmarks.golden check BASE [--device cuda]       compare this working tree with a commit
 
-`compare` and `check` exit with 1 if a digest differs or a case is missing. Digests depend on the processor
-and on the version of PyTorch: compare only files of one machine.
+`compare` and `check` exit with 1 if a digest differs or a case is missing; cases of methods that the first
+file's version of fedlap does not have are counted only. Digests depend on the processor and on the version of
+PyTorch: compare only files of one machine.
 
 A digest covers dtypes, shapes and raw bytes. It ignores times and all names of classes and fields, and it
 flattens nested states in order, so that renaming or regrouping fields changes no digest.
@@ -36,7 +37,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ import numpy as np
 import torch
 
 import fedlap as fl
+from fedlap.graph.sparse_weights import SparseWeights
 
 HERE = Path(__file__).resolve()
 ROOT = HERE.parents[1]
@@ -79,6 +81,32 @@ class Method:
     model: Any = None  # used instead of a linear model
 
 
+def make_compressed(compression: str, graph: fl.Graph, factor: float, **work: int) -> Any:
+    """Build dFedU with compressed messages."""
+    settings: dict[str, Any] = {"strength": 0.3 * factor, "lr": LR * factor, **work}
+    return fl.DFedU(graph, compression=compression, **settings)
+
+
+def build_peers_with_blocks(compression: str | None, graph: fl.Graph, factor: float, **work: int) -> Any:
+    """Build dFedU with a strength per block of parameters."""
+    strengths = {"1": 0.3 * factor, "3.bias": 0.1 * factor}
+    rates: dict[str, Any] = {"lr": LR * factor, "compression": compression, **work}
+    return fl.DFedU(graph, strength=strengths, **rates)
+
+
+def build_passing_on_large_graph(graph: fl.Graph, factor: float, **work: int) -> Any:
+    """Build fedu-passing on this graph, stored as a large one is."""
+    large = fl.Graph(graph.clients, SparseWeights(graph.weights.matrix()))
+    rates: dict[str, Any] = {"strength": 0.3 * factor, "lr": LR * factor, **work}
+    return fl.FedUPassing(large, **rates)
+
+
+def build_learning_peers(graph: fl.Graph, factor: float, **work: int) -> Any:
+    """Build dFedU on a graph that peers learn."""
+    rates: dict[str, Any] = {"graph_lr": 0.1 * factor, "lr": LR * factor, **work}
+    return fl.DFedULearned(graph, 0.3 * factor, 0.2 * factor, **rates)
+
+
 METHODS = {
     "fedu": Method(lambda g, f, **work: fl.FedU(g, strength=0.3 * f, lr=LR * f, **work)),
     "fedu-sampled": Method(
@@ -94,14 +122,39 @@ METHODS = {
         ),
         sampled=False,
     ),
+    "dfedu-int8": Method(partial(make_compressed, "int8"), sampled=False),
+    "dfedu-top-k": Method(partial(make_compressed, "top-k:0.2"), sampled=False),
     "fedu-learned": Method(
         lambda g, f, **work: fl.FedULearned(
             g, strength=0.3 * f, lr=LR * f, nearest=2, warmup=2, every=2, **work
         )
     ),
+    "fedu-blocks": Method(
+        lambda g, f, **work: fl.FedU(g, strength={"1": 0.3 * f, "3.bias": 0.1 * f}, lr=LR * f, **work),
+        model=fl.models.mlp((5,), l2=0.01),
+        stacked=False,
+    ),
+    "dfedu-blocks": Method(
+        partial(build_peers_with_blocks, None),
+        sampled=False,
+        stacked=False,
+        model=fl.models.mlp((5,), l2=0.01),
+    ),
+    "dfedu-blocks-int8": Method(
+        partial(build_peers_with_blocks, "int8"),
+        sampled=False,
+        stacked=False,
+        model=fl.models.mlp((5,), l2=0.01),
+    ),
+    "fedu-passing": Method(lambda g, f, **work: fl.FedUPassing(g, strength=0.3 * f, lr=LR * f, **work)),
+    "fedu-passing-complete": Method(
+        lambda g, f, **work: fl.FedUPassing(fl.Graph.complete(g.clients), strength=0.3 * f, lr=LR * f, **work)
+    ),
+    "fedu-passing-large": Method(build_passing_on_large_graph),
     "local": Method(lambda g, f, **work: fl.Local(lr=LR * f, **work)),
     "global": Method(lambda g, f, **work: fl.Global(lr=LR * f, **work), pooled=True),
     "fedavg": Method(lambda g, f, **work: fl.FedAvg(lr=LR * f, **work)),
+    "fedavg-tuned": Method(lambda g, f, **work: fl.FedAvg(lr=LR * f, fine_tune_steps=2, **work)),
     "fedprox": Method(lambda g, f, **work: fl.FedProx(0.3 * f, lr=LR * f, **work)),
     "afl": Method(lambda g, f, **work: fl.AFL(0.2 * f, lr=LR * f, **work)),
     "pfedme": Method(lambda g, f, **work: fl.PFedMe(3.0 * f, 4, 0.1 * f, 1.2 * f, lr=LR * f, **work)),
@@ -116,6 +169,15 @@ METHODS = {
     "fedper": Method(lambda g, f, **work: fl.FedPer(lr=LR * f, **work), model=fl.models.mlp((5,), l2=0.01)),
     "l2gd": Method(lambda g, f, **work: fl.L2GD(2.0 * f, 0.4 * f, 5, lr=LR * f, **work), stacked=False),
     "lasso": Method(lambda g, f, **work: fl.NetworkLasso(g, 0.3 * f, 0.3 * f, lr=LR * f, **work)),
+    "dpsgd": Method(lambda g, f, **work: fl.DPSGD(g, lr=LR * f, **work), sampled=False),
+    "fedrep": Method(lambda g, f, **work: fl.FedRep(lr=LR * f, **work), model=fl.models.mlp((5,), l2=0.01)),
+    "ifca": Method(lambda g, f, **work: fl.IFCA(lr=LR * f, **work)),
+    "cfl": Method(lambda g, f, **work: fl.CFL(0.9 * f, 0.5 * f, lr=LR * f, **work)),
+    "fedamp": Method(lambda g, f, **work: fl.FedAMP(0.5 * f, 2.0 * f, lr=LR * f, **work)),
+    "pfedgraph": Method(lambda g, f, **work: fl.PFedGraph(0.5 * f, 0.3 * f, lr=LR * f, **work)),
+    "fedfomo": Method(lambda g, f, **work: fl.FedFomo(2, 0.2 * f, 3, lr=LR * f, **work)),
+    "dfedu-learned": Method(build_learning_peers, sampled=False),
+    "gtvmin": Method(lambda g, f, **work: fl.GTVMin(g, 0.1 * f, lr=LR * f, **work), sampled=False),
 }
 ON_EVERY_PROBLEM = ("fedu", "fedprox")
 
@@ -241,6 +303,7 @@ def list_cases(device: str = "cpu", mode: str = KERNEL) -> list[Case]:
         for problem_name in PROBLEMS
         if problem_name != "linear"
     ]
+    unknown = find_unknown_methods()
     cases = []
     for (method, problem), dtype in itertools.product(on_problems, DTYPES):
         fixed = {"method": method, "problem": problem, "dtype": dtype, "device": device}
@@ -254,7 +317,19 @@ def list_cases(device: str = "cpu", mode: str = KERNEL) -> list[Case]:
                 cases.append(Case(share=share, stacked=stacked, mode=engine_mode, **fixed))
             cases.append(Case(mode="captured", work="epochs", share="half", stacked=True, **fixed))
             cases.append(Case(mode="host", share="half", **fixed))
-    return [case for case in cases if _is_possible(case)]
+    return [case for case in cases if case.method not in unknown and _is_possible(case)]
+
+
+def find_unknown_methods() -> list[str]:
+    """Return the methods that the imported fedlap cannot build; earlier versions lack some."""
+    _, graph = build_federation("classes", len(COUNTS))
+    unknown = []
+    for name, method in METHODS.items():
+        try:
+            method.make(graph, 1.0, **WORK["steps"])
+        except (AttributeError, TypeError, fl.InputError):
+            unknown.append(name)
+    return unknown
 
 
 def _is_possible(case: Case) -> bool:
@@ -385,7 +460,8 @@ def write_part(options: argparse.Namespace) -> int:
     cases = [case for case in list_cases(options.device, options.mode) if options.only in case.name]
     digests, differing = digest_cases(cases, load_adapter(options.stacks))
     environment = describe_environment(options.device)
-    _write_json(options.file, {"environment": environment, "digests": digests, "not repeatable": differing})
+    content = {"environment": environment, "digests": digests, "not repeatable": differing}
+    _write_json(options.file, {**content, "unknown methods": find_unknown_methods()})
     return 0
 
 
@@ -405,12 +481,16 @@ def write(options: argparse.Namespace) -> int:
     digests = {name: digest for part in parts for name, digest in part["digests"].items()}
     differing = [name for part in parts for name in part["not repeatable"]]
     environment = parts[0]["environment"]
-    _write_json(options.file, {"environment": environment, "digests": digests, "not repeatable": differing})
+    unknown = parts[0]["unknown methods"]
+    content = {"environment": environment, "digests": digests, "not repeatable": differing}
+    _write_json(options.file, {**content, "unknown methods": unknown})
     seconds = time.perf_counter() - began
     print(f"fedlap from {environment['fedlap']}")
     print(
         f"{len(digests)} cases written to {options.file} in {seconds:.0f} s; {len(differing)} not repeatable"
     )
+    if unknown:
+        print(f"methods that this version does not have: {', '.join(unknown)}")
     report_modes(digests)
     return 0
 
@@ -431,9 +511,15 @@ def report_modes(digests: Digests) -> None:
             print("golden: the kernel was not compiled; install a C++ compiler", file=sys.stderr)
 
 
+def drop_new_cases(first: Mapping[str, Any], second: Mapping[str, Any]) -> Digests:
+    """Return the second file's digests without those of methods that the first file's version lacks."""
+    unknown = first.get("unknown methods", ())
+    return {name: digest for name, digest in second["digests"].items() if name.split("/")[0] not in unknown}
+
+
 def compare_digests(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[int, list[str], int]:
     """Return the number of digests compared, all differences, and the number of cases left out."""
-    one, two = first["digests"], second["digests"]
+    one, two = first["digests"], drop_new_cases(first, second)
     unstable = {*first.get("not repeatable", ()), *second.get("not repeatable", ())}
     compared, differences = 0, []
     for name in sorted({*one, *two}):
@@ -460,9 +546,10 @@ def compare(options: argparse.Namespace) -> int:
     compared, differences, unstable = compare_digests(first, second)
     for line in differences:
         print(line)
+    new = len(second["digests"]) - len(drop_new_cases(first, second))
     print(
         f"{compared} digests compared: {len(differences)} cases differ or are missing, "
-        f"{unstable} cases are not repeatable"
+        f"{unstable} cases are not repeatable, {new} cases of new methods"
     )
     return int(bool(differences) or not compared)
 

@@ -100,7 +100,8 @@ def measure(work: Workload, seeds: int) -> list[str]:
         assert isinstance(result, fl.Result)
         tested.setdefault("auto", []).append(get_score(result.scores[-1]))
         pulls.append(chosen.strength * graph.rho)
-        methods = {"default": replace(auto, strength=None)}
+        default = choose_strength(replace(auto, strength=None), federation, model, schedule, seed)
+        methods = {"default": default}
         for pull in GRID:
             try:
                 method = replace(auto, strength=pull / graph.rho)

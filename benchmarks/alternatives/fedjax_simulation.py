@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import protocol
-from protocol import BATCH, EPOCHS, FEATURES, LABELS, LR
+from protocol import BATCH, EPOCHS, LR
 
 
 def loss(params: dict[str, jax.Array], batch: dict[str, jax.Array], rng: jax.Array) -> jax.Array:
@@ -44,7 +44,8 @@ def main() -> None:
         fedjax.optimizers.sgd(1.0),
         fedjax.ShuffleRepeatBatchHParams(batch_size=BATCH, num_epochs=EPOCHS),
     )
-    state = algorithm.init({"weight": jnp.zeros((FEATURES, LABELS)), "bias": jnp.zeros(LABELS)})
+    features, labels = protocol.shape(clients)
+    state = algorithm.init({"weight": jnp.zeros((features, labels)), "bias": jnp.zeros(labels)})
     rng = jax.random.PRNGKey(0)
 
     def run() -> None:

@@ -30,7 +30,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-from protocol import BATCH, EPOCHS, FEATURES, LABELS, LR
+from protocol import BATCH, EPOCHS, LR
 
 WARM_UP = 2  # rounds
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -46,8 +46,9 @@ def tensors(path: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 def linear(arrays: ArrayRecord) -> torch.nn.Linear:
     """Build the module with these parameters."""
-    module = torch.nn.Linear(FEATURES, LABELS)
-    module.load_state_dict(arrays.to_torch_state_dict())
+    state = arrays.to_torch_state_dict()
+    module = torch.nn.Linear(*reversed(state["weight"].shape))
+    module.load_state_dict(state)
     return module
 
 
@@ -100,8 +101,14 @@ def server(path: str, line: protocol.Line, processes: dict[int, str]) -> ServerA
     @application.main()
     def main(grid: Grid, context: Context) -> None:
         everyone = len(clients)
-        strategy = Timed(fraction_evaluate=0.0, min_train_nodes=everyone, min_available_nodes=everyone)
-        module = torch.nn.Linear(FEATURES, LABELS)
+        cohort = protocol.cohort_size(path, clients)
+        strategy = Timed(
+            fraction_train=cohort / everyone,
+            fraction_evaluate=0.0,
+            min_train_nodes=cohort,
+            min_available_nodes=everyone,
+        )
+        module = torch.nn.Linear(*protocol.shape(clients))
         for parameter in module.parameters():
             torch.nn.init.zeros_(parameter)
         arrays = ArrayRecord(module.state_dict())

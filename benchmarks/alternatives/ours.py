@@ -6,7 +6,7 @@ from importlib.metadata import version
 import numpy as np
 import protocol
 import torch
-from protocol import BATCH, EPOCHS, LABELS, LR
+from protocol import BATCH, EPOCHS, LR
 
 import fedlap as fl
 from fedlap.training.assemble import assemble
@@ -23,11 +23,14 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     clients = protocol.load(options.data)
     arrays = {str(k): (rows.x, rows.y) for k, rows in enumerate(clients)}
-    federation = fl.Federation.from_arrays(arrays, test_share=0.0, labels=LABELS, scale="none")
+    federation = fl.Federation.from_arrays(
+        arrays, test_share=0.0, labels=protocol.shape(clients)[1], scale="none"
+    )
     model = fl.models.linear()
     network = model.build(federation.inputs, federation.outputs)
     trial = Job(fl.FedAvg(lr=LR, local_epochs=EPOCHS), federation, model, start=torch.zeros(network.size))
-    schedule = Schedule(rounds=10**6, batch=BATCH, evaluate_every=0)
+    sample = protocol.cohort_size(options.data, clients) / len(clients)
+    schedule = Schedule(rounds=10**6, batch=BATCH, sample=sample, evaluate_every=0)
     training = assemble([trial], schedule)
     all_rounds = range(1, schedule.rounds + 1)
     rounds = play_rounds(training.method, training.engine, training.server, all_rounds)

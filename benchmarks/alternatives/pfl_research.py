@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import protocol
 import torch
-from protocol import BATCH, EPOCHS, FEATURES, LABELS, LR
+from protocol import BATCH, EPOCHS, LR
 
 WARM_UP = 2  # rounds
 
@@ -31,9 +31,9 @@ WARM_UP = 2  # rounds
 class Logistic(torch.nn.Module):
     """Logistic regression with the two methods that pfl asks of a model."""
 
-    def __init__(self) -> None:
+    def __init__(self, features: int, labels: int) -> None:
         super().__init__()
-        self.scores = torch.nn.Linear(FEATURES, LABELS)
+        self.scores = torch.nn.Linear(features, labels)
         for parameter in self.parameters():
             torch.nn.init.zeros_(parameter)
 
@@ -74,7 +74,9 @@ def tell(others: list[subprocess.Popen[str]], word: str) -> None:
         other.stdin.flush()
 
 
-def simulate(clients: list[protocol.Rows], line: protocol.Line, others: list[subprocess.Popen[str]]) -> None:
+def simulate(
+    clients: list[protocol.Rows], cohort: int, line: protocol.Line, others: list[subprocess.Popen[str]]
+) -> None:
     """Run pfl until a request to stop."""
     # pfl joins its process group when it is imported, which is after the others have been started
     from pfl.aggregate.simulate import SimulatedBackend
@@ -90,7 +92,7 @@ def simulate(clients: list[protocol.Rows], line: protocol.Line, others: list[sub
     from pfl.model.pytorch import PyTorchModel
 
     first = os.environ.get("RANK", "0") == "0"
-    module = Logistic()
+    module = Logistic(*protocol.shape(clients))
     users = [PyTorchTensorDataset((torch.from_numpy(rows.x), torch.from_numpy(rows.y))) for rows in clients]
     data = FederatedDataset(users.__getitem__, get_user_sampler("minimize_reuse", range(len(users))))
 
@@ -126,7 +128,7 @@ def simulate(clients: list[protocol.Rows], line: protocol.Line, others: list[sub
         NNAlgorithmParams(
             central_num_iterations=sys.maxsize,
             evaluation_frequency=sys.maxsize,
-            train_cohort_size=len(users),
+            train_cohort_size=cohort,
             val_cohort_size=0,
         ),
         SimulatedBackend(data, data, [WeightByDatapoints()]),
@@ -146,7 +148,8 @@ def main() -> None:
     np.random.seed(0)  # noqa: NPY002 - the one that pfl reads, the same in every process
     others = start_others(options.threads) if options.threads > 1 and "RANK" not in os.environ else []
     try:
-        simulate(protocol.load(options.data), line, others)
+        clients = protocol.load(options.data)
+        simulate(clients, protocol.cohort_size(options.data, clients), line, others)
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
     finally:

@@ -20,7 +20,6 @@ from pathlib import Path
 
 import numpy as np
 
-FEATURES, LABELS = 561, 6
 EPOCHS, BATCH, LR = 5, 20, 0.03
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -37,7 +36,21 @@ def load(path: str | Path) -> list[Rows]:
     """Read every client's rows."""
     with np.load(path) as file:
         x, y, client = file["x"], file["y"], file["client"]
-    return [Rows(x[client == k], y[client == k]) for k in range(int(client.max()) + 1)]
+    order = np.argsort(client, kind="stable")
+    ends = np.bincount(client).cumsum()[:-1]
+    return [Rows(*rows) for rows in zip(np.split(x[order], ends), np.split(y[order], ends), strict=True)]
+
+
+def shape(clients: list[Rows]) -> tuple[int, int]:
+    """Count the features and the labels."""
+    return clients[0].x.shape[1], 1 + max(int(rows.y.max()) for rows in clients)
+
+
+def cohort_size(path: str | Path, clients: list[Rows]) -> int:
+    """Count the clients of a round: the share `sample` of the file, or all without it."""
+    with np.load(path) as file:
+        share = float(file["sample"]) if "sample" in file else 1.0
+    return max(1, math.floor(share * len(clients) + 0.5))
 
 
 def steps(clients: list[Rows]) -> int:
