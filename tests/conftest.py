@@ -1,24 +1,39 @@
+import os
+import signal
 import sys
 
 import pytest
-import torch
-from jaxtyping import install_import_hook
 
+import fedlap as fl
 from random_inputs import random_arrays, random_weights
 
 pytest.register_assert_rewrite(  # failed assertions in the modules below show both values
-    "cnn_kernels", "disk", "emulation", "fit_results", "networks", "pages", "run_folders", "small_recipes",
-    "table_rows",
+    "built_site", "cnn_kernels", "disk", "emulation", "fit_results", "networks", "pages", "run_folders",
+    "small_recipes", "table_rows",
 )  # fmt: skip
-with install_import_hook("fedlap", "shapes.check"):
-    import fedlap as fl
 
-    # Names are loaded on first use, which may be after this block. Comparisons stay outside: they need
-    # experiments, and beartype cannot check the protocols of pydantic.
-    for public in set(fl.__all__) - {"ComparisonResult", "compare", "sweep"}:
-        getattr(fl, public)
 
-torch.set_num_threads(1)
+# A shell that starts the tests in the background ignores Ctrl-C, and every process that they start would too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def load_checked_fedlap():
+    """Load fedlap with checks of types and shapes in the functions of the whole package."""
+    import torch
+
+    from shapes import check_package
+
+    with check_package("fedlap"):
+        # Names are loaded on first use, which may be after this block. Comparisons stay outside: they need
+        # experiments, and beartype cannot check the protocols of pydantic.
+        for public in set(fl.__all__) - {"ComparisonResult", "compare", "sweep"}:
+            getattr(fl, public)
+    torch.set_num_threads(1)
+
+
+# Before the conftest of a folder imports a module of fedlap, and not in the process that hands out tests.
+if "PYTEST_XDIST_WORKER" in os.environ or not any(word.startswith("-n") for word in sys.argv):
+    load_checked_fedlap()
 
 
 @pytest.fixture(scope="session")
@@ -76,12 +91,13 @@ def no_figures(monkeypatch):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Count the tests that were skipped because data, a browser or a build backend is absent."""
+    """Count the tests that were skipped because data, a browser, a build backend or Ray is absent."""
     skipped = [str(report.longrepr) for report in terminalreporter.getreports("skipped")]
     for reason, advice in {
         "genuine files": "on genuine data skipped: set FEDLAP_DATA to their folder",
         "no browser": "in a browser skipped: install selenium, chromium and chromium-driver",
         "no build backend": "of the wheel skipped: install the setuptools that pyproject.toml asks for",
+        "fedlap[ray]": "or files of Ray skipped: run pip install 'fedlap[ray]'",
         "another arithmetic": "of synthetic data skipped: log and cos differ here in last digits",
     }.items():
         absent = sum(reason in text for text in skipped)

@@ -57,7 +57,7 @@ def test_more_mutated_command_lines(place, first):
 
 def test_every_command_and_option_is_tried():
     known = command_lines.known_commands()
-    tried = [command_lines.line(number, known) for number in range(2000)]
+    tried = [command_lines.line(number, known) for number in range(20_000)]
     for path, options in known.items():
         uses = [words for words in tried if tuple(words[: len(path)]) == path]
         assert uses, path

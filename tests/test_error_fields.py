@@ -196,6 +196,18 @@ def test_helpers_know_their_field():
 
 
 @pytest.mark.parametrize(
+    ("name", "known", "hint"),
+    [
+        ("Aitken", ["Aitkin", "Lake", "Scott"], "did you mean 'Aitkin'?"),
+        ("Aitken", ["Lake", "Scott"], "known: Lake, Scott"),
+        ("lable", ["label", "labels", "scale"], "did you mean 'label' or 'labels'?"),
+    ],
+)
+def test_suggestions_are_near_names(name, known, hint):
+    assert str(unknown_name_error("client", name, known)) == f"unknown client {name!r}; {hint}"
+
+
+@pytest.mark.parametrize(
     ("description", "field"),
     [
         ({"rounds": "ten"}, "rounds"),

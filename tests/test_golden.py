@@ -126,9 +126,29 @@ def test_compare_reports_differences(golden, tmp_path, capsys):
     code, output = compare(**{"digests": other, "not repeatable": ["two"]})
     assert code == 0
     assert "1 cases are not repeatable" in output.out
+    code, output = compare(digests={**other, "new/linear": {"models": "f"}})
+    assert "new/linear: missing from the first file\n" in output.out
     code, output = compare(environment={"torch": "3"})
     assert code == 0
     assert "torch is '2' in the first file and '3' in the second" in output.err
+
+
+def test_methods_that_an_earlier_version_lacks_are_counted(golden, tmp_path, capsys, monkeypatch):
+    """A method that the later version lost remains a difference."""
+    lacking = golden.Method(lambda graph, factor, **work: golden.fl.MethodOfALaterVersion())
+    monkeypatch.setitem(golden.METHODS, "fedamp", lacking)
+    assert golden.find_unknown_methods() == ["fedamp"]
+    assert "fedamp" not in {case.method for case in golden.list_cases()}
+    earlier, later = tmp_path / "earlier.json", tmp_path / "later.json"
+    old, new = {"fedavg/linear": {"models": "a"}}, {"fedamp/linear": {"models": "b"}}
+    content = {"environment": {}, "digests": old, "unknown methods": ["fedamp"]}
+    earlier.write_text(json.dumps(content))
+    later.write_text(json.dumps({"environment": {}, "digests": {**old, **new}, "unknown methods": []}))
+    assert golden.main(["compare", str(earlier), str(later)]) == 0
+    assert "1 digests compared: 0 cases differ or are missing" in (output := capsys.readouterr().out)
+    assert "1 cases of new methods" in output
+    assert golden.main(["compare", str(later), str(earlier)]) == 1
+    assert "fedamp/linear: missing from the second file" in capsys.readouterr().out
 
 
 def test_a_wrong_source_is_refused(golden, tmp_path):

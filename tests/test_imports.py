@@ -46,6 +46,7 @@ for line in sys.stdin:
                 if (folder / "pyproject.toml").exists() and folder != pathlib.Path.cwd():
                     sys.path.insert(0, str(folder))
             if name.startswith("examples."):
+                sys.path.insert(0, os.path.dirname(path))  # they are run as scripts as well
                 spec = importlib.util.spec_from_file_location(name, path)
                 spec.loader.exec_module(importlib.util.module_from_spec(spec))
             else:

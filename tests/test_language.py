@@ -2,18 +2,45 @@
 
 import pytest
 
-from language import ROOT, SRC, check_file, check_text, find_duplicates
+from language import ROOT, SRC, check_file, check_page, check_text, find_duplicates
 
-# Tests, benchmarks and examples follow the rules on docstrings, names and comments, without exceptions. The
-# rule on strings holds for the package only (see `check_file`): strings in tests are inputs and expected
-# outputs.
-FOLDERS = (SRC, ROOT / "tests", ROOT / "benchmarks", ROOT / "examples")
+# Tests, benchmarks, examples and the gallery follow the rules on docstrings, names and comments, without
+# exceptions. The rule on strings holds for the package only (see `check_file`): strings in tests are inputs
+# and expected outputs.
+FOLDERS = (SRC, ROOT / "tests", ROOT / "benchmarks", ROOT / "examples", ROOT / "docs" / "gallery")
 FILES = sorted(file for folder in FOLDERS for file in folder.rglob("*.py"))
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(page for kind in ("*.md", "*.ipynb") for page in sorted((ROOT / "docs").rglob(kind))),
+]
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
-def test_sources_use_the_words_of_the_field(file):
-    assert check_file(file) == []
+def test_sources_use_the_words_of_the_field():
+    found = {str(file.relative_to(ROOT)): check_file(file) for file in FILES}
+    assert {name: places for name, places in found.items() if places} == {}
+
+
+def test_pages_use_the_words_of_the_field():
+    found = {str(page.relative_to(ROOT)): check_file(page) for page in PAGES}
+    assert {name: places for name, places in found.items() if places} == {}
+    assert len(PAGES) > 50
+
+
+@pytest.mark.parametrize(
+    ("page", "line"),
+    [
+        ("# Runs\n\nA run goes on.\n", 3),
+        ("```\nfedlap runs  # kept\n```\nOne run beside another\n", 4),
+        ("- a list\n- what was\n  told\n", 3),
+    ],
+)
+def test_rules_for_pages_can_fail(page, line):
+    assert [place for place, _ in check_page(page)] == [line]
+
+
+def test_code_on_pages_is_free():
+    page = "The column `kept`.\n\n    runs are kept\n\n```toml\nlaid = 1\n```\n[text](made.md) of these\n"
+    assert check_page(page) == []
 
 
 def test_one_name_has_one_meaning():

@@ -45,6 +45,24 @@ PINS = Path(__file__).with_name("pins.json")
 
 Values = dict[str, Any]  # JSON values by name
 
+# Rows of recipes that nobody has trained yet, since they need hours: on CIFAR-10 and MNIST on a GPU, and
+# GTVMin on a CPU, since a peer of the complete graph has a dual vector per other peer. The pages of results
+# list them.
+NOT_RUN = {
+    *(
+        f"{recipe}/cifar10-nonconvex-{reading}/fedu-passing"
+        for recipe in ("table-down-sampled", "table-full-sampled")
+        for reading in ("steps", "epochs")
+    ),
+    *(
+        f"figure-dirichlet/alpha-{alpha}-{model}-{reading}/fedu-passing"
+        for alpha in ("001", "01", "10")
+        for model in ("convex", "nonconvex")
+        for reading in ("steps", "epochs")
+    ),
+    *(f"table-peers/har-convex-{reading}/gtvmin" for reading in ("steps", "epochs")),
+}
+
 # Runs on the two embedded data sets; the second one uses draws to partition, to thin out and to fold.
 EXPERIMENTS: dict[str, Values] = {
     "digits with fedu": {"rounds": 1, "data": {"name": "digits"}, "algorithm": {"name": "fedu"}},
@@ -135,7 +153,7 @@ def digest_settings() -> Values:
         f"{part} {name}": Experiment.of({part: {"name": name}, "evaluate_every": 1}).digest
         for part, known in parts.items()
         for name in known
-        if name != "file"  # which has no default path
+        if name not in ("file", "folder")  # which have no default path
     }
 
 
@@ -257,7 +275,12 @@ def test_committed_results_have_the_signatures_of_their_recipes(name):
         for path in (ROOT / "results" / name).glob("*.json")
         for row, values in json.loads(path.read_text("utf-8"))["rows"].items()
     }
-    assert stored == signatures(name)
+    wanted = signatures(name)
+    assert stored == {place: wanted[place] for place in wanted.keys() - NOT_RUN}
+
+
+def test_rows_that_are_not_run_are_rows_of_recipes():
+    assert all(place in signatures(place.split("/")[0]) for place in NOT_RUN)
 
 
 @pytest.mark.parametrize("name", list_recipes())

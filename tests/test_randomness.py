@@ -3,6 +3,7 @@ import pytest
 import torch
 
 import fedlap as fl
+from fedlap import randomness
 from fedlap.randomness import Draws, digest_name, digest_names, draws, philox
 
 ONES = 0xFFFFFFFF
@@ -131,3 +132,13 @@ def test_global_generators_are_neither_read_nor_changed(make, federation, graph)
             assert torch.equal(torch.get_rng_state(), before)
             assert str(np.random.get_state()) == legacy  # noqa: NPY002
     assert torch.equal(results[0].models, results[1].models)
+
+
+def test_keys_of_many_clients_are_those_of_a_few(monkeypatch):
+    """Clients are drawn in chunks, with one key for all or with one per round and seed."""
+    clients = torch.arange(10)
+    several = Draws((torch.tensor([[[1]], [[2]]]), torch.tensor([[[3]], [[4]]])))
+    expected = [draws(0, "sample").keys(clients), several.keys(clients.expand(2, 1, 10))]
+    monkeypatch.setattr(randomness, "CLIENTS_PER_CHUNK", 4)
+    assert torch.equal(draws(0, "sample").keys(clients), expected[0])
+    assert torch.equal(several.keys(clients.expand(2, 1, 10)), expected[1])

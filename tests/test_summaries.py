@@ -131,6 +131,8 @@ def test_notebooks_get_tables_with_escaped_names(federation):
         text = thing._repr_html_()
         assert text.startswith("<table>")
         assert "<b>" not in text
+        for name, value in re.findall(r"<td[^>]*>(.*?)</td><td[^>]*>(.*?)</td>", text):
+            assert not re.search(rf"\b{name.rstrip('s')}s?\b", html.unescape(value)), name
         assert not [mark for mark in MARKS if mark in text]
     assert html.escape("hospital number 00 …") in federation._repr_html_()
 

@@ -21,6 +21,7 @@ from fedlap.errors import DivergedError
 from fedlap.experiments.experiment import Experiment
 from fedlap.experiments.prepare import prepare
 from fedlap.experiments.session import CheckpointInterval, ProgressCallbacks, ResumePlan
+from method_kinds import PEER_METHODS
 
 KILLS = int(os.environ.get("FEDLAP_KILLS", "2"))
 SEEDS = {"alone": [3], "stack": [3, 4, 5]}
@@ -30,13 +31,15 @@ WORKS = {"steps": {"local_steps": 2}, "epochs": {"local_epochs": 1}}
 
 
 def experiments(name, work, seeds, rounds):
-    sampled = name != "dfedu"  # peers are not sampled
+    sampled = name not in PEER_METHODS
     return [
         Experiment.of(
             {
                 "data": DATA,
                 "graph": {"name": "known"},
-                "model": {"name": "mlp", "hidden": [6]} if name == "fedper" else {"name": "linear"},
+                "model": {"name": "mlp", "hidden": [6]}
+                if name in ("fedper", "fedrep")
+                else {"name": "linear"},
                 "algorithm": {"name": name, **WORKS[work], **SETTINGS.get(name, {})},
                 "rounds": rounds,
                 "batch": 4,

@@ -97,7 +97,9 @@ def test_sample_weights_are_those_of_fit(task):
 
 def test_wrong_sample_weights_are_an_error():
     x, y, clients = make_rows()
-    with pytest.raises(fl.InputError, match="sample_weight, row 0: the weight is -1; expected a finite"):
+    with pytest.raises(
+        fl.InputError, match="sample_weight, row 0: the weight is negative; expected a finite"
+    ):
         fl.FedUClassifier(rounds=1).fit(x, y, clients, sample_weight=np.full(len(x), -1))
     with pytest.raises(fl.InputError, match=r"sample_weight: weights have shape \(3,\); expected one"):
         fl.FedUClassifier(rounds=1).fit(x, y, clients, sample_weight=[1, 2, 3])

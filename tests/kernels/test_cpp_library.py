@@ -3,6 +3,7 @@
 import platform
 import subprocess
 from dataclasses import replace
+from itertools import accumulate, combinations_with_replacement, pairwise
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 import affine_steps
 import fedlap as fl
 from fedlap.kernels import cpp_compiler, cpp_library
-from fedlap.kernels.dense import DenseKernel
+from fedlap.kernels.dense import BlockStep, DenseKernel
 
 COMPILED = cpp_library.load_library(torch.float32) is not None
 compiled = pytest.mark.skipif(not COMPILED, reason="no C++ compiler")
@@ -22,6 +23,7 @@ METHODS = {
     "pfedme": lambda f, **work: fl.PFedMe(regularisation=5.0, inner_lr=0.03, inner_steps=3, lr=0.05, **work),
     "mocha": lambda f, **work: fl.Mocha(fl.Graph.complete(f.clients), 0.1, **work),
     "scaffold": lambda f, **work: fl.Scaffold(lr=0.05, **work),
+    "pfedgraph": lambda f, **work: fl.PFedGraph(similarity=2.0, lr=0.05, **work),
 }
 every_method = pytest.mark.parametrize("name", METHODS)
 
@@ -85,6 +87,40 @@ def test_any_layers(hidden, outputs, batch, monkeypatch):
     assert used
     assert (ours.models - plain.models).abs().max() < 1e-10
     assert ours.scores[-1].loss == pytest.approx(plain.scores[-1].loss, rel=1e-10)
+
+
+@compiled
+@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["numbers", "bytes"])
+@pytest.mark.parametrize("batch", [1, 6, 50])
+def test_steps_on_some_layers(layers, kind, batch, monkeypatch):
+    federation, model = make_federation(19, kind=kind), fl.models.mlp((24, 6, 5), l2=0.01)
+    method = fl.FedRep(layers, lr=0.05, local_epochs=2)
+    ours, plain, used = both(method, federation, model, monkeypatch, batch=batch)
+    assert used == 2 * 2  # rounds, and passes
+    assert (ours.models - plain.models).abs().max() < 1e-10
+
+
+@compiled
+def test_other_layers_stay_to_the_last_bit():
+    problem = affine_steps.make_problem("shift", hidden=(7, 6))
+    kernel, before = DenseKernel.of(problem.clients), problem.w
+    ends = [0, *accumulate((ins + 1) * outs for ins, outs in pairwise(problem.clients.model.network.widths))]
+    for first, last in combinations_with_replacement(ends, 2):
+        w = before.clone()
+        assert kernel(w, problem.cohort, problem.plan, problem.lr, 1, BlockStep(first, last))
+        assert torch.equal(w[:, :first], before[:, :first])
+        assert torch.equal(w[:, last:], before[:, last:])
+        assert not torch.equal(w[:, first:last], before[:, first:last]) or first == last
+
+
+@compiled
+def test_blocks_that_are_no_layers_are_left_to_the_caller():
+    problem = affine_steps.make_problem("shift", hidden=(7,))
+    kernel, w = DenseKernel.of(problem.clients), problem.w.clone()
+    for block in (BlockStep(1, w.shape[1]), BlockStep(0, w.shape[1] - 1)):
+        assert not kernel(w, problem.cohort, problem.plan, problem.lr, 1, block)
+        assert torch.equal(w, problem.w)
 
 
 @compiled

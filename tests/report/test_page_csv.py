@@ -62,7 +62,9 @@ def test_csv_files_hold_the_values_that_the_page_is_made_from(call, comparison_f
     code, out, err = call("report", str(comparison_folder), out=False)
     assert (code, err) == (0, "")
     files = {file.stem: read(file.read_text("utf-8")) for file in (page(out).parent / "tables").glob("*.csv")}
-    assert set(files) == {"scores", "clients", "gains", "coefficients", "client-scores"}
+    assert set(files) == {
+        "scores", "scores-by-seed", "curves", "clients", "gains", "coefficients", "client-scores"
+    }  # fmt: skip
     found, scores = load_results([comparison_folder]), files["scores"].set_index("algorithm")
     for row, runs in found.comparison.runs.items():
         last = [scores[-1] for scores in runs]

@@ -13,10 +13,19 @@ from fedlap.deploy.coordinator import Coordinator
 from fedlap.deploy.moments import standardize_by_moments
 from fedlap.deploy.run_state import Phase
 from fedlap.deploy.run_storage import RunStorage
+from fedlap.deploy.setup import Setup
 from fedlap.deploy.tasks import choose_task
 from fedlap.deploy.transport import UnreachableError
 from fedlap.deploy.wire import encode_message
 from fedlap.personal import Personal
+from fedlap.training.state import (
+    apply_updates,
+    concatenate_states,
+    gather_lazy_rows,
+    map_state,
+    split_state,
+)
+from fedlap.training.worker import Worker
 from worker_processes import cut_client
 
 MOST_STEPS = 5_000  # of all clients together; a run that needs more is stuck
@@ -169,6 +178,34 @@ def simulate(plan, federation):
         dtype=schedule.dtype, engine="one_by_one", evaluate_every=schedule.evaluate_every,
         score_training="always",
     )  # fmt: skip
+
+
+def train_cohorts(plan, federation, cohorts):
+    """Return the personal models after rounds in which these clients counted, by a loop over workers."""
+    federation = standardize_by_moments(unscale(federation), plan.data.scale)
+    counts = federation.train.count.tolist()
+    setup = Setup.of(plan, plan.clients, counts, plan.build_graph(plan.clients), 1, 1)
+    workers = [
+        Worker(
+            setup.algorithm, cut_client(federation, k), plan.build_architecture(), setup.roster,
+            seed=plan.seed, batch=plan.batch, dtype=plan.dtype,
+        )
+        for k in range(len(counts))
+    ]  # fmt: skip
+    method, last = setup.method, [0] * len(workers)
+    server = method.init_server(setup.build_start())
+    for round, names in enumerate(cohorts, 1):
+        places = [plan.clients.index(name) for name in names]
+        down = split_state(gather_lazy_rows(method.send(server, torch.tensor(places))), [1] * len(places))
+        up = [
+            workers[k].local(round, map_state(torch.Tensor.clone, row), merged=last[k])
+            for k, row in zip(places, down, strict=True)
+        ]
+        merged = method.merge(server, torch.tensor(places), concatenate_states(up))
+        (server,) = apply_updates([server], [merged])
+        for k in places:
+            last[k] = round
+    return method.personal_models(server, setup.initial_private, len(workers))
 
 
 def unscale(federation):

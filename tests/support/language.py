@@ -1,10 +1,11 @@
-"""Rules of wording that a program can check, over fedlap, its tests, benchmarks and examples.
+"""Rules of wording that a program can check, over fedlap, its tests, benchmarks, examples and pages.
 
 Run `python tests/support/language.py [FILE or FOLDER ...]` to see every place that breaks a rule.
 """
 
 import ast
 import io
+import json
 import re
 import sys
 import tokenize
@@ -44,6 +45,9 @@ BANNED_PHRASES = re.compile(
     re.IGNORECASE,
 )
 
+# Words of `BANNED_PHRASES` that pages may use, since a noun can follow them.
+ALLOWED_IN_PAGES = {"of these", "of those", "so many", "so much"}
+
 Place = tuple[int, str]
 
 
@@ -59,7 +63,34 @@ def check_file(file: Path) -> list[Place]:
 
     Strings are messages and help texts in the package only: in tests they are inputs and expected outputs.
     """
-    return check_text(file.read_text(encoding="utf-8"), strings=file.resolve().is_relative_to(SRC))
+    text = file.read_text(encoding="utf-8")
+    if file.suffix == ".ipynb":
+        cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"]
+        return check_page("\n".join("".join(cell["source"]) for cell in cells))
+    if file.suffix == ".md":
+        return check_page(text)
+    return check_text(text, strings=file.resolve().is_relative_to(SRC))
+
+
+def check_page(text: str) -> list[Place]:
+    """Return banned words in the prose of a page: outside blocks of code, code in a line, and addresses."""
+
+    def blank(code: re.Match[str]) -> str:
+        return "\n" * code.group().count("\n")
+
+    for pattern in (
+        r"^( *)(```+|~~~+).*?^\1\2`*$",  # fenced blocks
+        r"(?:^(?: {4}|\t).*\n)+(?=\n|\Z)",  # indented blocks
+        r"`[^`]+`",
+        r"<!--.*?-->",
+        r"\]\([^)]*\)",
+    ):
+        text = re.sub(
+            pattern, blank, text, flags=re.DOTALL | re.MULTILINE if "(?:^" not in pattern else re.MULTILINE
+        )
+    lines = enumerate(text.splitlines(), 1)
+    found = ((line, word.group()) for line, prose in lines for word in BANNED_PHRASES.finditer(prose))
+    return [(line, f"page says '{word}'") for line, word in found if word.lower() not in ALLOWED_IN_PAGES]
 
 
 def is_participle(name: str) -> bool:

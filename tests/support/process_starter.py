@@ -19,12 +19,20 @@ THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS
 class ProcessStarter:
     """The test's end: start commands, and ask for their exit codes."""
 
-    def __init__(self):
+    def __init__(self, enter=()):
+        """Start the process that forks. enter: a command that runs it in another namespace."""
+        # A namespace may begin in another folder, and the modules of this process are the tested ones.
+        paths = os.pathsep.join(map(os.path.abspath, sys.path))
         self._parent = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            start_new_session=True, env={**os.environ, **THREADS},
+            [*enter, sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            start_new_session=True, env={**os.environ, **THREADS, "PYTHONPATH": paths},
         )  # fmt: skip
         self._codes = {}
+
+    @property
+    def pid(self):
+        """The process that forks, in whose namespaces the others are."""
+        return self._parent.pid
 
     def start(self, words, output, folder, variables=None, change=None):
         """Start `fedlap` with these words and return the process id.
@@ -121,6 +129,7 @@ if __name__ == "__main__":
     import pandas  # noqa: F401
     import zenoh  # noqa: F401
 
+    import fedlap.cli.peer
     import fedlap.cli.serve
     import fedlap.cli.site_client  # noqa: F401
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 import fedlap as fl
-from fedlap.algorithms import Binding, ServerAlgorithm
+from fedlap.algorithms import Binding, ClientTable, PeerAlgorithm, ServerAlgorithm
 from fedlap.data.client_rows import ClientRows
 from fedlap.data.roster import Roster
 from fedlap.data.standardize import Standardizer
@@ -24,7 +24,7 @@ from fedlap.training.client_sampling import ClientSampler, StackedRun
 from fedlap.training.schedule import build_start, compute_sample_size
 from fedlap.training.state import apply_updates, concatenate_states, gather_lazy_rows, split_state
 from fedlap.training.state_bytes import decode_state, encode_state, list_state_types
-from fedlap.training.worker import ClientTally, Worker, owns_models
+from fedlap.training.worker import ClientTally, Worker, owns_models, select_client
 from laws import METHODS
 
 HOST = torch.device("cpu")
@@ -82,7 +82,7 @@ def answer(workers, facts, content):
         workers[name] = build_worker(facts, content)
         return None
     worker = workers[name]
-    state = decode_state(content, list_state_types(worker.method))
+    state = decode_state(content, [*list_state_types(worker.method), ClientTable])
     if verb in ("save", "load", "confirm"):
         return getattr(worker, verb)(**facts)
     if verb == "private":
@@ -153,6 +153,8 @@ class Deployment:
         start = build_start(None, self.model, len(clients), seed, HOST, dtype)
         self.server, self.types = self.method.init_server(start), list_state_types(self.method)
         self.initial = self.method.init_clients(start, federation.train.count)
+        is_peer = isinstance(self.method, PeerAlgorithm)
+        self.known = self.method.public_models(self.initial).split(1) if is_peer else ()
         size = compute_sample_size(algorithm, sample, len(clients))
         self.sampler = ClientSampler.of([StackedRun(self.method, federation, seed, 0, size)])
         self.merged = dict.fromkeys(range(len(clients)), 0)  # the last merged round of each client
@@ -207,30 +209,37 @@ class Deployment:
             self.exchange(replies)
         return replies
 
+    def receive_messages(self, messages):
+        """Return the public models of all peers after these messages, from those of the round before."""
+        return [self.method.receive(*pair) for pair in zip(self.known, messages, strict=True)]
+
     def merge_replies(self, ids, replies, without):
         arrived = [place for place, k in enumerate(ids.tolist()) if k not in without]
         ids = ids[arrived]
         if isinstance(self.method, ServerAlgorithm):
             merged = self.method.merge(self.server, ids, concatenate_states([replies[p] for p in arrived]))
             (self.server,) = apply_updates([self.server], [merged])
+        if self.known:
+            self.known = self.receive_messages(replies)
         self.merged |= dict.fromkeys(ids.tolist(), self.round)
 
-    def exchange(self, models):
-        """Run all exchanges of a round between peers."""
-        neighbours = [self.method.in_neighbours(k) for k in range(len(models))]
+    def exchange(self, messages):
+        """Run all exchanges of a round between peers, which begins with the messages of their local work."""
+        neighbours = [self.method.in_neighbours(k) for k in range(len(messages))]
         for number in range(self.method.exchanges):
-            sent = torch.cat(models)
-            received = [(sent[ids].unsqueeze(0), a.unsqueeze(0)) for ids, a in neighbours]
+            known = torch.cat(self.receive_messages(messages))
+            received = [(known[ids].unsqueeze(0), a.unsqueeze(0)) for ids, a in neighbours]
             facts = {"verb": "mix", "round": self.round, "exchange": number}
-            models = self.ask(range(len(models)), facts, received)
+            messages = self.ask(range(len(messages)), facts, received)
 
     def collect_models(self):
         """Return the personal models: those of the server, or those that workers compute."""
         everyone = range(len(self.federation.clients))
         self.ask(everyone, {"verb": "confirm"}, [None] * len(everyone))
-        if owns_models(self.server, self.initial):
+        if owns_models(self.method, self.server, self.initial):
             return self.method.personal_models(self.server, self.initial, len(everyone)).split(1)
-        return self.ask(everyone, {"verb": "personal_model"}, [self.server] * len(everyone))
+        states = [select_client(self.server, k) for k in everyone]
+        return self.ask(everyone, {"verb": "personal_model"}, states)
 
     def ask_everyone(self, verb, states=None, **facts):
         everyone = range(len(self.federation.clients))

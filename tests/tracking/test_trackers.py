@@ -190,7 +190,7 @@ def test_tensorboard_hides_a_run_that_is_repeated(tmp_path):
 
 def test_the_documented_tracker_runs(tmp_path, monkeypatch, federation):
     monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[2] / "docs" / "tracking.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "tracking.md").read_text()
     (block,) = (b for b in re.findall(r"```python\n(.*?)```", page, re.S) if "fedlap.tracking" in b)
     exec(block, {"fl": fl, "federation": federation})
     scalars, _ = events(tmp_path / "runs" / "mine")
