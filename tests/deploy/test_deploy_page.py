@@ -132,9 +132,9 @@ def test_the_commands_work_in_their_order(site):
     draw, folder = np.random.default_rng(0), site.folder
     (folder / "plan.toml").write_text(read_blocks("The plan")[0])
     for name in NAMES:
-        table = pandas.DataFrame(draw.normal(size=(40, 3)), columns=["floor", "uranium", "outcome"])
+        table = pandas.DataFrame(draw.normal(size=(40, 3)), columns=["floor", "uranium", "log_radon"])
         table.to_csv(folder / f"{name}.csv", index=False)
-    table.drop(columns="outcome").to_csv(folder / "new.csv", index=False)
+    table.drop(columns="log_radon").to_csv(folder / "new.csv", index=False)
 
     def rename(words, name):
         return [word.replace("north", name) for word in words]

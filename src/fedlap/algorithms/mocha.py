@@ -83,7 +83,7 @@ class Mocha:
     unchanged, and W = VA⁻¹ is recomputed.
 
     graph: the weights between clients; the paper's Ω = (I − 11ᵀ/N)² is the complete graph of weight 1/N.
-    strength: η = 2λ₁, of the pull (0.01 as for FedU); "auto" chooses it by cross-validation on training rows.
+    strength: η = 2λ₁, of the pull (0.01); "auto" chooses it by cross-validation on training rows.
     shrinkage: λ₂; by default l2/2, or 1e-3 (not from the paper) if the model's l2 is zero: L alone is
         singular.
     loss: "squared", "logistic" or "hinge" (smoothed, with smoothing 1; the paper's is not); "auto" is the
