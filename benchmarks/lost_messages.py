@@ -159,7 +159,7 @@ def train(peers: Sequence[Peer], names: Sequence[str], losses: Losses) -> list[T
                 peer.publish(peer.begin()(), now)
         for name, peer in known.items():
             for other in peer.neighbours:
-                if peer.lacks_model(other):
+                if peer.turn is not None and peer.turn not in peer.neighbours[other].models:
                     ask(known[other], other, peer, name, losses)
         for name, peer in known.items():
             if peer.is_ready(now + 2 * DEADLINE):

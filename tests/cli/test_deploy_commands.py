@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import stat
 
 import pytest
 import torch
@@ -11,11 +12,13 @@ from deployment_processes import build_federation, describe_plan, format_toml
 from deployments import LocalDeployment, read_model
 from fedlap.deploy import client as client_module
 from fedlap.deploy.change_files import CHANGES_FOLDER
-from fedlap.deploy.client_storage import MODEL_FILE
+from fedlap.deploy.client_storage import MODEL_FILE, ClientStorage
 from fedlap.deploy.event_log import EVENT_LOG_FILE
 from fedlap.deploy.plan import Plan
 from fedlap.deploy.roster_changes import RosterChange
+from fedlap.errors import InputError
 from fedlap.personal import Personal
+from fedlap.storage.locks import raise_if_locked
 
 
 @pytest.fixture(scope="module")
@@ -105,10 +108,14 @@ def test_a_finished_run_that_is_served_again_is_done(folder, call):
 
 
 def test_a_model_is_copied_without_a_connection(folder, call, tmp_path):
-    to = tmp_path / "north.safetensors"
-    code, out, _ = call(
-        "client", "--name", "a", "--folder", str(folder / "a"), "--model-only", str(to), out=False
-    )
+    to, umask = tmp_path / "north.safetensors", os.umask(0o022)
+    try:
+        code, out, _ = call(
+            "client", "--name", "a", "--folder", str(folder / "a"), "--model-only", str(to), out=False
+        )
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(umask)
     assert code == 0
     assert to.name in "".join(out.split())
     assert torch.equal(Personal.load(to).parameters.unsqueeze(0), read_model(folder / "a"))
@@ -116,6 +123,7 @@ def test_a_model_is_copied_without_a_connection(folder, call, tmp_path):
     rows.write_text("u,v,w,t\n0.5,1,-1,2\n")
     code, out, _ = call("predict", str(to), str(rows), out=False)
     assert code == 0
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (to, to.with_suffix(".json"))] == [0o600, 0o600]
     (folder / "a" / MODEL_FILE).unlink()
     line = read_error(call, "client", "--name", "a", "--folder", str(folder / "a"), "--model-only", str(to))
     assert "has no model yet; a client stores it after the first scored round" in line
@@ -134,6 +142,26 @@ def test_forgetting_deletes_the_folder_of_a_client_alone(folder, call, tmp_path)
     line = read_error(call, "client", "--name", "a", "--folder", str(other), "--forget")
     assert "is no folder of fedlap client or fedlap peer; nothing was deleted, use --folder" in line
     assert (other / "thesis.tex").exists()
+    line = read_error(call, "client", "--name", "a", "--folder", str(folder / "server"), "--forget")
+    assert "is no folder of fedlap client or fedlap peer" in line
+    assert (folder / "server" / "plan.json").exists()
+
+
+def test_forgetting_deletes_no_rows_and_no_keys_and_waits_for_no_lock(folder, call, monkeypatch):
+    place, forget = folder / "a", ClientStorage.forget
+    (place / "rows.csv").write_text("u,y\n1,2\n")
+    (place / "keys").mkdir()
+
+    def forget_locked(self, others):
+        with pytest.raises(InputError, match="another process"):
+            raise_if_locked(self.folder)
+        forget(self, others)
+
+    monkeypatch.setattr(ClientStorage, "forget", forget_locked)
+    code, out, _ = call("client", "--name", "a", "--folder", str(place), "--forget", out=False)
+    assert code == 0
+    assert "are deleted; the folder still has keys, rows.csv; the server keeps" in " ".join(out.split())
+    assert {path.name for path in place.iterdir()} == {"keys", "rows.csv"}
 
 
 def test_a_limit_below_the_messages_of_a_run_is_refused_at_the_start(folder, call, tmp_path):

@@ -29,7 +29,7 @@ from fedlap.deploy.event_log import (
     read_events,
 )
 from fedlap.deploy.event_words import EVENTS, NUMBERS, EventReason
-from fedlap.deploy.transport import ExitCode
+from fedlap.deploy.transport import ExitCode, PermanentError
 from property_settings import short_law
 
 MARK = "Ms Marked-Row"
@@ -334,6 +334,45 @@ def test_every_call_uses_listed_words():
         for word in list_constants(event):
             assert word in EVENTS, place
             assert "{name}" not in EVENTS[word] or "name" in passed, place
+
+
+def test_every_word_is_used():
+    """A word that nothing logs describes an event that nobody sees."""
+    source, words = Path(event_log.__file__).parents[1], {code.name for code in ExitCode}
+    for path in [*(source / "deploy").rglob("*.py"), *(source / "cli").rglob("*.py")]:
+        if path.name == "event_words.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                words.add(node.value)
+            elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "EventReason":
+                words.add(node.attr)
+    assert sorted({*EVENTS, *(reason.name for reason in EventReason)} - words) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (PermanentError("of another plan", ExitCode.OTHER_PLAN), "other plan, data or graph"),
+        (ValueError(MARK), None),
+        (None, "no event"),
+        (KeyboardInterrupt(), "no event"),
+    ],
+)
+def test_an_error_that_ends_the_process_is_an_event(error, reason, tmp_path):
+    lines, caught = [], None
+    try:
+        with EventLog(tmp_path / "log.jsonl", "radon", show=lines.append):
+            if error is not None:
+                raise error
+    except (Exception, KeyboardInterrupt) as raised:
+        caught = raised
+    assert caught is error
+    assert [event.reason for event in read_events(tmp_path) if event.event == "failed"] == (
+        [] if reason == "no event" else [reason]
+    )
+    assert lines == []  # The command prints the error itself.
+    assert MARK not in "".join(path.read_text() for path in tmp_path.iterdir())
 
 
 def test_a_planted_link_is_not_followed(tmp_path):

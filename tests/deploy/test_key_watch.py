@@ -24,7 +24,8 @@ def test_without_keys_there_are_no_rules():
 def test_a_watch_follows_the_files(folders, role):
     keys = folders.sign_server() if role == "server" else folders.sign_peer("me")
     sign_again = folders.sign_server if role == "server" else lambda: folders.sign_peer("me")
-    watch = KeyWatch(keys, Keys.load_server if role == "server" else Keys.load_peer, NAMES)
+    events, load = [], Keys.load_server if role == "server" else Keys.load_peer
+    watch = KeyWatch(keys, load, NAMES, lambda event, **facts: events.append((event, facts)))
     assert watch.rules == {name: name_issues(name, ISSUES_AHEAD) for name in NAMES}
     assert watch.refresh() == ([], False)
     for _ in range(ISSUES_AHEAD):
@@ -32,7 +33,9 @@ def test_a_watch_follows_the_files(folders, role):
         assert watch.refresh() == ([], False)
     folders.sign_client("north")
     last = ISSUES_AHEAD + 1
+    assert events == []
     assert watch.refresh() == ([f"allowed: north:{last}"], True)
+    assert events == [("register-changed", {})]
     assert watch.rules["north"] == name_issues("north", last + ISSUES_AHEAD)
     assert watch.keys is keys
     revoke_certificates(folders.authority, "north", 1)
@@ -41,6 +44,7 @@ def test_a_watch_follows_the_files(folders, role):
     renewed = sign_again()
     assert watch.refresh() == ([f"certificate {renewed.facts.common_name} is in use"], True)
     assert watch.keys == renewed
+    assert events == 2 * [("register-changed", {})] + [("certificate-renewed", {"issue": 2})]
     for path in (keys.authority, keys.key, keys.certificate):
         path.write_bytes(path.read_bytes())
     assert watch.refresh() == ([], False)

@@ -1,6 +1,7 @@
 """Folders of keys: what is signed, what is refused, and who can read it."""
 
 import json
+import os
 import shutil
 import stat
 import threading
@@ -13,6 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from fedlap.deploy import private_files
 from fedlap.deploy.certificates import MOST_NAME_BYTES, describe_expiry, describe_time_left
 from fedlap.deploy.keys import (
     Keys,
@@ -118,6 +120,31 @@ def test_a_peer_cannot_have_the_server_s_name(folders, tmp_path):
 def test_only_the_owner_can_use_the_files(folders):
     server, client, peer = folders.sign_server(), folders.sign_client("north"), folders.sign_peer("n7")
     for folder in (folders.authority, server.folder, client.folder, peer.folder):
+        for name, mode in list_modes(folder).items():
+            assert mode in (0o600, 0o700), name
+
+
+def test_files_are_private_and_durable_when_they_get_their_names(tmp_path, monkeypatch):
+    """No moment comes in which others can read them, or in which a certificate is not in the register."""
+    written, replace_file = [], private_files.replace_file
+
+    def note(path, **options):
+        written.append((path.name, options))
+        return replace_file(path, **options)
+
+    monkeypatch.setattr(private_files, "replace_file", note)
+    monkeypatch.setattr(Path, "chmod", lambda path, mode: None)
+    umask = os.umask(0)
+    try:
+        folders = KeyFolders(tmp_path)
+        folders.sign_client("north")
+    finally:
+        os.umask(umask)
+    assert [name for name, _ in written if name.startswith(("register", "client-north"))] == [
+        "register.json", "register.json", "client-north-1.pem",
+    ]  # fmt: skip
+    assert all(options == {"durable": True, "private": True} for _, options in written)
+    for folder in tmp_path.iterdir():
         for name, mode in list_modes(folder).items():
             assert mode in (0o600, 0o700), name
 

@@ -20,6 +20,7 @@ from fedlap.deploy.failpoints import CLIENT_POINTS, SERVER_POINTS
 from fedlap.deploy.plan import Plan
 from fedlap.deploy.roster_changes import RosterChange
 from fedlap.deploy.server import DeploymentServer
+from fedlap.deploy.site_tasks import SiteTasks
 from fedlap.deploy.transport import ExitCode, PermanentError
 from fedlap.deploy.wire import ANSWERS, Message, decode_message, encode_message
 from fedlap.training.worker import Worker
@@ -229,9 +230,17 @@ def test_a_spoiled_reply_is_refused_and_counts_as_missing(spoil, reason, tmp_pat
         lambda tally: tally._replace(ridge=tally.ridge.float()),
         lambda tally: tally._replace(train=(*tally.train[:2], tally.train[2] + 1, tally.train[3])),
         lambda tally: tally._replace(test=(*tally.test[:2], -tally.test[2], tally.test[3])),
+        lambda tally: tally._replace(test=(*tally.test[:2], tally.test[2] + 1, tally.test[3])),
         lambda tally: tally.ridge,
     ],
-    ids=["two clients", "float32", "more rows than registered", "a negative count", "no tally"],
+    ids=[
+        "two clients",
+        "float32",
+        "more rows than registered",
+        "a negative count",
+        "more test rows",
+        "no tally",
+    ],
 )
 def test_spoiled_sums_are_refused_and_the_others_are_scored(spoil, tmp_path, monkeypatch):
     plan, federation, score = build_plan(), build_federation(), Worker.score
@@ -243,6 +252,16 @@ def test_spoiled_sums_are_refused_and_the_others_are_scored(spoil, tmp_path, mon
     refused = [facts["reason"] for facts in deployment.list_events("refused")]
     assert refused == [EventReason.SHAPE] * 2
     assert torch.equal(deployment.models, simulate(plan, federation).models)
+
+
+def test_every_answer_is_decoded_once(tmp_path, monkeypatch):
+    decode, decoded, asked = SiteTasks.decode, [], []
+    monkeypatch.setattr(SiteTasks, "decode", lambda self, content: decoded.append(1) or decode(self, content))
+    deployment = LocalDeployment(tmp_path, build_plan(), build_federation())
+    handle = deployment.handle
+    deployment.handle = lambda name, content: asked.append(1) or handle(name, content)
+    deployment.run()
+    assert len(decoded) == len(asked) > 0
 
 
 def test_unasked_and_late_replies_are_refused(tmp_path):
@@ -262,15 +281,15 @@ def test_unasked_and_late_replies_are_refused(tmp_path):
 def test_a_full_disk_declines_the_round_and_returns_later(tmp_path, monkeypatch):
     plan, federation = build_plan(rounds=3), build_federation()
     deployment = LocalDeployment(tmp_path, plan, federation)
-    find_problem, full = ClientStorage.find_problem, {"full"}
+    explain_no_room, full = ClientStorage.explain_no_room, {"full"}
 
     def refuse_twice(self, size):
         if self.folder.name == "b" and full:
             full.clear()
             return "the disk is full"
-        return find_problem(self, size)
+        return explain_no_room(self, size)
 
-    monkeypatch.setattr(ClientStorage, "find_problem", refuse_twice)
+    monkeypatch.setattr(ClientStorage, "explain_no_room", refuse_twice)
     deployment.run()
     assert deployment.coordinator.checkpoint.left_out == {"b": 1}
     assert deployment.coordinator.checkpoint.merged == dict.fromkeys("abcd", 3)

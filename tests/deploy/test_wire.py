@@ -20,7 +20,9 @@ from fedlap.deploy.wire import (
     encode_message,
     measure_norm,
 )
+from fedlap.errors import InputError
 from fedlap.training.state import describe_shapes, list_tensors
+from fedlap.training.state_bytes import decode_state, encode_state
 from property_settings import law
 
 
@@ -106,6 +108,23 @@ def test_headers_that_nobody_sends_are_refused(header):
     content = MAGIC + b"%d\n" % WIRE_FORMAT + json.dumps(header).encode() + b"\nnull\n" + bytes(8)
     with pytest.raises(WireError):
         decode_message(content, REQUESTS)
+
+
+@law
+@given(messages(), st.dictionaries(st.text(max_size=10), st.integers() | st.text(max_size=5), max_size=3))
+def test_facts_that_a_kind_does_not_have_are_dropped(pair, others):
+    known, message = pair
+    found = decode_message(encode_message(message._replace(facts={**others, **message.facts})), known, [Pair])
+    assert found.facts == message.facts
+
+
+def test_a_tensor_that_is_named_twice_is_refused():
+    """Each name would take memory of its own: a message of 60 MB could take any amount."""
+    tensor = torch.zeros(1000)
+    line, end, tensors = encode_state(tensor).partition(b"\n")
+    assert torch.equal(decode_state(line + end + tensors), tensor)
+    with pytest.raises(InputError, match="are not a state"):
+        decode_state(b"[null, 0, 0]" + end + tensors)
 
 
 def test_long_messages_are_refused_by_their_length_alone():

@@ -12,7 +12,7 @@ from fedlap.algorithms.dfedu_learned import DFedULearned
 from fedlap.algorithms.ditto import Ditto
 from fedlap.algorithms.dpsgd import DPSGD
 from fedlap.algorithms.fedamp import FedAMP
-from fedlap.algorithms.fedavg import FedAvg, FedProx
+from fedlap.algorithms.fedavg import CountedModels, FedAvg, FedProx
 from fedlap.algorithms.fedfomo import FedFomo
 from fedlap.algorithms.fedper import FedPer
 from fedlap.algorithms.fedrep import FedRep
@@ -103,6 +103,7 @@ __all__ = [
     "Binding",
     "Certified",
     "ClientTable",
+    "CountedModels",
     "Coupled",
     "DFedU",
     "DFedULearned",

@@ -8,8 +8,9 @@ import typer
 
 from fedlap.cli import console
 from fedlap.cli.exit_codes import EXIT_FAILED
-from fedlap.cli.peer import choose_listen, load_peer_keys, load_plan
+from fedlap.cli.peer import choose_listen, load_plan
 from fedlap.cli.site_client import check_rows_file, open_transport, read_rows, split_columns
+from fedlap.cli.site_keys import load_keys
 from fedlap.deploy.certificates import format_time
 from fedlap.deploy.check import ConnectionChecker, Finding, check_data, check_disk
 from fedlap.deploy.keys import Keys
@@ -22,7 +23,7 @@ from fedlap.deploy.peers.start_check import (
     describe_plan,
 )
 from fedlap.deploy.peers.zenoh_peer import ZenohPeer
-from fedlap.deploy.transport import ExitCode, PermanentError
+from fedlap.deploy.transport import ExitCode
 from fedlap.errors import InputError
 
 PATIENCE: Final = 20.0  # seconds, by default, in which neighbours can get ready
@@ -79,11 +80,7 @@ def list_client_findings(
 ) -> Iterator[Finding]:
     """Yield the findings about a client and its server."""
     check_rows_file(data)
-    try:
-        transport = open_transport(name, server, keys, insecure)
-    except PermanentError as error:
-        yield Finding("certificate", str(error), code=int(error.code))
-        return
+    transport = open_transport(name, server, keys, insecure)
     try:
         if keys is not None:
             yield describe_certificate(Keys.load_client(keys))
@@ -111,7 +108,7 @@ def list_peer_findings(
     """Yield the findings about a peer, and then one per edge."""
     plan = load_plan(plan_file)
     assert plan.peers is not None
-    keys = load_peer_keys(name, keys_folder, insecure)
+    keys = load_keys(Keys.load_peer, keys_folder, insecure, name)
     yield describe_plan(plan, name)
     if keys is not None:
         yield describe_certificate(keys)

@@ -114,7 +114,7 @@ def _choose_folder(name: str, hosts: list[str]) -> str:
 
 
 def _describe_hosts(facts: CertificateFacts) -> str:
-    """Return the hosts that a certificate serves: whoever signs it vouches for them."""
+    """Return the hosts that a certificate serves. The signer vouches for these hosts."""
     return f" for the hosts {', '.join(facts.hosts)}" if facts.hosts else ""
 
 

@@ -17,9 +17,11 @@ from fedlap.cli.interrupts import SIGNALS
 from fedlap.cli.neighbours import parse_neighbours
 from fedlap.cli.serve import PRIVATE_FILES
 from fedlap.cli.site_client import copy_model, forget_client, read_rows
+from fedlap.cli.site_keys import load_keys
 from fedlap.deploy.change_files import take_change_files, write_change_file
 from fedlap.deploy.event_log import EVENT_LOG_FILE, EventLog
 from fedlap.deploy.expiry_watch import ExpiryWatch
+from fedlap.deploy.key_watch import KEY_EVENTS
 from fedlap.deploy.keys import Keys
 from fedlap.deploy.peers.changes import EdgeChange, JoinRequest, describe_removal
 from fedlap.deploy.peers.edges import find_address, find_edges
@@ -53,25 +55,6 @@ def load_plan(path: Path) -> Plan:
     return plan
 
 
-def load_peer_keys(name: str, folder: Path | None, insecure: bool) -> Keys | None:
-    """Return the keys of a peer, or None without TLS."""
-    if (folder is None) != insecure:
-        raise InputError(
-            "--keys and --insecure are both set; use one"
-            if insecure
-            else "no keys are given; pass --keys FOLDER (fedlap keys request), or --insecure on a "
-            "trusted network"
-        )
-    if folder is None:
-        return None
-    keys = Keys.load_peer(folder)
-    if keys.name != name:
-        raise InputError(
-            f"--name {name}: the certificate in {str(folder)!r} is for {keys.name!r}; use that name"
-        )
-    return keys
-
-
 def choose_peer_action(
     plan_file: Path,
     name: str,
@@ -101,7 +84,7 @@ def choose_peer_action(
         copy_model(place, model)
         return
     plan = load_plan(plan_file)
-    keys = load_peer_keys(name, keys_folder, insecure)
+    keys = load_keys(Keys.load_peer, keys_folder, insecure, name)
     signer: Signer = NoSigner() if keys is None else CertificateSigner(keys.folder)
     if request_join is not None:
         write_request(plan, name, neighbours, address, request_join, signer)
@@ -165,8 +148,10 @@ def run_peer(
     storage.write_identity(name, None if keys is None else keys.folder)
     with ExitStack() as until_end:
         until_end.enter_context(lock_folders([folder]))
-        log = EventLog(folder / EVENT_LOG_FILE, plan.name, [name, *plan.clients], show=console.print_remark)
-        until_end.callback(log.close)
+        path, names = folder / EVENT_LOG_FILE, [name, *plan.clients]
+        log = until_end.enter_context(
+            EventLog(path, plan.name, names, show=console.print_remark, hidden=KEY_EVENTS)
+        )
         run = PeerRun(
             plan, name, read_rows(name, data, label, client_columns), storage, signer, log.write,
             time.monotonic(), console.print_remark, join, patience,
@@ -175,7 +160,7 @@ def run_peer(
         addresses = {neighbour: find_address(run, neighbour) for neighbour in run.links}
         run.links_changed = False
         where = choose_listen(plan, name, listen, join)
-        transport = ZenohPeer(name, where, keys, addresses, plan.limits.most_bytes)
+        transport = ZenohPeer(name, where, keys, addresses, plan.limits.most_bytes, log=log.write)
         until_end.callback(transport.close)
         if leave:
             leave_run(run, transport)

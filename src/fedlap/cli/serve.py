@@ -11,11 +11,13 @@ import torch
 from fedlap.cli import console
 from fedlap.cli.interrupts import SIGNALS
 from fedlap.cli.neighbours import parse_neighbours
+from fedlap.cli.site_keys import load_keys
 from fedlap.deploy.change_files import write_change_file
 from fedlap.deploy.coordinator import Coordinator
 from fedlap.deploy.disk_errors import convert_disk_errors
 from fedlap.deploy.event_log import EVENT_LOG_FILE, EventLog
 from fedlap.deploy.expiry_watch import ExpiryWatch
+from fedlap.deploy.key_watch import KEY_EVENTS
 from fedlap.deploy.keys import Keys
 from fedlap.deploy.plan import Plan
 from fedlap.deploy.roster_changes import RosterChange
@@ -29,19 +31,19 @@ from fedlap.training.interrupts import catch_signals
 
 REPORT_PAGE = "report/page.html"
 PRIVATE_FILES = 0o077  # the bits of files and folders that others do not get
+SHOWN_ELSEWHERE = ("awaited", *KEY_EVENTS)  # The status line names the clients that are awaited.
 
 
 def serve(plan_file: Path, listen: str, keys: Path | None, folder: Path | None, insecure: bool) -> None:
     """Serve the run of a plan until it ends or a signal arrives; a server that is started again resumes."""
-    if (keys is None) != insecure:
-        raise InputError(
-            "--keys and --insecure are both set; use one"
-            if insecure
-            else "no keys are given; pass --keys FOLDER (fedlap keys), or --insecure on a trusted network"
-        )
+    server_keys = load_keys(Keys.load_server, keys, insecure)
     os.umask(PRIVATE_FILES)
     torch.set_num_threads(1)  # Merging is cheap, and clients may share the machine in a test.
     plan = Plan.load(plan_file)
+    if plan.peers is not None:
+        raise InputError(
+            f"{str(plan_file)!r} is the plan of a run without a server: it has [peers]; use fedlap peer"
+        )
     storage, stop = RunStorage(folder or Path("runs") / plan.name), threading.Event()
     with ExitStack() as until_end:
         until_end.enter_context(catch_signals(SIGNALS, stop.set))
@@ -49,21 +51,18 @@ def serve(plan_file: Path, listen: str, keys: Path | None, folder: Path | None, 
         with convert_disk_errors(storage.folder, only_full=True):
             until_end.enter_context(lock_folders([storage.folder]))
         path = storage.folder / EVENT_LOG_FILE
-        # The status line names the clients that are awaited, once per minute.
-        log = EventLog(path, plan.name, plan.clients, show=console.print_remark, hidden=["awaited"])
-        until_end.callback(log.close)
+        log = until_end.enter_context(
+            EventLog(path, plan.name, plan.clients, show=console.print_remark, hidden=SHOWN_ELSEWHERE)
+        )
+        log.allow(storage.read_roster())  # The newcomers of a run that resumes are not in the plan.
         coordinator = Coordinator(plan, storage, log.write, time.monotonic())
         if coordinator.has_ended:
             report = f"report {found}, " if (found := storage.folder / REPORT_PAGE).exists() else ""
             facts = f"{plan.rounds} rounds, {report}folder {storage.folder}"
             console.print_result(f"{plan.name} is done: {facts}; the models are in the clients' folders")
             return
-        log.allow(coordinator.sites)  # with the newcomers of a run that resumes
         transport = ZenohServer(
-            listen,
-            None if keys is None else Keys.load_server(keys),
-            list(coordinator.sites),
-            plan.limits.most_bytes,
+            listen, server_keys, list(coordinator.sites), plan.limits.most_bytes, log=log.write
         )
         until_end.callback(transport.close)
         console.print_remark(f"{plan.name}: plan {plan.digest[:16]}")

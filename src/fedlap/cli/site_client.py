@@ -12,14 +12,16 @@ import torch
 from fedlap.cli import console
 from fedlap.cli.interrupts import SIGNALS
 from fedlap.cli.serve import PRIVATE_FILES
+from fedlap.cli.site_keys import load_keys
 from fedlap.data.federation import Federation
 from fedlap.deploy.client import SiteClient
 from fedlap.deploy.client_storage import ClientStorage
 from fedlap.deploy.data_plan import DataPlan
 from fedlap.deploy.disk_errors import convert_disk_errors
-from fedlap.deploy.event_log import EVENT_LOG_FILE, EventLog
+from fedlap.deploy.event_log import EventLog
 from fedlap.deploy.expiry_watch import ExpiryWatch
 from fedlap.deploy.keys import Keys
+from fedlap.deploy.peers.storage import PEER_FILES
 from fedlap.deploy.site_data import load_site
 from fedlap.deploy.site_tasks import LoadSite
 from fedlap.deploy.zenoh_client import ZenohClient
@@ -29,6 +31,7 @@ from fedlap.storage.locks import lock_folders
 from fedlap.training.interrupts import catch_signals
 
 MOST_BYTES = 40_000_000  # the longest message, until the plan says what it is
+SHOWN_FILES = 5  # files that are listed because they are not deleted
 
 
 def read_rows(name: str, data: str, label: str | None, client_columns: Sequence[str]) -> LoadSite:
@@ -53,19 +56,7 @@ def check_rows_file(data: str) -> None:
 
 def open_transport(name: str, server: str, keys: Path | None, insecure: bool) -> ZenohClient:
     """Return the connection to a server; nothing is sent yet."""
-    if (keys is None) != insecure:
-        raise InputError(
-            "--keys and --insecure are both set; use one"
-            if insecure
-            else "no keys are given; pass --keys FOLDER (fedlap keys request), or --insecure on a "
-            "trusted network"
-        )
-    loaded = None if keys is None else Keys.load_client(keys)
-    if loaded is not None and loaded.name != name:
-        raise InputError(
-            f"--name {name}: the certificate in {str(keys)!r} is for {loaded.name!r}; use that name"
-        )
-    return ZenohClient(server, name, loaded, MOST_BYTES)
+    return ZenohClient(server, name, load_keys(Keys.load_client, keys, insecure, name), MOST_BYTES)
 
 
 def choose_client_action(
@@ -129,8 +120,7 @@ def run_client(
         storage.prepare()
         with convert_disk_errors(folder, only_full=True):
             until_end.enter_context(lock_folders([folder]))
-        log = EventLog(folder / EVENT_LOG_FILE, name, [name], show=console.print_remark)
-        until_end.callback(log.close)
+        log = until_end.enter_context(EventLog.open(folder, name, [name], console.print_remark))
         watch = None
         if keys is not None:
             watch = ExpiryWatch(lambda: Keys.load_client(keys).facts, log.write, console.print_remark)
@@ -147,22 +137,33 @@ def run_client(
 
 
 def copy_model(folder: Path, to: Path) -> None:
-    """Copy the client's model, without a word to the server."""
+    """Copy the client's model, without a word to the server; its owner alone can read the copy."""
     path = ClientStorage(folder).model_path
     if not path.exists():
         raise InputError(f"{str(folder)!r} has no model yet; a client stores it after the first scored round")
-    Personal.load(path).save(to)
+    umask = os.umask(PRIVATE_FILES)
+    try:
+        Personal.load(path).save(to)
+    finally:
+        os.umask(umask)
     console.print_result(str(to))
 
 
 def forget_client(folder: Path, rest: str = "the server keeps the models that it has received") -> None:
-    """Delete the private state, the replies and the model of a client. rest: who keeps what, in words."""
+    """Delete the state, the log and the model of a client or peer. rest: who keeps what, in words."""
     storage = ClientStorage(folder)
     if not storage.read_plan_digest():
         raise InputError(
             f"{str(folder)!r} is no folder of fedlap client or fedlap peer; nothing was deleted, use --folder"
         )
     with lock_folders([folder]):
-        pass
-    storage.forget()
-    console.print_result(f"{folder} is deleted; {rest}")
+        storage.forget(PEER_FILES)
+    others = sorted(path.name for path in folder.iterdir())
+    if not others:
+        folder.rmdir()
+        console.print_result(f"{folder} is deleted; {rest}")
+        return
+    shown = ", ".join(others[:SHOWN_FILES]) + (", …" if len(others) > SHOWN_FILES else "")
+    console.print_result(
+        f"state, log and model in {folder} are deleted; the folder still has {shown}; {rest}"
+    )

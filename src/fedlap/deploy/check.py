@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from fedlap.data.federation import Federation
-from fedlap.deploy.client_storage import MODELS_PER_ROUND, SPARE_BYTES
+from fedlap.deploy.client_storage import MODELS_PER_ROUND, ClientStorage
 from fedlap.deploy.data_plan import DataPlan
 from fedlap.deploy.message_sizes import fill_message
 from fedlap.deploy.plan import Plan
@@ -15,7 +15,6 @@ from fedlap.deploy.site_data import describe_site
 from fedlap.deploy.transport import ClientTransport, ExitCode, PermanentError, UnreachableError
 from fedlap.deploy.wire import ANSWERS, FEDLAP_VERSION, Message, WireError, decode_message, encode_message
 from fedlap.errors import InputError
-from fedlap.storage.files import check_writable
 
 MOST_SKEW: Final = 60.0  # seconds between the clocks; certificates are judged by them
 CHECK_TIMEOUT: Final = 20.0  # seconds
@@ -66,7 +65,7 @@ class ConnectionChecker:
             yield Finding("message", f"one of {up:,} bytes up and {down:,} down fails: {error}")
             return
         seconds = time.monotonic() - begin
-        skew = abs(answer.facts["utc"] - (sent + seconds / 2))
+        skew = measure_skew(answer, sent, seconds)
         problem = f"differs from the server's by {skew:.0f} s; set it" if skew > MOST_SKEW else ""
         yield Finding("clock", problem, f"differs from the server's by {skew:.1f} s")
         yield Finding(
@@ -98,16 +97,14 @@ def check_data(plan: Plan, load_site: Callable[[DataPlan, int], Federation]) -> 
 
 def check_disk(plan: Plan, folder: Path, models: int = MODELS_PER_ROUND) -> Finding:
     """Check that a folder can be written and has room for the models that a round stores."""
-    needed = models * plan.count_parameters() * 8 + SPARE_BYTES
-    try:
-        check_writable(folder)
-        free = shutil.disk_usage(folder).free
-    except OSError as error:
-        return Finding(
-            "disk", f"{str(folder)!r} cannot be written ({error.strerror})", code=int(ExitCode.STORAGE)
-        )
-    if free < needed:
-        return Finding(
-            "disk", f"{free:,} bytes are free; a round needs {needed:,}", code=int(ExitCode.STORAGE)
-        )
-    return Finding("disk", "", f"{free:,} bytes are free")
+    if problem := ClientStorage(folder).explain_no_room(8 * plan.count_parameters(), models):
+        return Finding("disk", problem, code=int(ExitCode.STORAGE))
+    return Finding("disk", "", f"{shutil.disk_usage(folder).free:,} bytes are free")
+
+
+def measure_skew(answer: Message, sent: float, seconds: float) -> float:
+    """Return by how many seconds the clock of an answer to a probe differs from this one.
+
+    sent: when the probe was sent, by this clock. seconds: from then to the answer.
+    """
+    return float(abs(answer.facts["utc"] - (sent + seconds / 2)))

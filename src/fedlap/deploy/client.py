@@ -117,11 +117,10 @@ class SiteClient:
         if self._watch is not None:
             self._watch.look(time.monotonic())
         try:
-            content = self._ask_bytes(encode_message(Message("poll")))
+            content, task = self._exchange(encode_message(Message("poll")))
         except UnreachableError:  # The server has ended after this client's last message.
             self._log("run-finished")
             return False
-        task = self._tasks.decode(content)
         if task.kind == "train":
             self._train(task, content)
         elif task.kind == "score":
@@ -149,7 +148,7 @@ class SiteClient:
                 self._decline(round, str(problem))
                 return
         pass_point("client.reply.sending")
-        answer = tasks.decode(self._ask_bytes(reply))
+        _, answer = self._exchange(reply)
         pass_point("client.reply.sent")
         if answer.kind == "ack":
             self._log("sent", round=round, bytes=len(reply))
@@ -196,10 +195,10 @@ class SiteClient:
     # Asking.
 
     def _ask(self, message: Message) -> Message:
-        return self._tasks.decode(self._ask_bytes(encode_message(message)))
+        return self._exchange(encode_message(message))[1]
 
-    def _ask_bytes(self, content: bytes) -> bytes:
-        """Ask until there is an answer that can be read, with growing pauses.
+    def _exchange(self, content: bytes) -> tuple[bytes, Message]:
+        """Ask until there is an answer that can be read, with growing pauses; return its bytes and message.
 
         When the client's patience ends, UnreachableError if it has finished, and PermanentError if not.
         """
@@ -207,7 +206,7 @@ class SiteClient:
         while True:
             try:
                 answer = self._transport.ask(content, ANSWER_TIMEOUT)
-                self._tasks.decode(answer)
+                message = self._tasks.decode(answer)
             except (UnreachableError, WireError) as error:
                 if self._stop.is_set():
                     raise StopRequestedError from error
@@ -220,7 +219,7 @@ class SiteClient:
                 if self._silent_since is not None:
                     self._log("dialled")
                 self._silent_since = None
-                return answer
+                return answer, message
 
     def _give_up(self, error: Exception) -> NoReturn:
         """Raise the error of a client whose patience has ended."""

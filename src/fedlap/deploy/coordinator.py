@@ -318,6 +318,13 @@ class Coordinator:
             self.log("connected" if site.last_seen is None else "returned", name=site.name, round=self.round)
         site.last_seen, site.is_away, site.is_late = now, False, False
 
+    def excuse_silence(self, since: float, now: float) -> None:
+        """Count the time since then as no silence of any client: the server could not hear them."""
+        self._started = min(self._started + now - since, now)
+        for site in self.sites.values():
+            if site.last_seen is not None:
+                site.last_seen = min(site.last_seen + now - since, now)
+
     def _is_silent(self, site: Site, now: float) -> bool:
         seen = self._started if site.last_seen is None else site.last_seen
         return site.is_away or now - seen > self.plan.limits.deadline

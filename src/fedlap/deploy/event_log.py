@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from fedlap.deploy.event_words import EVENTS, NUMBERS, PLAIN_NUMBERS, EventReason
+from fedlap.deploy.transport import PermanentError
 from fedlap.storage.files import describe_error, open_append, parse_json, read_file
 
 EVENT_LOG_FILE = "log.jsonl"
@@ -73,7 +74,7 @@ class EventLog:
             raise ValueError(f"the log is named {path.name!r}; expected {EVENT_LOG_FILE!r}")
         self.path, self.run = path, _check_name("run", run)
         self._most_bytes, self._most_files, self._show = most_bytes, most_files, show
-        self._hidden = hidden
+        self._hidden = {*hidden, "failed"}  # The command prints the error itself.
         self._file: FileIO | None = None
         self._lock = threading.Lock()
         self._missing = 0
@@ -87,11 +88,19 @@ class EventLog:
         folder: Path, run: str, names: Collection[str], show: Callable[[str], None] | None = None
     ) -> Iterator["EventLog"]:
         """Open the log of a folder, and close it at the end of the block."""
-        log = EventLog(folder / EVENT_LOG_FILE, run, names, show=show)
-        try:
+        with EventLog(folder / EVENT_LOG_FILE, run, names, show=show) as log:
             yield log
-        finally:
-            log.close()
+
+    def __enter__(self) -> Self:
+        """Return the log, which is closed at the end of the block; an error that ends the block is logged."""
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, PermanentError):
+            self.write("failed", reason=EventReason.from_code(error.code))
+        elif isinstance(error, Exception):
+            self.write("failed")
+        self.close()
 
     def allow(self, names: Collection[str]) -> None:
         """Add clients that events may name; a client that has left can still be named."""
@@ -268,6 +277,16 @@ def format_utc(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def is_name(text: object) -> bool:
+    """Return whether a text can name a run or a client in the log."""
+    return (
+        type(text) is str
+        and 0 < len(text) <= MOST_NAME_LENGTH
+        and text.isprintable()
+        and text == text.strip()
+    )
+
+
 def _check_event(event: object, name: object) -> str:
     if type(event) is not str or event not in EVENTS:
         raise ValueError(f"unknown event of type {type(event).__name__}; add its sentence to EVENTS")
@@ -280,7 +299,7 @@ def _check_name(what: str, name: object) -> str:
     """Return a name; the error does not quote it, since it may be the text of a row."""
     if type(name) is not str:
         raise TypeError(f"{what} is of type {type(name).__name__}; expected a str")
-    if not name or len(name) > MOST_NAME_LENGTH or not name.isprintable() or name != name.strip():
+    if not is_name(name):
         raise ValueError(f"{what} is not a name; use at most {MOST_NAME_LENGTH} printable characters")
     return name
 

@@ -10,7 +10,6 @@ EVENTS = {
     "listening": "The process listens",
     "run-started": "The run starts",
     "run-resumed": "The run resumes",
-    "round-started": "The round starts",
     "round-decided": "The replies that count are decided",
     "round-merged": "The replies are merged",
     "round-abandoned": "The round is abandoned",
@@ -28,7 +27,6 @@ EVENTS = {
     "declined": "{name} declines the round",
     "left-out": "{name} is left out of the round",
     "refused": "A message of {name} is refused",
-    "repeated": "{name} repeats a message and gets the same answer",
     "stranger": "A message of an unknown client is refused",
     "late": "{name} is silent",
     "awaited": "The run waits for {name}",
@@ -42,12 +40,10 @@ EVENTS = {
     # A client, as it sees itself
     "dialled": "The server answers",
     "unreachable": "The server does not answer; trying again",
-    "training": "The client trains",
     "sent": "The upload is sent",
     "round-declined": "The client declines the round",
     "model-written": "The model is written",
     "model-not-written": "The model is not written; the earlier one remains",
-    "forgotten": "State and models are deleted",
     # A peer
     "stands-in": "{name} is late: its last model stands in",
     "excluded": "{name} has removed its edge to this peer",
@@ -85,9 +81,8 @@ class EventReason(StrEnum):
 
     # The server's view of a client
     SILENT = "silent until the deadline"
-    TOO_FEW = "fewer replies than the minimum"
     SHAPE = "wrong shapes"
-    DTYPE = "wrong number format"
+    ROWS = "another number of rows than registered"
     NOT_FINITE = "NaN or infinity"
     NORM = "norm above the limit"
     TOO_LONG = "message too long"
@@ -110,11 +105,7 @@ class EventReason(StrEnum):
     NO_ANSWER = "no answer of the server"
     # The rest
     UNREACHABLE = "not reachable"
-    DIVERGED = "training diverged"
-    SIGNAL = "stopped by a signal"
-    OPERATOR = "asked for by the operator"
     DATA = "data that cannot be used"
-    INTERNAL = "internal error"
 
     @staticmethod
     def from_code(code: ExitCode) -> "EventReason":

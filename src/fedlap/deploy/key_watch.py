@@ -1,14 +1,21 @@
 """Keys that follow their files: a running process notices renewed certificates and changed registers."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, Final
 
 from fedlap.deploy.keys import Keys
-from fedlap.deploy.register import list_common_names
+from fedlap.deploy.register import Register, list_common_names
 from fedlap.errors import InputError
 
+KEY_EVENTS: Final = ("certificate-renewed", "register-changed")  # A remark names the certificates.
+
 Stamps = dict[str, tuple[int, int] | None]
+
+
+def ignore_event(event: str, **facts: Any) -> None:
+    """Log nothing."""
 
 
 class KeyWatch:
@@ -17,10 +24,17 @@ class KeyWatch:
     keys: None without certificates.
     load: reads and checks a folder of keys.
     names: clients of a server, or neighbours of a peer.
+    log: called with an event for a renewed certificate, and for a register that admits others than before.
     """
 
-    def __init__(self, keys: Keys | None, load: Callable[[Path], Keys], names: Collection[str]) -> None:
-        self.keys, self._load = keys, load
+    def __init__(
+        self,
+        keys: Keys | None,
+        load: Callable[[Path], Keys],
+        names: Collection[str],
+        log: Callable[..., object] = ignore_event,
+    ) -> None:
+        self.keys, self._load, self._log = keys, load, log
         self._stamps = self._read_stamps()
         self._register = None if keys is None else keys.load_register()
         self._authority = b"" if keys is None else keys.authority.read_bytes()
@@ -55,18 +69,26 @@ class KeyWatch:
         is_renewed = (keys.facts, authority) != (self.keys.facts, self._authority)
         if is_renewed:
             remarks.append(f"certificate {keys.facts.common_name} is in use")
+            self._log("certificate-renewed", issue=keys.facts.issue)
         rules = list_common_names(register, self._names)
-        if register is not None:
-            for name in sorted(self._names):
-                remarks += _compare(
-                    set(self.rules[name]), set(rules[name]), register.issued_common_names(name)
-                )
+        changes = [] if register is None else self._list_changes(rules, register)
+        if changes:
+            remarks += changes
+            self._log("register-changed")
         self._register = register
         if is_renewed:
             self.keys, self._authority = keys, authority
         if remarks:
             self.rules = rules
         return remarks, bool(remarks)
+
+    def _list_changes(self, rules: Mapping[str, Sequence[str]], register: Register) -> list[str]:
+        """Return in words which issues of each name are revoked or allowed by new rules."""
+        return [
+            text
+            for name in sorted(self._names)
+            for text in _compare(set(self.rules[name]), set(rules[name]), register.issued_common_names(name))
+        ]
 
     def _read_stamps(self) -> Stamps:
         """Return the time of change and the size of every file that `refresh` watches."""

@@ -11,7 +11,6 @@ same key. Folders have mode 0700 and files 0600; a private key that other users 
 """
 
 import os
-import stat
 import string
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -43,9 +42,10 @@ from fedlap.deploy.certificates import (
     read_facts,
     sign_request,
 )
+from fedlap.deploy.private_files import check_private, create_private_folder, write_private_file
 from fedlap.deploy.register import REGISTER_NAME, Register
 from fedlap.errors import InputError
-from fedlap.storage.files import describe_error, read_file, unwritable_error, write_file
+from fedlap.storage.files import describe_error, read_file
 
 KEY_NAME, CERTIFICATE_NAME, AUTHORITY_NAME, REQUEST_NAME = (
     "key.pem",
@@ -289,40 +289,6 @@ def name_client_folder(name: str, role: str = "client") -> str:
     """Return the name of a client's or peer's folder; unusual characters make it hexadecimal digits."""
     is_plain = name.isascii() and not set(name) - set(PLAIN_CHARACTERS)
     return f"{role}-{name if is_plain else name.encode().hex()}"
-
-
-def check_private(path: Path) -> None:
-    """Raise InputError if users other than the owner can read or change a file."""
-    mode = stat.S_IMODE(path.stat().st_mode)
-    if mode & 0o077:
-        raise InputError(
-            f"private key {str(path)!r} has mode {mode:04o}, so that other users can use it; "
-            f"run chmod 600 {path}, or request a certificate for a new key"
-        )
-
-
-def create_private_folder(folder: Path) -> None:
-    """Create a folder that its owner alone can use; raise InputError if one exists that others can use."""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise unwritable_error(folder, error) from error
-    mode = stat.S_IMODE(folder.stat().st_mode)
-    if mode & 0o077:
-        raise InputError(
-            f"folder {str(folder)!r} has mode {mode:04o}, so that other users can use it; "
-            "choose another folder, or run chmod 700 on it"
-        )
-
-
-def write_private_file(path: Path, content: bytes) -> None:
-    """Write a file, whole or not at all, that its owner alone can read."""
-    try:
-        write_file(path, content)
-        path.chmod(0o600)
-    except OSError as error:
-        raise unwritable_error(path, error) from error
 
 
 @contextmanager

@@ -37,7 +37,7 @@ class ColumnSums(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Everything that a client sends for the standardisation. It is a state, so that it can be encoded."""
+    """Moments of one client, for the standardisation. They are a state, so that they can be encoded."""
 
     rows: Int64[Tensor, "1"]  # the number of training rows
     features: ColumnSums | None  # None unless scale = pooled

@@ -9,10 +9,12 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from fedlap.algorithms import ALGORITHMS, Algorithm
+from fedlap.algorithms import ALGORITHMS, Algorithm, Analysed, Pooling
 from fedlap.algorithms.coupling import AUTO
 from fedlap.algorithms.local_work import BatchSize
+from fedlap.deploy.certificates import check_client_name
 from fedlap.deploy.data_plan import DataPlan
+from fedlap.deploy.event_log import MOST_NAME_LENGTH, is_name
 from fedlap.deploy.peers.settings import PeerSettings
 from fedlap.errors import InputError, check_integer, check_number, unknown_name_error
 from fedlap.experiments.experiment import has_graph
@@ -44,7 +46,7 @@ class Limits:
     deadline: seconds of silence after which a client is left out of a round.
     minimum: the least number of replies that a round is merged with.
     most_bytes: the longest message.
-    most_norm: the largest Euclidean norm of an upload.
+    most_norm: the largest Euclidean norm of an upload, without the counts of rows.
     """
 
     deadline: float = 600.0
@@ -61,7 +63,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that all sites must agree on before the first round; `docs/howto/deploy.md` explains it.
+    """Settings that all sites share, fixed before the first round; `docs/howto/deploy.md` explains them.
 
     name: names the run and its folder.
     clients: their names, in the order of the rows of W.
@@ -149,12 +151,21 @@ class Plan:
         return Plan(**{**simple, **sections, **built})
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name.strip() or "/" in self.name:
-            raise InputError(f"name = {self.name!r}; expected a text without '/'", field="name")
+        if not is_name(self.name) or "/" in self.name or self.name in (".", ".."):
+            raise InputError(
+                f"name = {self.name!r}; expected at most {MOST_NAME_LENGTH} printable characters that can "
+                "name a folder, without '/' and without spaces at the ends",
+                field="name",
+            )
         if not self.clients or len(set(self.clients)) < len(self.clients) or "" in self.clients:
             raise InputError(
                 "clients has no names, or one of them twice; name each client once", field="clients"
             )
+        for name in self.clients:
+            try:
+                check_client_name(name)
+            except InputError as error:
+                raise error.reword(f"clients: {error.message}", field="clients", scope=None) from error
         if self.task not in ("plain", "fast"):
             raise InputError(f"task = {self.task!r}; use plain or fast", field="task")
         check_integer("seed", self.seed)
@@ -179,13 +190,13 @@ class Plan:
     def _check_kind(self) -> None:
         """Raise InputError for a method that pools rows, or that does not fit a run with or without peers."""
         has_peers, name = hasattr(self.method_class, "mix"), self.algorithm["name"]
-        if hasattr(self.method_class, "view"):
+        if issubclass(self.method_class, Pooling):
             problem = "needs all rows in one place; use fedu, fedavg, or another method with a server"
         elif has_peers and self.peers is None:
             problem = "has no server; use fedu, fedavg, or another method with a server, or add [peers]"
         elif not has_peers and self.peers is not None:
             problem = "needs a server; use dfedu, or remove [peers]"
-        elif self.peers is not None and not hasattr(self.method_class, "list_departures"):
+        elif self.peers is not None and not issubclass(self.method_class, Analysed):
             problem = "has no checks of late models and new edges; use dfedu"
         else:
             self._check_peers()

@@ -15,8 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fedlap.deploy.certificates import CertificateFacts, describe_expiry, format_common_name
+from fedlap.deploy.private_files import write_private_file
 from fedlap.errors import InputError, unknown_name_error
-from fedlap.storage.files import describe_error, parse_json, read_file, write_file
+from fedlap.storage.files import describe_error, parse_json, read_file
 
 REGISTER_NAME = "register.json"
 REGISTER_VERSION = 1
@@ -107,10 +108,9 @@ class Register:
             ) from error
 
     def save(self, path: Path) -> None:
-        """Write the register, whole or not at all."""
+        """Write the register, whole or not at all, and wait for the disk."""
         facts = {"version": REGISTER_VERSION, "issues": [asdict(issue) for issue in self.issues]}
-        write_file(path, json.dumps(facts, indent=2, ensure_ascii=False).encode() + b"\n")
-        path.chmod(0o600)
+        write_private_file(path, json.dumps(facts, indent=2, ensure_ascii=False).encode() + b"\n")
 
     def next_issue(self, role: str, name: str) -> int:
         """Return the number of the next certificate of a name."""

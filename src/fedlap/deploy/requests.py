@@ -4,6 +4,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+import torch
+
+from fedlap.algorithms import CountedModels
 from fedlap.deploy.event_words import EventReason
 from fedlap.deploy.failpoints import pass_point
 from fedlap.deploy.message_sizes import fill_message
@@ -16,7 +19,7 @@ from fedlap.deploy.tasks import choose_task, send_plan
 from fedlap.deploy.transport import ExitCode
 from fedlap.deploy.wire import ACK, FEDLAP_VERSION, Message, measure_norm, refuse
 from fedlap.errors import InputError
-from fedlap.training.state import describe_shapes
+from fedlap.training.state import describe_shapes, match_types
 
 if TYPE_CHECKING:
     from fedlap.deploy.coordinator import Coordinator
@@ -45,7 +48,8 @@ def greet_client(run: "Coordinator", site: "Site", message: Message) -> Message:
 def register(run: "Coordinator", site: "Site", message: Message) -> Message:
     """Take over the shapes of a client's rows; they may not change during the run."""
     try:
-        rows = check_shapes(run.plan.data, message.facts["shapes"])["train_rows"]
+        shapes = check_shapes(run.plan.data, message.facts["shapes"])
+        rows = shapes["train_rows"]
         check_moments(message.state, run.plan.data, rows)
     except InputError as error:
         run.log("refused", name=site.name, reason=EventReason.DATA)
@@ -60,7 +64,7 @@ def register(run: "Coordinator", site: "Site", message: Message) -> Message:
         )
     if site.rows is None:
         run.log("registered", name=site.name, rows=rows)
-    site.rows, site.moments = rows, message.state
+    site.rows, site.test_rows, site.moments = rows, shapes["test_rows"], message.state
     run.changed += 1
     return ACK
 
@@ -90,23 +94,30 @@ def take_reply(run: "Coordinator", site: "Site", message: Message) -> Message:
         return _refuse_reply(run, site, EventReason.UNASKED)
     if place in opened.replies:
         return ACK
-    if problem := opened.missing.get(place) or find_problem(run.setup, message):
+    if problem := opened.missing.get(place) or explain_refusal(run.setup, place, message):
         run.leave_out(site.name, problem)
         return _refuse_reply(run, site, problem)
-    run.storage.write_reply(round, place, message.state)
-    opened.replies[place] = message.state
+    # A hostile client may send plain tuples, whose parts have no names.
+    up = match_types(message.state, run.setup.sample_upload)
+    run.storage.write_reply(round, place, up)
+    opened.replies[place] = up
     run.changed += 1
     run.log("answered", name=site.name, round=round)
     return ACK
 
 
-def find_problem(setup: Setup, message: Message) -> EventReason | None:
-    """Return why an upload cannot be merged, or None if it can."""
+def explain_refusal(setup: Setup, place: int, message: Message) -> EventReason | None:
+    """Return why the upload of the client at this place of the roster cannot be merged, or None if it can."""
     if message.facts["setup"] != setup.version:
         return EventReason.ROSTER
     if describe_shapes(message.state) != setup.upload_shapes:
         return EventReason.SHAPE
-    norm, most = measure_norm(message.state), setup.plan.limits.most_norm
+    models = message.state
+    if isinstance(setup.sample_upload, CountedModels):
+        models, counts = message.state
+        if not torch.equal(counts, torch.full_like(counts, setup.counts[place])):
+            return EventReason.ROWS
+    norm, most = measure_norm(models), setup.plan.limits.most_norm
     if not norm < float("inf"):
         return EventReason.NOT_FINITE
     return EventReason.NORM if norm > most else None
@@ -116,7 +127,7 @@ def take_tally(run: "Coordinator", site: "Site", message: Message) -> Message:
     """Take over a client's sums over its rows; a client whose sums are refused is not asked again."""
     if run.phase != "scoring" or message.facts["round"] != run.checkpoint.round:
         return ACK  # of an earlier round
-    is_valid = is_valid_tally(run.setup, site.rows or 0, message.state)
+    is_valid = is_valid_tally(run.setup, site, message.state)
     run.tallies[site.name] = message.state if is_valid else None
     run.changed += 1
     return ACK if is_valid else _refuse_reply(run, site, EventReason.SHAPE)
@@ -143,7 +154,7 @@ def note_heartbeat(run: "Coordinator", site: "Site", message: Message) -> Messag
 
 def give_overview(run: "Coordinator", site: "Site", message: Message) -> Message:
     """Send `fedlap check` the plan and the bytes of a round's messages, after a comparison of versions."""
-    answer = greet_client(run, site, message._replace(facts={"plan": "", **message.facts}))
+    answer = greet_client(run, site, message._replace(facts={**message.facts, "plan": ""}))
     if answer.kind == "refused":
         return answer
     return Message("overview", {**answer.facts, "up": run.sizes.up, "down": run.sizes.down})
@@ -156,14 +167,13 @@ def echo_probe(run: "Coordinator", site: "Site", message: Message) -> Message:
 
 def note_leave(run: "Coordinator", site: "Site", message: Message) -> Message:
     """Note that a client leaves, for now or for good."""
-    for_good = message.facts["for_good"]
-    if not for_good:
-        run.log("away", name=site.name, round=run.round)
-    if for_good and run.setups and site.name in run.setup.clients:
+    if message.facts["for_good"]:
         try:
             run.request_change(RosterChange("leave", site.name))
         except InputError as error:
             return refuse(str(error), ExitCode.REFUSED)
+    else:
+        run.log("away", name=site.name, round=run.round)
     site.is_away = True
     run.changed += 1
     return ACK

@@ -8,12 +8,13 @@ import numpy as np
 import torch
 
 from fedlap.algorithms import ClientTable, State
+from fedlap.deploy.certificates import check_client_name
 from fedlap.deploy.setup import Setup, decode_graph
 from fedlap.errors import InputError, check_number, unknown_name_error
 from fedlap.graph import Graph
 from fedlap.graph.weights import CompleteWeights
 from fedlap.models.model import Stack
-from fedlap.training.state import describe_shapes
+from fedlap.training.state import describe_shapes, rebuild_tuple
 
 ChangeKind = Literal["join", "leave", "eject"]
 
@@ -36,9 +37,14 @@ class RosterChange:
         try:
             kind, name, neighbours = values["kind"], str(values["name"]), dict(values["neighbours"])
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError("a change of the roster is damaged; give the command again") from error
+            raise InputError(
+                "a change of the roster is damaged or belongs to another user; give the command again, as "
+                "the user of the server"
+            ) from error
         if kind not in ("join", "leave", "eject"):
             raise InputError(f"a change of the roster is of kind {kind!r}; use join, leave or eject")
+        if kind == "join":
+            check_client_name(name)
         for neighbour, weight in neighbours.items():
             check_number(f"the weight of neighbour {neighbour!r}", weight, zero=False)
         return RosterChange(kind, name, neighbours)
@@ -79,8 +85,7 @@ def move_server_state(server: State, before: Setup, after: Setup) -> State:
     if isinstance(server, ClientTable):
         return ClientTable(_move_rows(server.values, before, after))
     if isinstance(server, tuple):
-        parts = [move_server_state(part, before, after) for part in server]
-        return type(server)._make(parts) if hasattr(server, "_make") else tuple(parts)
+        return rebuild_tuple(server, (move_server_state(part, before, after) for part in server))
     return server
 
 

@@ -24,10 +24,11 @@ class Phase(StrEnum):
 
 @dataclass
 class Site:
-    """Everything that the coordinator knows about a client."""
+    """State of one client at the coordinator."""
 
     name: str
     rows: int | None = None  # training rows, after its registration
+    test_rows: int | None = None  # after its registration with this process
     moments: State = None
     last_seen: float | None = None  # by the clock of the caller; None if it was not seen since the start
     is_away: bool = False  # it has announced that it leaves

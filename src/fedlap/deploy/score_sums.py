@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 
 from fedlap.algorithms import Penalised, State
+from fedlap.deploy.run_state import Site
 from fedlap.deploy.setup import Setup
 from fedlap.training.scores import Score, Tally, compute_score
 from fedlap.training.state import describe_shapes
@@ -39,8 +40,11 @@ def compute_server_penalty(setup: Setup, server: State) -> float | None:
     return float(setup.method.penalty(server, None)) if setup.initial_private is None else None
 
 
-def is_valid_tally(setup: Setup, rows: int, tally: State) -> bool:
-    """Return whether sums of a client have the structure of its task, and count its training rows."""
+def is_valid_tally(setup: Setup, site: Site, tally: State) -> bool:
+    """Return whether sums of a client have the structure of its task, and count the rows that it registered.
+
+    A server that resumed knows the number of training rows alone, until the client registers again.
+    """
     if not isinstance(tally, ClientTally):
         return False
     one, data = torch.zeros(1, dtype=torch.float64), setup.plan.data
@@ -50,7 +54,8 @@ def is_valid_tally(setup: Setup, rows: int, tally: State) -> bool:
     expected = ClientTally(sums, sums, one, None if tally.gap is None else one)
     if describe_shapes(tally) != describe_shapes(expected):
         return False
-    return int(tally.train[2]) == rows and int(tally.test[2]) >= 0
+    train_rows, test_rows = int(tally.train[2]), int(tally.test[2])
+    return train_rows == site.rows and test_rows >= 0 and site.test_rows in (None, test_rows)
 
 
 def list_client_scores(tallies: Mapping[str, ClientTally]) -> dict[str, dict[str, float | None]]:

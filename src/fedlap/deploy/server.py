@@ -23,6 +23,8 @@ from fedlap.deploy.transport import (
 from fedlap.deploy.wire import Message, encode_message
 from fedlap.errors import InputError
 
+AWAY_SECONDS: Final = 1.0  # A loop that takes longer was stopped, or busy: its clients were not silent.
+MOST_REQUESTS: Final = 1_000  # that are handled before the coordinator looks at the clock
 GOODBYE_SECONDS: Final = 5.0  # in which clients can ask for work after the last round, and hear that it ended
 
 
@@ -63,11 +65,12 @@ class DeploymentServer:
 
     def run(self) -> None:
         """Serve until the run has ended, or until `stop` is set."""
+        looked = time.monotonic()
         while not self._stop.is_set():
-            request = self.transport.receive(TICK_SECONDS)
-            now = time.monotonic()
-            if request is not None:
-                self._handle(request, now)
+            now = self._handle_waiting()
+            if now - looked > AWAY_SECONDS:
+                self.coordinator.excuse_silence(looked, now)
+            looked = now
             if now - self._ticked >= TICK_SECONDS:
                 self._tick(now)
             self.coordinator.advance(now)
@@ -75,6 +78,20 @@ class DeploymentServer:
             if self.coordinator.phase is Phase.DONE:
                 self._say_goodbye()
                 return
+
+    def _handle_waiting(self) -> float:
+        """Handle the requests that wait, or wait a moment for one, and return the time.
+
+        A client whose message is here is not silent, however long the queue is.
+        """
+        patience = TICK_SECONDS
+        for _ in range(MOST_REQUESTS):
+            request = self.transport.receive(patience)
+            if request is None:
+                break
+            self._handle(request, time.monotonic())
+            patience = 0.0
+        return time.monotonic()
 
     def _handle(self, request: Request, now: float) -> None:
         """Answer a request, or hold a poll until there is work."""

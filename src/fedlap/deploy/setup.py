@@ -89,7 +89,7 @@ class Setup:
 
     @cached_property
     def roster(self) -> Roster:
-        """Everything that is known about the clients without their rows."""
+        """Names, digests, counts and labels of the clients."""
         names = self.clients
         return Roster(names, digest_names(names), torch.tensor(self.counts), self.plan.data.classes)
 

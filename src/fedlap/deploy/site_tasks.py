@@ -108,7 +108,7 @@ class SiteTasks:
 
         content: the bytes of the task, by which it is recognised if it is repeated.
         """
-        if problem := self.storage.find_problem(count_bytes(task.state)):
+        if problem := self.storage.explain_no_room(count_bytes(task.state)):
             raise FullDiskError(problem)
         round, worker = task.facts["round"], self._get_worker()
         up = self._run(worker.local, round, task.state, merged=task.facts["merged"])

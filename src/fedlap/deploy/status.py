@@ -219,11 +219,11 @@ def read_status(folder: Path) -> Status:
 class StatusWriter:
     """Writes status.json at most once per second, and immediately if the phase or a client's state changes.
 
-    If the file cannot be written, training continues, and `problem` has the message.
+    If the file cannot be written, training continues.
     """
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self.folder, self.problem = folder, ""
+        self.folder = folder
         self._clock, self._written_at = clock, -math.inf
         self._words: tuple[object, ...] | None = None
 
@@ -235,10 +235,8 @@ class StatusWriter:
         self._words, self._written_at = words, now
         try:
             write_status(self.folder, status, now)
-        except InputError as error:
-            self.problem = str(error)
+        except InputError:
             return False
-        self.problem = ""
         return True
 
 

@@ -39,7 +39,7 @@ def _choose_training(run: "Coordinator", name: str) -> Message:
     assert opened is not None
     if place not in opened.messages or place in opened.replies or place in opened.missing:
         return Message("wait", {"reason": f"round {opened.number}"})
-    facts = {"round": opened.number, **_describe_turn(run, name)}
+    facts = {"round": opened.number, **_describe_versions(run, name)}
     return Message("train", facts, opened.messages[place])
 
 
@@ -47,7 +47,7 @@ def _send_model(run: "Coordinator", kind: str, name: str) -> Message:
     """Return a client's model, or its part of the server's state if the model depends on private state."""
     setup, server = run.setup, run.checkpoint.server
     is_model = owns_models(setup.method, server, setup.initial_private)
-    facts = {"round": run.checkpoint.round, "is_model": is_model, **_describe_turn(run, name)}
+    facts = {"round": run.checkpoint.round, "is_model": is_model, **_describe_versions(run, name)}
     if not is_model:
         return Message(kind, facts, select_client(server, setup.clients.index(name)))
     models = setup.method.personal_models(server, setup.initial_private, len(setup.clients))
@@ -55,6 +55,6 @@ def _send_model(run: "Coordinator", kind: str, name: str) -> Message:
     return Message(kind, facts, models[place : place + 1])
 
 
-def _describe_turn(run: "Coordinator", name: str) -> dict[str, int]:
+def _describe_versions(run: "Coordinator", name: str) -> dict[str, int]:
     """Return the setup in force, and the last round in which a reply of the client was merged."""
     return {"setup": run.setup.version, "merged": run.checkpoint.merged.get(name, 0)}

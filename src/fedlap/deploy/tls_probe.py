@@ -14,6 +14,7 @@ from cryptography import x509
 from fedlap.deploy.certificates import CertificateFacts, read_facts
 from fedlap.deploy.keys import Keys, load_certificate_facts
 from fedlap.deploy.transport import ExitCode, PermanentError, UnreachableError
+from fedlap.errors import InputError
 
 PROBE_TIMEOUT = 5.0  # seconds
 
@@ -77,13 +78,13 @@ def check_validity(facts: CertificateFacts) -> None:
 
 def _shake_hands(connection: socket.socket, host: str, whom: str, keys: Keys) -> CertificateFacts:
     """Return the facts of the certificate of the other side."""
-    facts = load_certificate_facts(keys.certificate)
-    check_validity(facts)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
+        facts = load_certificate_facts(keys.certificate)
+        check_validity(facts)
         context.load_verify_locations(cafile=keys.authority)
         context.load_cert_chain(keys.certificate, keys.key)
-    except (OSError, ssl.SSLError) as error:
+    except (OSError, ssl.SSLError, InputError) as error:  # such as a certificate that is not signed yet
         raise UnreachableError(f"the keys in {str(keys.folder)!r} cannot be used now ({error})") from error
     try:
         connection.getpeername()  # Python leaks the socket if it wraps one that is closed already

@@ -76,7 +76,9 @@ def decode_message(
     types: Iterable[type[Any]] = (),
     most_bytes: int | None = None,
 ) -> Message:
-    """Return the message; raise WireError for damaged bytes, and PermanentError for another format.
+    """Return the message with the facts of its kind and no others.
+
+    Raise WireError for damaged bytes, and PermanentError for another format.
 
     known: the kinds that are expected, with their facts. types: NamedTuples that may occur in the state.
     most_bytes: the longest message; longer ones are refused before any memory is taken.
@@ -109,7 +111,7 @@ def decode_message(
         state = decode_state(body, types)
     except InputError as error:
         raise WireError(f"the state of a message {kind!r} is damaged ({error}); send it again") from error
-    return Message(kind, facts, state)
+    return Message(kind, {name: facts[name] for name in expected}, state)
 
 
 def measure_norm(state: State) -> float:

@@ -33,6 +33,7 @@ from fedlap.deploy.zenoh_settings import (
     permit_answers,
     split_dialled_address,
 )
+from fedlap.errors import InputError
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds between failed connections; each pause doubles the last
 HELLO_TIMEOUT = 5.0  # seconds
@@ -177,7 +178,10 @@ class ZenohClient:
         if self._keys is None:
             what = f"the name {self._name!r}"
         else:
-            what = f"the certificate {load_certificate_facts(self._keys.certificate).common_name}"
+            try:
+                what = f"the certificate {load_certificate_facts(self._keys.certificate).common_name}"
+            except InputError:  # It is absent until the authority has signed a new key.
+                what = "the certificate"
             what += "" if self._keys.name == self._name else f" for the name {self._name!r}"
         return PermanentError(
             f"{self._server} refuses {what}: unknown, ejected or revoked; ask the server's operator",

@@ -11,14 +11,14 @@ import zenoh
 from fedlap.deploy.zenoh_settings import BUSY
 from fedlap.errors import InputError
 
-MOST_WAITING = 8  # requests of one name that wait for an answer
+MOST_WAITING = 8  # requests of one name without an answer, or with one that is not sent yet
 CLOSE_TIMEOUT = 2.0  # seconds in which the last answers must be sent
 
 AnswerQueue = SimpleQueue[tuple[zenoh.Query, bytes] | None]
 
 
 class ZenohRequest:
-    """A request that waits for an answer. A request that is dropped unanswered ends the wait of who asked."""
+    """A request that waits for an answer; dropping it unanswered ends the asker's wait."""
 
     def __init__(
         self, name: str, content: bytes, query: zenoh.Query, queue: "RequestQueue", is_too_long: bool = False
@@ -28,7 +28,7 @@ class ZenohRequest:
 
     @property
     def name(self) -> str:
-        """The name of who asks: that of its certificate."""
+        """Name of the asker, from its certificate."""
         return self._name
 
     @property
@@ -83,8 +83,9 @@ class RequestQueue:
             return refuse_query(query, b"the message is too long")
         with self._lock:
             waiting = self._waiting.setdefault(name, weakref.WeakSet())
-            is_busy = sum(not request.is_answered for request in waiting) >= MOST_WAITING
-        if is_busy:
+            unanswered = sum(not request.is_answered for request in waiting)
+            unsent = self._senders[name][0].qsize() if name in self._senders else 0
+        if unanswered + unsent >= MOST_WAITING:
             return refuse_query(query, BUSY)
         content = b"" if payload is None or is_too_long else payload.to_bytes()
         request = ZenohRequest(name, content, query, self, is_too_long)
@@ -124,7 +125,7 @@ class RequestQueue:
 
 
 def refuse_query(query: zenoh.Query, reason: bytes) -> None:
-    """End the wait of who asks without an answer."""
+    """End the asker's wait without an answer."""
     with suppress(zenoh.ZError):  # the connection is closed
         query.reply_err(reason)
     query.drop()

@@ -13,7 +13,7 @@ from typing import Any
 
 import zenoh
 
-from fedlap.deploy.key_watch import KeyWatch
+from fedlap.deploy.key_watch import KeyWatch, ignore_event
 from fedlap.deploy.keys import Keys
 from fedlap.deploy.zenoh_requests import RequestQueue, ZenohRequest, refuse_query
 from fedlap.deploy.zenoh_sessions import open_listener
@@ -42,6 +42,7 @@ class ZenohServer:
     names: clients that are accepted.
     most_bytes: longest message in either direction.
     lease: seconds of silence after which a link is closed.
+    log: called with an event for changed certificates.
     """
 
     def __init__(
@@ -52,11 +53,12 @@ class ZenohServer:
         most_bytes: int,
         *,
         lease: float = LEASE,
+        log: Callable[..., object] = ignore_event,
     ) -> None:
         self._host, self._port = split_address(listen, least_port=0)
         self._names, self._lease, self.most_bytes = frozenset(names), lease, most_bytes
         self._requests = RequestQueue(most_bytes, reports_long=True)
-        self._watch = KeyWatch(keys, Keys.load_server, self._names)
+        self._watch = KeyWatch(keys, Keys.load_server, self._names, log)
         self._close_session = self._open()
 
     @property

@@ -118,7 +118,7 @@ def _restore_structure(structure: Any, tensors: dict[str, Tensor], known: dict[s
     if structure is None:
         return None
     if not isinstance(structure, list):
-        return tensors[str(structure)]
+        return tensors.pop(str(structure))  # A tensor named twice would take memory twice.
     name, *parts = structure
     if name is not None and name not in known:
         raise InputError(

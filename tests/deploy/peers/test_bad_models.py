@@ -62,6 +62,23 @@ def test_a_bad_model_is_refused_and_the_last_good_one_stands_in(kind, tmp_path):
     assert network.models.isfinite().all()
 
 
+@pytest.mark.parametrize("compression", ["float16", "int8", "top-k:0.3"])
+def test_a_plain_tuple_in_place_of_a_compressed_difference_is_read_as_one(compression, tmp_path):
+    plan = build_peer_plan(rounds=3, algorithm={"name": "dfedu", "compression": compression})
+    plain = []
+
+    def change(sender, receiver, message):
+        if message.kind != "model" or not isinstance(message.state, tuple):
+            return message
+        plain.append(sender)
+        return message._replace(state=tuple(message.state))
+
+    network = PeerNetwork(tmp_path, plan, build_peer_rows(), change=change).run()
+    assert set(plain) == set("abcd")
+    assert network.list_events("refused") == []
+    assert torch.equal(network.models, simulate(plan, build_peer_rows()).models)
+
+
 def test_a_clip_moves_models_that_are_too_far_away_and_no_others(tmp_path):
     plan = build_peer_plan(rounds=2, algorithm=EXPLICIT, peers={"staleness": 0, "clip": 0.01})
     network = PeerNetwork(tmp_path, plan, build_peer_rows()).reach(1)

@@ -1,21 +1,27 @@
 """Newcomers, departures and records of rows: they need the signature of the peer that they are about."""
 
+import json
 import os
 from dataclasses import replace
 
 import pytest
 import torch
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
+from fedlap.deploy.certificates import is_issued_by
 from fedlap.deploy.peers.answering import answer_question
+from fedlap.deploy.peers.asking import choose_question
 from fedlap.deploy.peers.changes import EdgeChange, JoinRequest, check_removal, describe_removal
 from fedlap.deploy.peers.neighbours import START
 from fedlap.deploy.peers.records import RecordBook
 from fedlap.deploy.peers.signatures import CertificateSigner, NoSigner
+from fedlap.deploy.peers.starting import check_setup
 from fedlap.deploy.transport import ExitCode
 from fedlap.deploy.wire import Message, encode_message
 from fedlap.errors import InputError
 from key_folders import KeyFolders
-from peer_networks import PeerNetwork
+from peer_networks import TICK, PeerNetwork
 from peer_plans import COUNTS, build_peer_plan, build_peer_rows
 
 ANY = {"staleness": "any", "deadline": 15.0}
@@ -114,6 +120,20 @@ def test_a_request_is_refused_unless_the_newcomer_has_signed_it_for_this_plan(ne
         request.admit("c")
 
 
+@pytest.mark.parametrize("name", ["", " e", "x" * 65, "e\n", 5])
+def test_a_name_that_the_log_cannot_hold_is_refused_in_a_command_and_in_a_file(name, network, tmp_path):
+    plan, path = network().plan, tmp_path / "e.json"
+    request_join(plan, {"a": 1.0}).save(path, NoSigner())
+    path.write_text(json.dumps({**json.loads(path.read_text()), "name": name}))
+    for use in (
+        lambda: replace(request_join(plan, {"a": 1.0}), name=name),
+        lambda: JoinRequest.load(path, plan, NoSigner()),
+        lambda: EdgeChange.parse({"kind": "join", "name": name, "weight": 1.0}),
+    ):
+        with pytest.raises(InputError, match="expected 1 to 64 printable characters"):
+            use()
+
+
 def test_an_edge_with_which_mixing_could_diverge_is_refused(network):
     network = network().reach(1)
     run = network.runs["a"]
@@ -166,14 +186,85 @@ def test_a_neighbour_removes_its_own_edge_alone_and_with_its_signature(network, 
     assert left["name"] == "b"
 
 
+def test_a_removal_waits_for_a_certificate_that_is_not_signed_yet(network, signers):
+    network = network().reach(2)
+    run, path = network.runs["a"], signers["a"].folder / "certificate.pem"
+    content = path.read_bytes()
+    path.unlink()
+    try:
+        run.request_change(EdgeChange("eject", "b"))
+        assert choose_question(run, "b", network.now) is None
+        assert "certificate.pem' cannot be read" in run.links["b"].problem
+    finally:
+        path.write_bytes(content)
+    assert choose_question(run, "b", network.now) is None
+    assert choose_question(run, "b", network.now + TICK).kind == "change"
+
+
 # Records of rows.
+
+
+def find_record(network, name="b"):
+    """Return the record that a peer has written about its rows."""
+    network.sweep()
+    (record,) = (known for known in network.runs[name].records.list_all() if known["name"] == name)
+    return record
+
+
+def test_parts_that_are_not_signed_are_dropped_from_a_record(network, signers):
+    network = network()
+    record, book = find_record(network), RecordBook(network.plan, signers["a"])
+    assert book.add({**record, "more": "x" * 1000, "proof": {**record["proof"], "more": "x"}})
+    assert book.list_all() == [record]
+
+
+def test_a_record_that_would_make_messages_too_long_is_refused(network, signers):
+    """A neighbour can lengthen the certificate of another peer: text around it is allowed."""
+    network = network(limits={"most_bytes": 100_000})
+    record, book = find_record(network), RecordBook(network.plan, signers["a"])
+    assert RecordBook(network.plan, signers["a"]).add(lengthen_certificate(record, 10_000))
+    with pytest.raises(InputError, match=r"has 2\d,\d{3} bytes; expected at most 24,750.*raise most_bytes"):
+        book.add(lengthen_certificate(record, 25_000))
+    assert book.list_all() == []
+
+
+def lengthen_certificate(record, size):
+    proof = record["proof"]
+    return {**record, "proof": {**proof, "certificate": proof["certificate"] + "\n" * (size // 2)}}
+
+
+def test_a_proof_that_json_cannot_hold_is_refused(network):
+    """Without certificates nobody checks a proof, but it is passed on."""
+    network = network()
+    record, book = find_record(network), RecordBook(network.plan, NoSigner())
+    with pytest.raises(InputError, match="a record is damaged"):
+        book.add({**record, "proof": {"signature": float("nan")}})
+
+
+SIGNED_BY_ECDSA, KEY_OF_ECDSA = (bytes.fromhex(text) for text in ("2a8648ce3d040302", "2a8648ce3d0201"))
+
+
+@pytest.mark.parametrize("known", [SIGNED_BY_ECDSA, KEY_OF_ECDSA], ids=["signature", "key"])
+def test_a_certificate_with_an_unknown_algorithm_proves_nothing(known, network, signers):
+    network = network()
+    record = find_record(network)
+    certificate = x509.load_pem_x509_certificate(record["proof"]["certificate"].encode())
+    content = certificate.public_bytes(serialization.Encoding.DER)
+    changed = x509.load_der_x509_certificate(content.replace(known, known[:-1] + b"\x7f"))
+    (authority,) = x509.load_pem_x509_certificates((signers["a"].folder / "authority.pem").read_bytes())
+    assert is_issued_by(certificate, authority)
+    assert not is_issued_by(changed, authority)
+    text = changed.public_bytes(serialization.Encoding.PEM).decode()
+    with pytest.raises(InputError, match="'b' is not signed by it"):
+        RecordBook(network.plan, signers["a"]).add(
+            {**record, "proof": {**record["proof"], "certificate": text}}
+        )
 
 
 def test_a_record_needs_the_signature_of_its_peer(network, signers):
     network = network()
-    network.sweep()
+    record = find_record(network)
     plan, book = network.plan, RecordBook(network.plan, signers["a"])
-    (record,) = (known for known in network.runs["b"].records.list_all() if known["name"] == "b")
     statement = {part: record[part] for part in ("name", "shapes", "moments", "plan")}
     more_rows = {**record["shapes"], "train_rows": record["shapes"]["train_rows"] + 1}
     for changed, words in (
@@ -194,6 +285,14 @@ def test_a_record_needs_the_signature_of_its_peer(network, signers):
 
 
 # The start.
+
+
+def test_a_setup_with_floats_in_place_of_integers_is_read_as_the_own_one(network):
+    run = network().reach(1).runs["a"]
+    description = json.loads(json.dumps(run.agreed.describe()))
+    graph = description["graph"]
+    graph["edges"] = [[float(number) for number in edge] for edge in graph["edges"]]
+    assert check_setup(run, description).digest == run.agreed.digest
 
 
 @pytest.mark.parametrize(("peers", "is_said"), [(ANY, True), ({"staleness": 0}, False)])

@@ -192,6 +192,19 @@ def test_a_peer_that_runs_answers_and_notes_nothing(links, tmp_path):
     assert not run.links["a"].is_greeted
 
 
+def test_a_probe_with_another_state_than_a_tensor_is_refused():
+    """An answer that returns a tuple can be longer than the question, and exceed the limit."""
+    greeting = messages.describe_greeting(build_peer_plan(), "", 1.0, False, 0)
+    for state, kind in (
+        (None, "probe"),
+        (torch.zeros(1, 3), "probe"),
+        ((torch.zeros(1, 3),), "refused"),
+        ((), "refused"),
+    ):
+        question = Message("probe", greeting, state)
+        assert answering.answer_probe("a", greeting, question, is_check=True).kind == kind
+
+
 def test_a_check_refuses_questions_of_a_run(links):
     plan = build_peer_plan(graph={"name": "path"})
     transport, ended = links.open("b"), threading.Event()

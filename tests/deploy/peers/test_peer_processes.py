@@ -228,6 +228,7 @@ def test_a_certificate_that_expires_during_a_run_is_renewed_and_the_run_continue
     folders.sign_peer("c")
     run.finish()
     assert not run.list_events("run-resumed", "c")
+    assert len(run.list_events("certificate-renewed", "c")) == 2
     assert torch.equal(run.models, simulate(run.plan, build_federation()).models)
 
 
@@ -272,6 +273,7 @@ def test_a_refused_certificate_removes_no_edge_and_a_copied_register_brings_the_
         run.wait(lambda pair=pair: see_neighbour(run, *pair).round > frozen[pair] + 3, f"models: {pair}")
         # A link may break once more as sessions reopen.
         run.wait(lambda pair=pair: see_neighbour(run, *pair).problem == "", f"a link: {pair}")
+    assert all(run.list_events("register-changed", name) for name in "ac")
     for name in "abcd":
         assert len(read_checkpoint(run, name)["neighbours"]) == 2
         for event in ("left", "ejected", "excluded", "forgotten-edge"):

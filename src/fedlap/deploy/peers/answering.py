@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from torch import Tensor
+
 from fedlap.deploy.event_words import EventReason
 from fedlap.deploy.peers.asking import build_greeting, take_greeting
 from fedlap.deploy.peers.changes import check_removal
@@ -156,6 +158,8 @@ def answer_probe(name: str, greeting: Mapping[str, Any], question: Message, is_c
     problem = compare_greetings(name, greeting, question.facts)
     if problem is not None:
         return refuse(*problem)
+    if not isinstance(question.state, Tensor | None):  # A tuple can take more bytes in the answer.
+        return refuse("a probe has another state than one tensor; install one version of fedlap on both")
     return Message("probe", {"utc": time.time(), "is_check": is_check}, question.state)
 
 

@@ -44,7 +44,12 @@ def _find_question(run: "PeerRun", name: str, now: float) -> Message | None:
         return None
     if run.is_removed(name):
         statement = describe_removal("exclude", run.name, run.plan)
-        return Message("change", {"statement": statement, "proof": run.signer.sign(statement)})
+        try:
+            proof = run.signer.sign(statement)
+        except InputError as error:  # such as a certificate that is not signed yet
+            note_failure(run, name, str(error), 0, now)
+            return None
+        return Message("change", {"statement": statement, "proof": proof})
     if not link.is_greeted:
         return Message("greet", build_greeting(run, name))
     if run.setup is None:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from fedlap.deploy.event_log import MOST_NAME_LENGTH, is_name
 from fedlap.deploy.peers.signatures import Proof, Signer
 from fedlap.deploy.plan import Plan
 from fedlap.errors import InputError, check_number
@@ -49,8 +50,9 @@ class EdgeChange:
             change = EdgeChange(**values)
         except TypeError as error:
             raise InputError("a change of an edge is damaged; give the command again") from error
-        if change.kind not in get_args(EdgeChangeKind) or not isinstance(change.name, str):
+        if change.kind not in get_args(EdgeChangeKind):
             raise InputError(f"a change of an edge is of kind {change.kind!r}; use join, leave or eject")
+        check_peer_name(change.name)
         if change.kind == "join":
             check_number(f"the weight of the edge to {change.name!r}", change.weight, zero=False)
         return change
@@ -66,6 +68,7 @@ class JoinRequest:
     plan: str  # digest
 
     def __post_init__(self) -> None:
+        check_peer_name(self.name)
         if not self.neighbours:
             raise InputError(
                 "a request names at least one neighbour; add --neighbours, as in north,south=0.5"
@@ -98,9 +101,9 @@ class JoinRequest:
             if values.pop("kind") != "join":
                 raise ValueError("it is not a request to join")
             request = JoinRequest(**values)
-            texts = (request.name, request.plan, request.address or "", *request.neighbours.keys())
+            texts = (request.plan, request.address or "", *request.neighbours.keys())
             if not all(isinstance(text, str) for text in texts):
-                raise ValueError("a name or an address is no text")
+                raise ValueError("a neighbour or an address is no text")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(
                 f"{str(path)!r} is not a request to join ({error}); use the file that "
@@ -119,6 +122,16 @@ class JoinRequest:
                 f"{', '.join(map(repr, self.neighbours))}; admit it there"
             )
         return EdgeChange("join", self.name, float(self.neighbours[name]), self.address, by=self.name)
+
+
+def check_peer_name(name: object) -> None:
+    """Raise InputError for a name that the log could not hold."""
+    if not is_name(name):
+        raise InputError(
+            f"name = {name!r}; expected 1 to {MOST_NAME_LENGTH} printable characters without spaces at the "
+            "ends; choose another name",
+            field="name",
+        )
 
 
 def describe_removal(kind: Literal["leave", "exclude"], name: str, plan: Plan) -> dict[str, Any]:

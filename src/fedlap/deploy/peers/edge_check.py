@@ -12,7 +12,7 @@ from typing import Final
 
 import torch
 
-from fedlap.deploy.check import CHECK_TIMEOUT, MOST_SKEW, Finding
+from fedlap.deploy.check import CHECK_TIMEOUT, MOST_SKEW, Finding, measure_skew
 from fedlap.deploy.peers.answering import answer_probe
 from fedlap.deploy.peers.edges import find_edges
 from fedlap.deploy.peers.messages import PEER_ANSWERS, PEER_STATE_TYPES, QUESTIONS, describe_greeting
@@ -83,7 +83,7 @@ class EdgeChecker:
         except (UnreachableError, PermanentError) as error:
             return Finding(name, f"it answers, but a message with a model fails: {error}")
         seconds = time.monotonic() - begin
-        skew = abs(answer.facts["utc"] - (sent + seconds / 2))
+        skew = measure_skew(answer, sent, seconds)
         if skew > MOST_SKEW:
             return Finding(name, f"the clock there differs by {skew:.0f} s, and certificates need it; set it")
         place = self._addresses[name] or "it dials this peer"

@@ -43,7 +43,7 @@ class Neighbour:
     models: dict[Turn, Stack]
     first_round: int | None = 1
     is_removed: bool = False
-    is_late: bool = False  # A round has waited for it in vain, and it has not caught up since.
+    is_late: bool = False  # A round has timed out on it, and it has not caught up since.
     has_finished: bool = False  # It has done its last round, and needs no model any more.
     turn_sent: Turn = START  # the newest turn in which this peer answered it
     rounds_late: int = 0  # rounds in which an older model stood in

@@ -20,7 +20,7 @@ from fedlap.deploy.plan import Plan
 from fedlap.deploy.wire import measure_norm
 from fedlap.errors import InputError
 from fedlap.models.model import Stack
-from fedlap.training.state import count_bytes, describe_shapes
+from fedlap.training.state import count_bytes, describe_shapes, match_types
 from fedlap.training.worker import Worker
 
 
@@ -194,8 +194,10 @@ class Peer:
         is_asked = turn.round <= self.plan.rounds and 0 <= turn.exchange < self._exchanges
         if not is_asked or (base != turn and base not in neighbour.models):
             return EventReason.UNASKED
-        if describe_shapes(message) != (self._model_shapes if base == turn else self._message_shapes):
+        shapes = self._model_shapes if base == turn else self._message_shapes
+        if describe_shapes(message) != shapes:
             return EventReason.SHAPE
+        message = match_types(message, shapes)  # A plain tuple equals a NamedTuple of the same parts.
         try:
             model: Stack = message if base == turn else self._method.receive(neighbour.models[base], message)
         except InputError:  # such as places of parameters that do not exist
@@ -204,11 +206,6 @@ class Peer:
         if not norm < math.inf:
             return EventReason.NOT_FINITE
         return EventReason.NORM if norm > self.plan.limits.most_norm else model
-
-    def lacks_model(self, name: str) -> bool:
-        """Return whether the exchange in progress has no model of a neighbour for its turn yet."""
-        neighbour = self.neighbours.get(name)
-        return neighbour is not None and self.turn is not None and self.turn not in neighbour.models
 
     def choose_wanted(self, name: str) -> Turn | None:
         """Return the turn of the model that is wanted from a neighbour; None if none is wanted yet."""
@@ -244,7 +241,7 @@ class Peer:
         return self.former_bytes[1] + sum(one.bytes_down for one in self.neighbours.values()) - later
 
     def has_skipped(self, turn: Turn) -> bool:
-        """Return whether neighbours wait in vain for the message of a turn."""
+        """Return whether the message of a turn will never come."""
         return bool(self.settings.most_age == 0 and turn < max(self.sent, default=START))
 
     def note_received(self, name: str, newest: Turn) -> None:

@@ -26,6 +26,7 @@ from fedlap.deploy.transport import (
     UnreachableError,
 )
 from fedlap.deploy.wire import Message, encode_message
+from fedlap.errors import InputError
 
 # Seconds between the removal of an edge and the end of its link, in which the last answer is sent: the
 # neighbour would otherwise repeat the statement that removes the edge.
@@ -79,7 +80,7 @@ class Asker:
         while (item := self._questions.get()) is not None:
             try:
                 answer = Answer(self._name, self._transport.ask(self._name, *item))
-            except UnreachableError as error:
+            except (UnreachableError, InputError) as error:  # such as a question that is too long
                 answer = Answer(self._name, None, str(error))
             except PermanentError as error:
                 answer = Answer(self._name, None, str(error), int(error.code))
@@ -103,7 +104,7 @@ class PeerProcess:
         on_tick: Callable[[float], None] | None = None,
     ) -> None:
         """Connect a run with a transport."""
-        self.run_state, self.transport, self._find_address = run, transport, find_address
+        self.peer_run, self.transport, self._find_address = run, transport, find_address
         self._stop, self._on_tick = stop or threading.Event(), on_tick
         self._events: SimpleQueue[Arrival] = SimpleQueue()
         self._askers: dict[str, Asker] = {}
@@ -118,8 +119,8 @@ class PeerProcess:
         """Take part in the run until it ends, or until `stop` is set."""
         self._receiver.start()
         try:
-            while not self._stop.is_set() and self.run_state.stage is not Stage.DONE:
-                self._turn()
+            while not self._stop.is_set() and self.peer_run.stage is not Stage.DONE:
+                self._step()
             if self._stop.is_set():
                 self._say_goodbye()
         finally:
@@ -141,9 +142,9 @@ class PeerProcess:
 
     # One step.
 
-    def _turn(self) -> None:
+    def _step(self) -> None:
         """Wait for an event, and do what follows from it."""
-        run = self.run_state
+        run = self.peer_run
         try:
             self._handle(self._events.get(timeout=TICK_SECONDS))
             while True:
@@ -166,7 +167,7 @@ class PeerProcess:
         self._ask(now)
 
     def _handle(self, event: Arrival) -> None:
-        run, now = self.run_state, time.monotonic()
+        run, now = self.peer_run, time.monotonic()
         if isinstance(event, Future):
             run.finish_work(event.result(), now)
         elif isinstance(event, Answer):
@@ -179,7 +180,7 @@ class PeerProcess:
                 event.answer(encode_message(answer))
 
     def _take_answer(self, answer: Answer, now: float) -> None:
-        run, asker = self.run_state, self._askers.get(answer.name)
+        run, asker = self.peer_run, self._askers.get(answer.name)
         if asker is None:
             return
         asker.is_asking = False
@@ -190,7 +191,7 @@ class PeerProcess:
 
     def _release(self, now: float) -> None:
         """Answer questions that waited, if there is a model for them now, or if they have waited for long."""
-        run = self.run_state
+        run = self.peer_run
         is_same, self._answered = self._answered == run.changed, run.changed
         for name, held in list(self._held.items()):
             if is_same and now < held.until:
@@ -202,7 +203,7 @@ class PeerProcess:
 
     def _ask(self, now: float) -> None:
         """Ask every neighbour that is not being asked."""
-        run = self.run_state
+        run = self.peer_run
         for name in run.links:
             if name not in self._askers:
                 self._askers[name] = Asker(name, self.transport, self._events.put)
@@ -212,7 +213,7 @@ class PeerProcess:
 
     def _change_links(self) -> None:
         """Restrict the transport to the neighbours of the changed edges."""
-        run = self.run_state
+        run = self.peer_run
         self._links_due = math.inf
         for name in set(self._askers) - set(run.links):
             self._held.pop(name, None)
@@ -226,8 +227,8 @@ class PeerProcess:
             self._on_tick(now)
         if now - self._remarked >= REMARK_INTERVAL:
             self._remarked = now
-            for name in self.run_state.list_awaited(now):
-                self.run_state.log("awaited", round=self.run_state.round, name=name)
+            for name in self.peer_run.list_awaited(now):
+                self.peer_run.log("awaited", round=self.peer_run.round, name=name)
 
     def _say_goodbye(self) -> None:
         """Tell the neighbours that this peer is away, as far as they can be reached."""
@@ -246,7 +247,7 @@ class PeerProcess:
             if isinstance(event, Answer) and event.name in waiting:
                 self._askers[event.name].is_asking = False
                 waiting -= {event.name} & asked
-        self.run_state.log("run-stopped", round=self.run_state.round)
+        self.peer_run.log("run-stopped", round=self.peer_run.round)
 
     def _receive(self) -> None:
         """Put the neighbours' questions into the queue of events."""

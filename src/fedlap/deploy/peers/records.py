@@ -1,9 +1,11 @@
 """Records: what each peer says about its rows before the first round, passed on from neighbour to neighbour.
 
 Every peer needs the counts of all peers for the default strength, and their sums for pooled scaling. A record
-holds shapes and sums, never rows, and is signed, so that a neighbour cannot change it on its way.
+holds shapes and sums, never rows, and is signed, so that a neighbour cannot change it on its way. All records
+fit into one message.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -15,7 +17,7 @@ from fedlap.deploy.moments import (
     combine_moments,
     compute_moments,
 )
-from fedlap.deploy.peers.signatures import Signer
+from fedlap.deploy.peers.signatures import PROOF_PARTS, Signer
 from fedlap.deploy.plan import Plan
 from fedlap.deploy.setup import Setup
 from fedlap.deploy.site_data import check_shapes, describe_site
@@ -24,6 +26,7 @@ from fedlap.training.state_bytes import decode_state, encode_state
 
 Record = dict[str, Any]  # "name", "shapes", "moments", "plan" and "proof"
 SIGNED_PARTS: Final = ("name", "shapes", "moments", "plan")
+OTHER_BYTES: Final = 1_000  # of a message with records, apart from the records themselves
 
 
 def write_record(plan: Plan, name: str, site: Federation, signer: Signer) -> Record:
@@ -39,26 +42,37 @@ class RecordBook:
     def __init__(self, plan: Plan, signer: Signer) -> None:
         """Start without records."""
         self._plan, self._signer = plan, signer
+        self._most_bytes = (plan.limits.most_bytes - OTHER_BYTES) // len(plan.clients)  # of a record
         self._known: dict[str, Record] = {}
 
     def add(self, record: Any) -> bool:
-        """Add a record; return whether it is new. Raise InputError if its peer has not signed it."""
+        """Add a record; return whether it is new. Raise InputError if its peer has not signed it.
+
+        A neighbour can add parts to a record of another peer, which are not signed: they are dropped.
+        """
         try:
             statement = {part: record[part] for part in SIGNED_PARTS}
-            name, proof = statement["name"], dict(record["proof"])
+            name = statement["name"]
+            proof = {part: record["proof"][part] for part in PROOF_PARTS if part in record["proof"]}
             moments = bytes.fromhex(statement["moments"])
-            if not isinstance(name, str):
-                raise TypeError("the name is no text")
+            if not all(isinstance(text, str) for text in (name, *proof.values())):
+                raise TypeError("the name or the proof is no text")
         except (KeyError, TypeError, ValueError) as error:
             raise InputError("a record is damaged; install one version of fedlap at all peers") from error
         if name in self._known or name not in self._plan.clients:
             return False
         if statement["plan"] != self._plan.digest:
             raise InputError(f"the record of {name!r} is of another plan; use one plan at all peers")
-        self._signer.check(name, statement, proof)
         rows = check_shapes(self._plan.data, statement["shapes"])["train_rows"]
+        known = {**statement, "proof": proof}
+        if (size := len(json.dumps([known]))) > self._most_bytes:
+            raise InputError(
+                f"the record of {name!r} has {size:,} bytes; expected at most {self._most_bytes:,}, so that "
+                "those of all clients fit into a message; raise most_bytes in [limits]"
+            )
+        self._signer.check(name, statement, proof)
         check_moments(decode_state(moments, MOMENT_TYPES), self._plan.data, rows)
-        self._known[name] = dict(record)
+        self._known[name] = known
         return True
 
     def list_all(self) -> list[Record]:

@@ -73,7 +73,8 @@ class PeerRun:
         self.constants: ScalingConstants | None = None
         self.peer: Peer | None = None
         self.last_tally: tuple[int, ClientTally] | None = None  # of the last scored round, for the status
-        self.mismatch: tuple[float, str, ExitCode] | None = None  # the first one, with its time
+        # The first one, with its time; None while a neighbour fits.
+        self.mismatch: tuple[float, str, ExitCode] | None = None
         self.has_checkpoint = False
         self._is_busy = self._is_unsaved = False
         self._now, self._moved_at, self._next_save, self._storage_problem, self._work_problem = (
@@ -132,7 +133,7 @@ class PeerRun:
             return collect(self, now)
         if self.stage is Stage.TRAINING:
             return self._continue_round(now)
-        if self.stage is Stage.FINISHING and self._is_forsaken(now):
+        if self.stage is Stage.FINISHING and self._can_end(now):
             self._is_unsaved = True  # with the bytes of the last answers
             self.save(now)
             self.enter_stage(Stage.DONE, now)
@@ -266,7 +267,7 @@ class PeerRun:
         self.enter_stage(Stage.FINISHING, now)
         return True
 
-    def _is_forsaken(self, now: float) -> bool:
+    def _can_end(self, now: float) -> bool:
         """Return whether no neighbour needs this peer any more.
 
         A neighbour that is silent for longer than the deadline can continue with the last model that it has;

@@ -8,20 +8,19 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedlap.deploy.certificates import decode_certificates, is_issued_by, read_facts
 from fedlap.deploy.keys import AUTHORITY_NAME, CERTIFICATE_NAME, load_private_key
 from fedlap.errors import InputError
-from fedlap.storage.files import read_file
+from fedlap.storage.files import describe_error, read_file
 
-Proof = dict[
-    str, str
-]  # "certificate" in PEM and "signature" in hexadecimal digits; empty if nothing is signed
+Proof = dict[str, str]  # the parts below, or empty if nothing is signed
+PROOF_PARTS: Final = ("certificate", "signature")  # in PEM, in hexadecimal digits
 ALGORITHM = ec.ECDSA(hashes.SHA256())
 
 
@@ -55,9 +54,16 @@ class CertificateSigner:
     folder: Path
 
     def sign(self, statement: Mapping[str, Any]) -> Proof:
-        """Return the certificate and the signature by its key."""
+        """Return the certificate and the signature by its key; raise InputError if a file is missing."""
         signature = load_private_key(self.folder).sign(encode_statement(statement), ALGORITHM)
-        certificate = read_file(self.folder / CERTIFICATE_NAME).decode()
+        path = self.folder / CERTIFICATE_NAME
+        try:
+            certificate = read_file(path).decode()
+        except OSError as error:
+            raise InputError(
+                f"certificate {str(path)!r} cannot be read ({describe_error(error)}); install it with "
+                "`fedlap keys install`"
+            ) from error
         return {"certificate": certificate, "signature": signature.hex()}
 
     def check(self, name: str, statement: Mapping[str, Any], proof: Mapping[str, str]) -> None:
@@ -73,7 +79,9 @@ class CertificateSigner:
             if not is_valid or not isinstance(public_key, ec.EllipticCurvePublicKey):
                 raise ValueError("the certificate is of another peer or authority")
             public_key.verify(bytes.fromhex(proof["signature"]), encode_statement(statement), ALGORITHM)
-        except (AttributeError, KeyError, TypeError, ValueError, InvalidSignature) as error:
+        except (
+            AttributeError, KeyError, TypeError, ValueError, InvalidSignature, UnsupportedAlgorithm,
+        ) as error:  # fmt: skip
             reason = str(error) or "the signature is wrong"
             raise InputError(
                 f"a statement of {name!r} is not signed by it ({reason}); let {name!r} make it again"

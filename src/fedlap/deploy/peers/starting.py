@@ -61,9 +61,10 @@ def check_setup(run: "PeerRun", description: Mapping[str, Any]) -> Setup:
     ):
         raise InputError("its setup has no valid numbers of rows; start it again with an undamaged folder")
     graph = plan.build_graph(plan.clients)
-    if Setup.of(plan, plan.clients, counts, graph, 1, 1).describe() != description:
+    expected = Setup.of(plan, plan.clients, counts, graph, 1, 1).describe()
+    if expected != description:
         raise InputError("its setup does not follow from the plan; start it again with an undamaged folder")
-    agreed = Setup.parse(plan, description)
+    agreed = Setup.parse(plan, expected)  # An equal description can have floats in place of integers.
     check_rows(run, agreed)
     return agreed
 
@@ -163,7 +164,9 @@ def gather(run: "PeerRun", now: float) -> bool:
 
 def _check_mismatch(run: "PeerRun", now: float) -> None:
     """Raise PermanentError if neighbours have another plan or version, and none has this peer's."""
-    if run.mismatch is None or any(link.is_greeted for link in run.links.values()):
+    if any(link.is_greeted for link in run.links.values()):
+        run.mismatch = None  # The patience begins again when this neighbour is lost.
+    if run.mismatch is None:
         return
     since, problem, code = run.mismatch
     if now - since > MISMATCH_PATIENCE:

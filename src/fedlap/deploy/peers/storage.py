@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from fedlap.algorithms import State
+from fedlap.deploy.change_files import CHANGES_FOLDER
 from fedlap.deploy.client_storage import ClientStorage
 from fedlap.deploy.failpoints import pass_point
 from fedlap.deploy.moments import CONSTANT_TYPES, ScalingConstants
 from fedlap.deploy.peers.neighbours import Neighbour, Sent, Turn
 from fedlap.deploy.peers.peer import Peer
+from fedlap.deploy.status import STATUS_FILE
 from fedlap.deploy.transport import ExitCode, PermanentError
 from fedlap.errors import InputError
 from fedlap.storage.files import parse_json, read_file, write_file
@@ -31,6 +33,12 @@ from fedlap.training.worker import ClientTally
 PEER_FORMAT: Final = 1
 IDENTITY_FILE, SETUP_FILE, CHECKPOINT_FILE, TALLIES_FOLDER = (
     "identity.json", "setup.state", "peer.state", "tallies",
+)  # fmt: skip
+# Patterns of the files and folders that a peer has in addition to those of a client.
+PEER_FILES: Final = (
+    IDENTITY_FILE, SETUP_FILE, CHECKPOINT_FILE, STATUS_FILE,
+    *(f"{folder}/{name}" for folder in (TALLIES_FOLDER, CHANGES_FOLDER) for name in ("[0-9]*", ".fedlap-*")),
+    TALLIES_FOLDER, CHANGES_FOLDER,
 )  # fmt: skip
 # The fields of a neighbour that a checkpoint stores as they are.
 NEIGHBOUR_FIELDS: Final = (

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from fedlap.deploy.key_watch import KeyWatch
+from fedlap.deploy.key_watch import KeyWatch, ignore_event
 from fedlap.deploy.keys import Keys
 from fedlap.deploy.peers.peer_session import (
     PeerSession,
@@ -44,6 +44,7 @@ class ZenohPeer:
         edge dials, and the other does not: Zenoh would open two links.
     most_bytes: longest message in either direction.
     lease: seconds of silence after which a link is closed.
+    log: called with an event for changed certificates.
     """
 
     def __init__(
@@ -55,13 +56,14 @@ class ZenohPeer:
         most_bytes: int,
         *,
         lease: float = LEASE,
+        log: Callable[..., object] = ignore_event,
     ) -> None:
         self._name, self._lease, self._listens = name, lease, listen is not None
         self._host, self._port = ("", 0) if listen is None else split_address(listen, least_port=0)
         _check_keys(name, keys, self._listens)
         self._secure = keys is not None
         self._neighbours = self._check_neighbours(neighbours)
-        self._watch = KeyWatch(keys, Keys.load_peer, self._neighbours)
+        self._watch = KeyWatch(keys, Keys.load_peer, self._neighbours, log)
         self._requests, self._queries = RequestQueue(most_bytes), QuerySender(most_bytes)
         self._lock = threading.Lock()  # while sessions are opened and closed
         self._sessions: dict[str | None, PeerSession] = {}
