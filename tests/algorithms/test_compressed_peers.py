@@ -257,3 +257,12 @@ def test_one_infinite_model_reaches_its_neighbours(compression, federation, grap
     mixed = method.mix_all(peers._replace(public=method.receive(peers.public, message))).model
     near = graph.neighbours(2)[0]
     assert not mixed[near].isfinite().all(1).any()
+
+
+@every_one
+def test_compression_of_nothing_is_local(compression, federation, graph):
+    """No block has a strength, so messages are empty."""
+    settings = {"rounds": 2, "engine": "one_by_one", **FULL}
+    method = fl.DFedU(graph, strength={}, compression=compression)
+    found, local = (fl.fit(m, federation, fl.models.linear(), **settings) for m in (method, fl.Local()))
+    assert torch.equal(found.models, local.models)

@@ -141,3 +141,12 @@ def test_edges_are_copied_once_per_device_and_precision(graph):
         assert all(one is other for one, other in zip(first, again, strict=True))
         assert first[1].dtype is dtype
         assert torch.equal(first[1].double(), candidates.limits.to(dtype).double())
+
+
+def test_without_candidate_edges_it_is_local(federation):
+    alone = fl.Graph.from_edges([], federation.clients)
+    found, local = (
+        train_method(method, federation)
+        for method in (fl.DFedULearned(alone, STRENGTH, BETA, ridge=0.0), fl.Local())
+    )
+    assert distance(found.models, local.models) < 1e-13

@@ -59,6 +59,16 @@ def test_settings_that_were_set_stay(tuned):
     assert result.results["plain"][0].algorithm.lr == 0.07
 
 
+def test_rejected_candidates_are_counted_and_folds_without_rows_are_an_error(caplog):
+    with caplog.at_level("INFO", logger="fedlap"):
+        fl.compare(["fedu"], DATA, graph="known", seeds=[0], rounds=1, tune=True, folds=2)
+    (remark,) = (record.message for record in caplog.records if "candidates are invalid" in record.message)
+    assert "fedu, seed 0: " in remark
+    assert "strength" in remark
+    with pytest.raises(fl.InputError, match="fold"):
+        fl.compare(["local"], DATA, seeds=[0], rounds=1, tune=True, folds=500)
+
+
 @pytest.mark.slow
 def test_the_command_tunes_prints_and_stores(call, tmp_path, tuned):
     words = (

@@ -156,13 +156,19 @@ REAL = fl.Federation.from_arrays(random_arrays([9, 8], real=True), scale="none")
         (lambda: blocks(names(6), 7), "clusters = 7; expected at most 6, the number of clients"),
         (lambda: blocks(names(6), 2, 0.5, 2.0), "between = 2.0"),
         (lambda: grid([]), "clients is empty; pass at least one name"),
-        (lambda: grid(names(3), -1.0), "weight = -1.0; expected a finite number >= 0"),
+        (lambda: grid(names(3), -1.0), "weight = -1.0; expected a finite number of at least zero"),
     ],
 )
 def test_what_cannot_be_made(make, message):
     with pytest.raises(fl.InputError, match=message) as error:
         make()
     assert "\n" not in str(error.value)
+
+
+def test_booleans_are_no_weights():
+    for make in (fl.Graph.complete, grid):
+        with pytest.raises(fl.InputError, match="weight = True"):
+            make(names(3), True)
 
 
 # From the command line

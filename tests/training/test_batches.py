@@ -18,6 +18,7 @@ from fedlap.training.batches import (
     shuffle_rows,
 )
 from property_settings import short_law as law
+from random_inputs import random_arrays
 
 STREAM = draws(1, "batches", 1)
 
@@ -91,6 +92,25 @@ def test_inclusion_is_uniform_for_large_batches():
     inside = torch.bincount(plan.rows.flatten(), minlength=count)
     left_out = (steps - inside).tolist()
     assert chi_square(left_out, steps * (count - batch) / count) < 130  # 69 degrees of freedom
+
+
+def test_a_client_with_few_rows_keeps_their_order_next_to_larger_ones():
+    batch = MAX_CHOSEN_BATCH + 2
+    plan = plan_of([200, 50], batch, LocalWork(3, False))
+    for rows, weight in zip(plan.rows[:, 1], plan.weight[:, 1], strict=True):
+        assert rows[weight > 0].tolist() == list(range(200, 250))
+
+
+def test_the_dual_method_is_the_same_in_both_engines_with_large_batches():
+    """Coordinates are visited in the order of a batch, and only the largest client is drawn from."""
+    federation = fl.Federation.from_arrays(random_arrays([200, 50, 90]), labels=3, scale="none")
+    method = fl.Mocha(fl.Graph.complete(federation.clients), strength=0.1, least_work=0.4)
+    settings = {"rounds": 5, "batch": 100, "dtype": "float64"}
+    one, other = (
+        fl.fit(method, federation, fl.models.linear(l2=0.1), engine=engine, **settings).models
+        for engine in ("stacked", "one_by_one")
+    )
+    assert float((one - other).abs().max()) < 1e-12
 
 
 def test_every_order_of_an_epoch_is_equally_likely():

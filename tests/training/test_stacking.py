@@ -167,6 +167,16 @@ def test_the_end_of_a_round_is_a_function_that_can_be_recorded(name, federation,
     assert all(torch.equal(a, b) for a, b in pairs)
 
 
+def test_a_learned_graph_waits_until_divergence_is_found(federation):
+    graph, model = fl.Graph.complete(federation.clients), fl.models.linear(l2=1.0)
+    methods = [fl.FedULearned(graph, strength=0.01, lr=lr, allow_unstable=True) for lr in (0.05, 1e30)]
+    jobs = [Job(method, federation, model) for method in methods]
+    steady, diverged = fit_all(jobs, Schedule(rounds=12, evaluate_every=0))
+    assert isinstance(diverged, fl.DivergedError)
+    alone = fl.fit(methods[0], federation, model, rounds=12, evaluate_every=0)
+    assert torch.allclose(steady.models, alone.models, atol=1e-5)
+
+
 def test_one_that_diverges_leaves_the_others_alone(federation, graph):
     model = fl.models.linear(l2=1.0)
     many = [Job(fl.Local(lr=lr), federation, model) for lr in (0.05, 1e30, 0.01)]

@@ -135,3 +135,11 @@ def test_a_loss_that_grows_far_above_the_lowest_has_diverged(federation):
     assert detect_divergence(tally, finite, federation, 1, fl.Local(), math.inf) is None
     error = detect_divergence(tally, finite, federation, 2, fl.Local(), 1.0)
     assert "has grown to 1e+07 (1 of 6 clients)" in str(error)
+
+
+def test_advice_names_settings_that_the_method_has(federation, graph):
+    no_client = torch.zeros(len(federation.clients), dtype=torch.bool)
+    assert "lower lr" in str(detect_divergence(None, no_client, federation, 4, fl.Local()))
+    advice = str(detect_divergence(None, no_client, federation, 4, fl.Mocha(graph)))
+    assert "lr" not in advice
+    assert advice.endswith("scale the features")

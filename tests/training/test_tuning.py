@@ -210,3 +210,9 @@ def test_the_order_of_clients_changes_nothing(federation):
         np.testing.assert_allclose(a.validation, b.validation, rtol=1e-12)
         for s, t in zip(a.scores, b.scores, strict=True):
             assert s.loss == pytest.approx(t.loss, rel=1e-9)
+
+
+def test_fields_that_training_sets_are_no_settings(federation):
+    with pytest.raises(fl.InputError, match="unknown setting of FedPer '_head'") as error:
+        fl.tune(fl.FedPer(), federation, fl.models.mlp((3,)), {"_head": [0]}, rounds=1)
+    assert "_head" not in str(error.value).partition("known:")[2]

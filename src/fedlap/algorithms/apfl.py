@@ -5,11 +5,10 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from fedlap.algorithms.interface import Traits, check_local_work
+from fedlap.algorithms.interface import Traits, check_local_work, check_share
 from fedlap.algorithms.local_updates import interpolated_sgd
 from fedlap.algorithms.server_state import Ids, SharedModel
 from fedlap.algorithms.task import ClientScalars, Task
-from fedlap.errors import InputError, check_number
 from fedlap.models.model import Stack
 
 
@@ -55,10 +54,7 @@ class APFL:
 
     def __post_init__(self) -> None:
         check_local_work("apfl", self.lr, self.local_steps, self.local_epochs)
-        if check_number("mixture", self.mixture, zero=True, scope="apfl") > 1:
-            raise InputError(
-                f"mixture = {self.mixture:g}; expected a share from 0 to 1", field="mixture", scope="apfl"
-            )
+        check_share("mixture", self.mixture, zero=True, scope="apfl")
 
     def init_server(self, start: Stack) -> SharedModel:
         """Start the global model at the mean of the clients' start models."""

@@ -129,6 +129,8 @@ class TopK:
     def check(self, message: LargestValues, like: Stack) -> None:
         """Raise InputError unless places ascend and are those of parameters."""
         places = message.places.long()
+        if not places.numel():
+            return
         inside = bool((places >= 0).all() and (places < like.shape[1]).all())
         if not inside or not bool((places.diff() > 0).all()):
             raise InputError(
@@ -137,8 +139,8 @@ class TopK:
             )
 
     def count_values(self, parameters: int) -> int:
-        """Return max(1, ⌊share·parameters + ½⌋), the number of values that are sent."""
-        return max(1, math.floor(self.share * parameters + 0.5))
+        """Return ⌊share·parameters + ½⌋, but at least 1 if there are parameters: the values that are sent."""
+        return min(parameters, max(1, math.floor(self.share * parameters + 0.5)))
 
 
 def parse_compression(text: str | None) -> Compression | None:

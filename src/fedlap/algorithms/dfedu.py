@@ -56,8 +56,8 @@ class DFedU:
     ŵ_k ← ŵ_k + C(w_k − ŵ_k)                    at every client k and at its neighbours
     w_k ← w_k − μRη Σ_ℓ a_kℓ (w_k − ŵ_ℓ)        at every client k, from its neighbours' public models
 
-    What a message loses stays in the next difference, so that models converge to those without compression;
-    The page on theory has a condition for this.
+    What a message loses stays in the next difference, so that models converge to those without
+    compression. The page on theory has a condition for this.
 
     graph: a_kℓ, the weights between clients; clients communicate if a_kℓ > 0.
     strength: η, of the pull; by default min(40/(nρ), 1/(μRρ)), with n the mean number of training rows per
@@ -71,7 +71,7 @@ class DFedU:
     exchanges: number of times per round that neighbours send; above 1 with implicit mixing only.
     allow_unstable: accept a strength with μRηρ > 2, with which mixing alone diverges.
     compression: "float16", "int8" (per block of 256), or "top-k:0.1", the tenth of the parameters that differ
-        most ("top-k" is the same); by default none. With explicit mixing only.
+        most ("top-k" alone means a share of 0.1); by default none. With explicit mixing only.
     """
 
     graph: Graph

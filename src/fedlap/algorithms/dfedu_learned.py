@@ -121,7 +121,8 @@ class DFedULearned:
     @property
     def rule(self) -> EdgeRule:
         """The rule by which weights are learned."""
-        default = 1 / (2 * self.degree_weight * (self.ridge + self.candidates.places.shape[1]))
+        largest = max(1, self.candidates.places.shape[1])  # number of a client's edges; a graph may have none
+        default = 1 / (2 * self.degree_weight * (self.ridge + largest))
         return EdgeRule(self.degree_weight, self.ridge, default if self.graph_lr is None else self.graph_lr)
 
     def init_server(self, start: Stack) -> None:

@@ -34,7 +34,8 @@ class FedAMP:
     The first step is a mixture of models with weights ξ_kℓ = α A′(‖w_k − w_ℓ‖²), ξ_kk = 1 − Σ_ℓ ξ_kℓ. Here
     the second step is R steps w ← w − μ (∇F̃_k(w) + λ/α (w − u_k)) from the client's own model, which it
     stores. Unsampled clients count at their last model. The gradient of
-    A(‖w_k − w_ℓ‖²) has a further factor 2, which the paper leaves to α.
+    A(‖w_k − w_ℓ‖²) has a further factor 2, which the paper's steps omit. So the steps descend on G with λ/2,
+    and the reported J is the paper's G.
 
     proximal: λ/α, the strength of the pull to u_k (0.1, not from the paper).
     scale: σ, the squared distance over which attention falls (10, not from the paper, which tunes it; models

@@ -91,6 +91,8 @@ class FedProx:
     w_k ← w_k − μ (∇F̃_k(w_k) + λ (w_k − w))                 R times
     w ← Σ_k n_k w_k / Σ_k n_k                                at the server, as FedAvg does
 
+    The paper draws client k with probability n_k/Σn and takes the plain mean; here both are as in FedAvg.
+
     proximal: λ, the weight of (λ/2)‖w_k − w‖² (the paper's μ, tuned there in {0.001, 0.01, 0.1, 1}).
     lr: μ, the length of a local step; 0.03 as for every method here.
     local_steps: R mini-batch steps per round (5 if neither is given), or …

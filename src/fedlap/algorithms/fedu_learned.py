@@ -142,7 +142,8 @@ class FedULearned:
         rounds, trained = server.rounds + 1, server.trained.index_fill(0, ids, True)
         if self._is_learning_round(int(rounds)):
             current = W.index_copy(0, ids, w)
-            a = relearn_weights(self.graph, current, trained, server.start, self.learner, self.nearest)
+            if bool(current.isfinite().all()):  # if not, scoring reports that this run has diverged
+                a = relearn_weights(self.graph, current, trained, server.start, self.learner, self.nearest)
         weights, step = DenseWeights(a), self.coupling.step
         if self.mixing == "implicit":
             mixed = solve_by_cholesky(weights, w, step, ids, W)

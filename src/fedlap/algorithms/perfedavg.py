@@ -35,7 +35,7 @@ class PerFedAvg:
     adapt_lr: α, the length of the adaptation step; 0.03, like lr (not from the paper). At 0 the method is
         FedAvg with equal counts, on D′ alone.
     lr: μ, the length of a local step (β in the paper); 0.03 as for every method here.
-    local_steps: R steps a round (5 if neither is given; the paper's τ), or …
+    local_steps: R steps per round (5 if neither is given; the paper's τ), or …
     local_epochs: … as many steps as R passes over the client's rows have mini-batches.
     """
 

@@ -38,7 +38,7 @@ class PFedMe:
         νλ ≥ 2 is rejected. 0.03, not from the paper, whose published commands use 0.1 and 0.09 for MNIST.
     server_mix: β, the server's step towards the mean and, above 1, past it (1, plain averaging).
     lr: μ, the length of a step on the envelope (η in the paper); 0.03 as for every method here.
-    local_steps: R mini-batches a round (5 if neither is given; 20 in its published commands), or …
+    local_steps: R mini-batches per round (5 if neither is given; 20 in its published commands), or …
     local_epochs: … the mini-batches of R passes over the client's rows.
     """
 

@@ -39,7 +39,7 @@ def name_methods(methods: str | Sequence[MethodLike] | Mapping[str, MethodLike])
         methods = [methods]  # type: ignore[list-item]
     named: dict[str, MethodLike] = {}
     for method in methods:
-        label = _name_method(method)
+        label = _label_method(method)
         if label in named:
             raise InputError(
                 f"methods: two methods are called {label!r}; pass a dictionary of labels and methods, such "
@@ -49,7 +49,7 @@ def name_methods(methods: str | Sequence[MethodLike] | Mapping[str, MethodLike])
     return named
 
 
-def _name_method(method: Any) -> str:
+def _label_method(method: Any) -> str:
     if isinstance(method, str):
         return method
     if isinstance(method, Mapping):

@@ -1,7 +1,7 @@
 """Rows of a comparison: one method with its data, model and graph, prepared seed by seed."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from itertools import product
 from typing import Any, Protocol
 
@@ -130,11 +130,11 @@ class OwnRow:
         fixed = self.fixed | set(self.settings)
         return _combine(default_grid(algorithm, fixed)) if is_dataclass(algorithm) else []
 
-    def list_settings(self, seed: int) -> list[str]:
+    def list_setting_names(self, seed: int) -> list[str]:
         """Return the names of the settings that can vary; none unless the method is a dataclass."""
         base = self.base.model_copy(update={"seed": seed})
         algorithm = self._build_method(base, *self.data.load(seed), {})
-        return [field.name for field in fields(algorithm) if field.init] if is_dataclass(algorithm) else []
+        return list(list_settings(algorithm)) if is_dataclass(algorithm) else []
 
     def _build_method(
         self, base: Experiment, federation: Federation, known: Graph | None, values: Values

@@ -88,7 +88,7 @@ def sweep(
         algorithms = tuple(dict.fromkeys(row.experiment.algorithm["name"] for row in named))
     else:
         assert isinstance(row, OwnRow)
-        known = row.list_settings(numbers[0])
+        known = row.list_setting_names(numbers[0])
         fields = [VariedField(f"algorithm.{key}", list(values)) for key, values in vary.items()]
         for key in vary:
             if key not in known:

@@ -70,10 +70,10 @@ def tune_rows(
     folds: int = FOLDS,
     metric: str | None = None,
 ) -> RowTuning:
-    """Choose settings of every row for every seed; candidates that a method rejects are skipped.
+    """Choose settings of every row for every seed; rejected candidates are skipped with a remark.
 
     All candidates of all rows are trained together. A row of which every candidate diverged keeps its
-    defaults.
+    defaults. Raise InputError if every candidate of a row is rejected, as by folds without rows.
     """
     ready: list[Prepared] = []
     labels: list[str] = []
@@ -81,15 +81,18 @@ def tune_rows(
     for row in rows:
         for seed in seeds:
             accepted = trials[row.label, seed] = []
+            rejected: list[tuple[Values, InputError]] = []
             for values in row.list_candidates(seed):
                 try:
                     row.prepare(seed, values)
                     runs = [row.prepare(seed, values, _hold_out(folds, place)) for place in range(folds)]
-                except InputError:
-                    continue  # such as a strength with which mixing is unstable
+                except InputError as error:  # such as a strength with which mixing is unstable
+                    rejected.append((values, error))
+                    continue
                 accepted.append((values, range(len(ready), len(ready) + folds)))
                 ready += runs
                 labels += [row.label] * folds
+            _report_rejected(row.label, seed, len(accepted), rejected, session)
     outcomes = train_outcomes(session, ready, labels, "settings") if ready else []
     chosen = {
         row.label: [
@@ -103,6 +106,25 @@ def tune_rows(
         for run, label in zip(ready, labels, strict=True):
             names.setdefault(label, []).append(RunFolder.of(session.folder, run.experiment).name)
     return RowTuning(folds, seeds, chosen, names)
+
+
+def _report_rejected(
+    label: str,
+    seed: int,
+    accepted: int,
+    rejected: Sequence[tuple[Values, InputError]],
+    session: TrainingSession,
+) -> None:
+    """Remark how many candidates were rejected, and why the first; raise its error if all were."""
+    if not rejected:
+        return
+    values, error = rejected[0]
+    if not accepted:
+        raise error
+    session.on_remark(
+        f"note: {label}, seed {seed}: {len(rejected)} of {accepted + len(rejected)} candidates are invalid "
+        f"and skipped, such as {format_values(values)}: {error}"
+    )
 
 
 def _hold_out(folds: int, place: int) -> dict[str, int]:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 from scipy.sparse import coo_array
 
-from fedlap.errors import InputError, check_integer
+from fedlap.errors import InputError, check_integer, check_number
 from fedlap.graph.graph import Graph
 from fedlap.graph.validate import validate_names, validate_weight
 from fedlap.randomness import Draws, digest_names, draws
@@ -185,9 +185,10 @@ def check_edges(kind: str, edges: float) -> None:
 
 def validate_probability(name: str, value: float) -> float:
     """Return a number in [0, 1], or raise InputError."""
-    if not isinstance(value, int | float) or not 0 <= value <= 1:
+    number = check_number(name, value, zero=True, scope="graph")
+    if number > 1:
         raise InputError(f"{name} = {value!r}; expected a number in [0, 1]", field=name, scope="graph")
-    return float(value)
+    return number
 
 
 def _unrank_pairs(rank: EdgeIndices) -> Int64[np.ndarray, "2 edge"]:

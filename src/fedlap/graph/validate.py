@@ -10,7 +10,7 @@ from jaxtyping import Int64
 from scipy.sparse import coo_array, csr_array, issparse
 from torch import Tensor
 
-from fedlap.errors import InputError, unknown_name_error
+from fedlap.errors import InputError, check_number, unknown_name_error
 
 # Largest difference between a weight and its mirror, relative to the largest weight: float32 rounding.
 SYMMETRY_TOLERANCE = 1e-6
@@ -129,13 +129,14 @@ def _to_array(matrix: Tensor) -> Any:
 
 def validate_weight(value: float) -> float:
     """Return a weight for all edges, or raise InputError."""
-    if not isinstance(value, int | float) or not 0 <= value <= LARGEST_WEIGHT:
+    weight = check_number("weight", value, zero=True, scope="graph")
+    if weight > LARGEST_WEIGHT:
         raise InputError(
-            f"weight = {value!r}; expected a finite number >= 0{_format_limit(value)}",
+            f"weight = {value!r}; expected a finite number of at least zero{_format_limit(weight)}",
             field="weight",
             scope="graph",
         )
-    return float(value)
+    return weight
 
 
 def check_entries(a: csr_array, names: tuple[str, ...] | None) -> None:

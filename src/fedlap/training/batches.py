@@ -88,6 +88,8 @@ def draw_batches(stream: Draws, cohort: Cohort, work: LocalWork, batch: BatchSiz
         at = (_padded_offsets(cohort.max_count).unsqueeze(1) + torch.arange(batch)).to(count.device)
         order = shuffle_rows(stream_per_step, cohort, work.repeats)
         local = order[..., at.clamp_max(order.shape[-1] - 1)]
+        # A client whose rows are all in the batch reads them in their order, as it does by itself.
+        local = torch.where(count.unsqueeze(-1) <= batch, torch.arange(batch, device=local.device), local)
     size = count.clamp_max(batch).unsqueeze(-1)
     inside = torch.arange(batch, device=count.device) < size
     rows = first.unsqueeze(-1) + torch.where(inside, local, 0)

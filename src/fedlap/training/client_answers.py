@@ -10,11 +10,10 @@ from torch import Tensor
 
 from fedlap.algorithms import ALGORITHMS, BASELINES, Algorithm, GraphLearning, State
 from fedlap.data.federation import Federation
-from fedlap.errors import InputError, unknown_name_error
 from fedlap.graph import Graph
 from fedlap.models import Model, Network
 from fedlap.personal.coefficients import Coefficients, compute_coefficients
-from fedlap.training.metrics import METRICS, Metric
+from fedlap.training.metrics import METRICS, Metric, check_metric
 from fedlap.training.placement import PlacedClients
 from fedlap.training.scores import Tally
 
@@ -84,13 +83,9 @@ def tally_test_rows(federation: Federation, objective: Model, W: Float[Tensor, "
 
 def choose_client_metric(federation: Federation, name: str | None = None) -> Metric:
     """Return a metric by name; by default accuracy for classes and RMSE for real targets."""
-    valid = ("rmse", "mae", "r2", "loss") if federation.labels is None else ("accuracy", "loss")
-    if name is not None and name not in METRICS:
-        raise unknown_name_error("metric", name, METRICS)
-    if name is not None and name not in valid:
-        names = ", ".join(valid)
-        raise InputError(f"metric = {name}: these data do not have it; use {names}", field="metric")
-    return METRICS[name or valid[0]]
+    is_classification = federation.labels is not None
+    check_metric(name, is_classification)
+    return METRICS[name or ("accuracy" if is_classification else "rmse")]
 
 
 def answer_clients(

@@ -137,7 +137,9 @@ def detect_divergence(
     bad = failed.nonzero().flatten().tolist()
     if not bad:
         return None
-    advice = f"lower lr (now {algorithm.lr:g}), or scale the features"
+    advice = "scale the features"
+    if algorithm.traits.has_lr:
+        advice = f"lower lr (now {algorithm.lr:g}), or {advice}"
     if isinstance(algorithm, Coupled) and not algorithm.coupling.is_stable:
         product = f"{algorithm.coupling.formula} = {algorithm.coupling.product:.4g}"
         advice = f"lower strength: {product}, but mixing is stable only up to 2"

@@ -29,7 +29,10 @@ class RoundEnd:
     __repr__ = summarise_fields
 
     def collect_progress(self) -> list[Progress | None]:
-        """Return the progress of each run, or None for a run that has diverged."""
+        """Return the progress of each run, or None for a run that has diverged.
+
+        Its tensors are those of the training, which later rounds change: store or copy them in the callback.
+        """
         self.was_read = True
         return self.snapshot()
 

@@ -3,12 +3,12 @@
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from fedlap.algorithms import Algorithm, Coupled
+from fedlap.algorithms import Algorithm, Coupled, list_settings
 from fedlap.algorithms.coupling import Coupling
 from fedlap.algorithms.local_work import BatchSize, LocalWork
 from fedlap.data.federation import Federation
@@ -186,7 +186,7 @@ def default_grid(algorithm: Algorithm, fixed: Iterable[str] = ()) -> dict[str, l
     Strengths are 0.01, 0.03, 0.1, 0.3 and 1 times the largest strength with which mixing is stable at the
     reference rate, 2/(μRρ), rounded to one digit; methods that do not mix by steps use the same values.
     """
-    names, fixed = _list_settings(algorithm), set(fixed)
+    names, fixed = list_settings(algorithm), set(fixed)
     free = [name for name in names if name not in fixed]
     grid: dict[str, list[float]] = {"lr": list(LEARNING_RATES)} if "lr" in free else {}
     lr = algorithm.lr if "lr" in names and "lr" in fixed else REFERENCE_RATE
@@ -219,7 +219,7 @@ def _build_methods(
 
     The last setting varies fastest.
     """
-    known = _list_settings(algorithm)
+    known = list_settings(algorithm)
     for name in vary:
         if name not in known:
             raise unknown_name_error(f"setting of {type(algorithm).__name__}", name, known, field=name)
@@ -245,8 +245,3 @@ def check_grid(vary: Any) -> None:
             raise InputError(
                 f"tune: {name} = {values!r}; pass a list of values, such as {{{name!r}: [{values!r}]}}"
             )
-
-
-def _list_settings(algorithm: Algorithm) -> list[str]:
-    """Return the names of a method's settings."""
-    return [field.name for field in fields(algorithm) if field.init]  # type: ignore[arg-type]

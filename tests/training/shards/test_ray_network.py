@@ -43,6 +43,7 @@ print(json.dumps(facts | {"unroutable": count_unroutable(os.getpid())}))
 """
 
 
+@pytest.mark.slow
 def test_ray_on_one_machine_contacts_nobody():
     done = subprocess.run(
         [*COMMAND, sys.executable, "-c", RUN],
