@@ -2,10 +2,11 @@
 
 A hundredth of the clients is sampled per round; each has about 10 training rows of 10 features, 10
 neighbours, and a logistic model. Their rows are in a folder of memory-mapped arrays. Every row of the table
-is measured in a separate process; seconds are the lower quartile over rounds, and memory is the largest sum
-of the proportional set sizes of all processes, which another process with the same libraries lowers. The
-predictions are those of `fedlap plan`. At the smallest size, FedAvg by Flower's simulation and by
-pfl-research is measured too. Exits with 1 where a prediction is off by more than a factor of 1.5.
+is measured in a separate process; seconds are the lower quartile over means of up to 20 consecutive rounds,
+since an engine may draw the cohorts of 20 rounds at once. Memory is the largest sum of the proportional set
+sizes of all processes, which another process with the same libraries lowers. The predictions are those of
+`fedlap plan`. At the smallest size, FedAvg by Flower's simulation and by pfl-research is measured too. Exits
+with 1 where a prediction is off by more than a factor of 1.5.
 
     python -m benchmarks.large_federations [--clients 10000,100000,1000000] [--workers 2] [--folder FOLDER]
 """
@@ -44,6 +45,8 @@ SAMPLE, STRENGTH, MOST_RATIO = 0.01, 0.01, 1.5
 SETTINGS: dict[str, Any] = {"structure": "geometric", "rows": 10, "test_rows": 2}
 LEAST_ROUNDS, MOST_ROUNDS, SAMPLED_PER_RUN, WARM_UP = 10, 200, 200_000, 3
 SECONDS_BETWEEN_SIZES = 0.05
+PAUSE_PER_LOOK = 20  # so that looking at memory takes a twentieth of a core at most
+MOST_AVERAGED = 20  # rounds
 ALTERNATIVE_ROUNDS = 5
 HEADERS = (
     "clients", "engine", "ms/round", "predicted", "ratio", "µs per sampled client", "GB in all", "predicted",
@@ -119,7 +122,14 @@ def measure(folder: FederationFolder, engine: str, workers: int) -> Measured:
         meter.join()
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
-    return Measured(take_lower_quartile(json.loads(printed.splitlines()[-1])), meter.peak)
+    return Measured(average_rounds(json.loads(printed.splitlines()[-1])), meter.peak)
+
+
+def average_rounds(seconds: Sequence[float]) -> float:
+    """Return the lower quartile over means of consecutive rounds, as many as an engine may draw at once."""
+    number = min(MOST_AVERAGED, len(seconds) // 4)
+    windows = np.array(seconds[: len(seconds) // number * number]).reshape(-1, number)
+    return take_lower_quartile(windows.mean(1).tolist())
 
 
 class MemoryMeter(threading.Thread):
@@ -133,11 +143,13 @@ class MemoryMeter(threading.Thread):
     def run(self) -> None:
         """Add up the sizes again and again."""
         while processes := family(self._process):
+            began = time.perf_counter()
             sizes = self.measure_sizes(processes)
+            looked = time.perf_counter() - began
             self.peak = max(self.peak, sum(sizes))
             if not any(sizes):
                 return
-            time.sleep(SECONDS_BETWEEN_SIZES)
+            time.sleep(max(SECONDS_BETWEEN_SIZES, PAUSE_PER_LOOK * looked))
 
     def measure_sizes(self, processes: Sequence[int]) -> list[int]:
         """Return the sizes of processes."""

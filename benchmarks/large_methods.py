@@ -1,8 +1,8 @@
 """Hold `fedlap plan` against runs of several methods and models, by one process and by workers of Ray.
 
 The cases are a method whose workers send sums of uploads, one that merges in the first process, a model of
-10,000 parameters, and long local work; the federation is that of `benchmarks.large_federations`. Seconds are
-the lower quartile over rounds. Memory is the largest sum of the proportional set sizes of all processes, and
+10,000 parameters, and long local work; the federation, and how seconds are measured, are those of
+`benchmarks.large_federations`. Memory is the largest sum of the proportional set sizes of all processes, and
 that of the largest worker. Bytes between processes are counted by shards in one process. Exits with 1 where
 a prediction is off by more than a factor of 1.5.
 
@@ -27,11 +27,13 @@ from rich.console import Console
 from rich.table import Table
 
 import fedlap as fl
+from benchmarks.counting import CountingCluster
 from benchmarks.large_federations import (
     SAMPLE,
     STRENGTH,
     WARM_UP,
     MemoryMeter,
+    average_rounds,
     build_settings,
     build_workload,
     is_near,
@@ -40,18 +42,17 @@ from benchmarks.large_federations import (
 from benchmarks.results import write_section
 from fedlap.algorithms import ALGORITHMS
 from fedlap.costs.calibration import calibrate
-from fedlap.costs.counting import CountingCluster
 from fedlap.costs.estimate import Estimate, Machines, estimate_spread, estimate_stacked
-from fedlap.costs.growth import take_lower_quartile
 from fedlap.costs.memory import read_proportional_size, read_title
 from fedlap.costs.method_sizes import count_method_sizes
 from fedlap.costs.workload import Workload
 from fedlap.data import FederationFolder
 from fedlap.models import MODELS
 from fedlap.training.fit import fit_all
+from fedlap.training.jobs import Job
 from fedlap.training.shards.cluster import ClusterSettings, use_cluster
 
-ROUNDS: Final = 30
+ROUNDS: Final = 80
 COUNTED_ROUNDS: Final = 5
 HEADERS = (
     "case", "clients", "engine", "ms/round", "predicted", "ratio", "GB in all", "predicted", "ratio",
@@ -73,7 +74,7 @@ CASES: Final = {
     "fedavg": Case("fedavg, 33 parameters", "fedavg", {}),
     "scaffold": Case("scaffold, 33 parameters", "scaffold", {}),
     "mlp": Case("fedu, 10,503 parameters", "fedu", {}, ("mlp", {"hidden": (750,)})),
-    "long": Case("fedu, 33 parameters, 500 local steps", "fedu", {"local_steps": 500}),
+    "long": Case("fedu, 33 parameters, 500 local steps", "fedu", {"local_steps": 500, "strength": 0.0005}),
 }
 
 
@@ -123,17 +124,22 @@ def build_case(case: Case, clients: int) -> Workload:
     return replace(workload, algorithm=(case.algorithm, case.settings), model=case.model)
 
 
+def build_job(folder: FederationFolder, case: Case) -> Job:
+    """Return the training of a case on the rows and the graph of a folder."""
+    settings = case.settings
+    if case.algorithm == "fedu":
+        settings = {"graph": folder.graph, "strength": STRENGTH, **settings}
+    name, sizes = case.model
+    return Job(ALGORITHMS[case.algorithm](**settings), folder.open(), MODELS[name](**sizes))
+
+
 def train(folder: FederationFolder, case: Case, engine: Engine) -> list[float]:
     """Train, and return the seconds of each round."""
-    make, settings = ALGORITHMS[case.algorithm], dict(case.settings)
-    if case.algorithm == "fedu":
-        settings |= {"graph": folder.graph, "strength": STRENGTH}
-    name, sizes = case.model
-    ends: list[float] = []
+    job, ends = build_job(folder, case), list[float]()
     fl.fit(
-        make(**settings),
-        folder.open(),
-        MODELS[name](**sizes),
+        job.algorithm,
+        job.federation,
+        job.model,
         rounds=WARM_UP + ROUNDS,
         sample=SAMPLE,
         engine=engine.name,
@@ -156,27 +162,29 @@ def measure(folder: FederationFolder, case: str, engine: Engine) -> Found:
         meter.join()
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
-    return Found(take_lower_quartile(json.loads(printed.splitlines()[-1])), meter.peak, meter.largest)
+    return Found(average_rounds(json.loads(printed.splitlines()[-1])), meter.peak, meter.largest)
 
 
-def count_sent(workload: Workload, workers: int) -> float:
+def count_sent(workload: Workload, job: Job, workers: int) -> float:
     """Return the bytes between processes per round, counted by shards in this process."""
     cluster, moved = CountingCluster(workers), [0]
     with use_cluster(ClusterSettings(workers)) as session:
         session.cluster = cluster
         schedule = workload.build_schedule(COUNTED_ROUNDS + 1, "ray")
-        fit_all([workload.build_job()], schedule, on_round=lambda _: moved.append(cluster.moved))
+        fit_all([job], schedule, on_round=lambda _: moved.append(cluster.moved))
     return moved[COUNTED_ROUNDS] / COUNTED_ROUNDS
 
 
-def describe(case: Case, workload: Workload, engine: Engine, found: Found, estimate: Estimate) -> list[str]:
+def describe(
+    case: Case, workload: Workload, job: Job, engine: Engine, found: Found, estimate: Estimate
+) -> list[str]:
     """Return the cells of a row."""
     pairs = [
         (1000 * found.seconds, 1000 * estimate.round_seconds),
         (found.bytes / 1e9, estimate.machine_bytes / 1e9),
     ]
     if engine.name == "ray":
-        sent = count_sent(workload, engine.workers), estimate.network_bytes
+        sent = count_sent(workload, job, engine.workers), estimate.network_bytes
         pairs += [(found.worker_bytes / 1e9, estimate.worker_bytes / 1e9), (sent[0] / 1e6, sent[1] / 1e6)]
     cells = [f"{value:.3g}" for one, other in pairs for value in (one, other, other / one)]
     row = [case.title, f"{workload.clients:,}", engine.title, *cells]
@@ -223,7 +231,8 @@ def main(words: Sequence[str] | None = None) -> int:
                     else estimate_spread(workload, sizes, known, machine)
                 )
                 found = measure(folder, name, engine)
-                rows.append(describe(case, workload, engine, found, estimate))
+                job = build_job(folder, case)
+                rows.append(describe(case, workload, job, engine, found, estimate))
                 near &= all(is_near(float(ratio)) for ratio in rows[-1][5::3] if ratio)
                 console.print(" | ".join(rows[-1]))
     table = Table(*HEADERS)

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from benchmarks.counting import CountingCluster
 
 from fedlap.algorithms import ALGORITHMS
-from fedlap.costs.counting import CountingCluster
 from fedlap.costs.estimate import count_client_traffic, count_spread_bytes
 from fedlap.costs.method_sizes import ROUNDS, count_method_sizes
 from fedlap.costs.workload import Workload

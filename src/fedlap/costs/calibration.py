@@ -32,8 +32,9 @@ from fedlap.training.fit import fit_all
 from fedlap.training.jobs import Job
 from fedlap.training.state import apply_updates
 
-# The measured federations: the larger one exceeds the caches of a processor, so that its clients cost as
-# much as those of any larger one; the others show which costs grow with all clients, and which with sampled.
+# The measured federations have at most as many clients as planned. For a large plan, the larger one exceeds
+# the caches of a processor, so that its clients cost as much as those of any larger one; the others show
+# which costs grow with all clients, and which with sampled.
 MEASURED_BYTES: Final = 512_000_000  # of rows, models and neighbours
 MOST_CLIENTS, LEAST_CLIENTS, STEPS_APART = 400_000, 20, 10
 SMALLER_SHARE: Final = 0.6  # of the clients of the larger federation, where memory is measured as well
@@ -152,7 +153,8 @@ def choose_sizes(workload: Workload) -> list[tuple[int, int]]:
 
     One of the two grows from each point to the next; without sampling both do.
     """
-    most = min(MOST_CLIENTS, max(LEAST_CLIENTS, MEASURED_BYTES // workload.measured_client_bytes))
+    room = min(MOST_CLIENTS, MEASURED_BYTES // workload.measured_client_bytes, workload.clients)
+    most = max(LEAST_CLIENTS, room)
     few = max(2, most // STEPS_APART)
     if not workload.is_sampled:
         return [(few, few), (most, most)]
@@ -300,7 +302,7 @@ def _measure_training(workload: Workload, job: Job) -> TrainingMemory:
 
 
 def _measure_roster() -> float:
-    """Return the memory per client of names, digests and counts, and of the draw of a cohort."""
+    """Return the memory per client of names, digests and counts."""
     before = measure_memory()[0]
     names = tuple(map(str, range(ROSTER_CLIENTS)))
     digests, counts = digest_names(names), torch.ones(ROSTER_CLIENTS, dtype=torch.int64)

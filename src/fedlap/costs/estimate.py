@@ -20,6 +20,9 @@ CALLS_PER_ROUND: Final[dict[MergePlace, int]] = {"neighbours": 2, "sum": 1, "ser
 MIXING_CALLS: Final = 3  # of peers that mix at the driver: local work, gathering and writing their state
 NO_RAY: Final = RayRates(Growth(0, 0, 0), 0, 0)  # where it is not installed
 ID_BYTES: Final = 8  # of a client's number in a message
+# Of the state of shards, in the object store of their machine: the last checkpoint, and what later rounds
+# changed, which a new checkpoint replaces when it is as large.
+STORED_COPIES: Final = 2
 MIXED_COPIES: Final = 3  # of the state of peers that mix at the driver: before, after, and on its way back
 BOUND_SHARE: Final = (
     0.5  # of the measured time that moving the bytes alone must take, for memory to be the limit
@@ -49,7 +52,8 @@ class Estimate:
     """The cost of a training.
 
     driver_bytes: memory of the process with the server, or of the only one. worker_bytes: of each worker.
-    machine_bytes: memory of all processes on the machine with the driver, those of Ray included.
+    machine_bytes: memory of all processes on the machine with the driver, with those of Ray and its object
+    store, which holds the state of shards for the restart of a worker.
     disk_bytes: files for temporary data that the driver maps when it gathers states and models: at
     checkpoints, and at the end.
     client_traffic: bytes that clients send and receive per round, as in a deployment.
@@ -107,6 +111,7 @@ def estimate_spread(workload: Workload, sizes: MethodSizes, rates: Rates, cluste
     ray = shards.ray or NO_RAY
     worker += ray.worker_bytes
     moved = count_spread_bytes(workload, sizes, workers)
+    stored = STORED_COPIES * count_shard_state(workload, sizes) * clients / cluster.machines
     bytes_of_work = count_local_bytes(workload) + (0 if merges_at_driver else count_merge_bytes(workload))
     steps = (
         CALLS_PER_ROUND[workload.merge_place] if workload.has_server or not merges_at_driver else MIXING_CALLS
@@ -120,7 +125,7 @@ def estimate_spread(workload: Workload, sizes: MethodSizes, rates: Rates, cluste
     return Estimate(
         driver + rates.shared_bytes,
         worker + rates.shared_bytes,
-        rates.shared_bytes + driver + at_machine * worker + ray.daemon_bytes,
+        rates.shared_bytes + driver + at_machine * worker + ray.daemon_bytes + stored,
         disk_bytes,
         count_client_traffic(workload, sizes),
         moved,
@@ -183,11 +188,15 @@ def count_spread_bytes(workload: Workload, sizes: MethodSizes, workers: int) -> 
 def count_gathered_bytes(workload: Workload, sizes: MethodSizes) -> tuple[float, float]:
     """Return the memory and the mapped files of the driver while it gathers all states and all models."""
     clients = workload.clients
-    state = sizes.private + (sizes.server if workload.merge_place == "neighbours" else 0.0)
-    tables = sizes.model * clients, state * clients
+    tables = sizes.model * clients, count_shard_state(workload, sizes) * clients
     piece = min(max(tables), max(PIECE_BYTES, sizes.model * measure_block(clients)))
     mapped = sum(table for table in tables if table >= MAPPED_BYTES)
     return sum(tables) - mapped + piece, mapped
+
+
+def count_shard_state(workload: Workload, sizes: MethodSizes) -> float:
+    """Return the bytes per client of the state in a shard: private, and the server's if neighbours merge."""
+    return sizes.private + (sizes.server if workload.merge_place == "neighbours" else 0.0)
 
 
 def cut_share(workload: Workload, workers: int) -> float:
