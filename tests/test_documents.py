@@ -322,11 +322,13 @@ def test_training_works_as_the_page_says(tmp_path, monkeypatch, capsys):
     assert "round" in capsys.readouterr().err
 
 
-def test_the_estimators_work_as_the_page_says():
+def test_the_estimators_work_as_the_page_says(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     x = np.random.default_rng(0).normal(size=(60, 2))
     frame = pandas.DataFrame(x, columns=["age", "dose"])
     frame = frame.assign(hospital=["north", "south"] * 30, outcome=np.where(x[:, 0] > 0, "well", "ill"))
-    variables = {"fl": fl, "frame": frame}
+    frame.to_csv("my.csv", index=False)
+    variables = {}
     exec(python_block("scikit-learn.md").replace("rounds=50", "rounds=5"), variables)
     assert variables["search"].best_score_ > 0.7
 

@@ -15,7 +15,10 @@ METHODS_PAGE, THEORY_PAGE = "reference/methods.md", "explanation/theory.md"
 COSTS = "methods, processor time against FedAvg"
 LARGE_COSTS = "methods on large sparse graphs, processor time against FedAvg"
 SITE = "documentation site"
-SECTIONS = ("cpu", "NVIDIA H200", "deployments", "large federations", "peers", COSTS, LARGE_COSTS, SITE)
+LARGE, PLANNED = "large federations, methods", "planned federations"
+SECTIONS = (
+    "cpu", "NVIDIA H200", "deployments", "large federations", LARGE, PLANNED, "peers", COSTS, LARGE_COSTS, SITE,
+)  # fmt: skip
 PASSING = {  # cases of `benchmarks.passing`, and the names of their cases in the page
     "har-linear-steps": "Human Activity, linear, 5 steps",
     "har-linear-epochs": "Human Activity, linear, 5 epochs",
@@ -27,7 +30,8 @@ PASSING = {  # cases of `benchmarks.passing`, and the names of their cases in th
     "colorado": "Colorado, RMSE",
 }
 VARIANTS = ("har-linear-steps", "clusters", "ring")  # cases of `benchmarks.passing_variants`
-STORED = "passing, scores stored"  # sections with all methods, whose scores are in the repository
+# Sections with all methods, whose scores are in the repository, and earlier ones with fewer methods.
+STORED, EARLIER = "passing, scores stored", "passing"
 RIVALS = ("fedu", "ditto", "pfedme", "mocha")
 BETTER = "fedu-passing better by, ± s.e., Holm"
 SIGNIFICANT = 0.05
@@ -46,10 +50,10 @@ def read_section(name: str) -> dict[str, object]:
 
 def compute() -> Facts:
     """Return the sections that the page shows."""
-    names = [*SECTIONS, *(f"passing: {case}" for case in PASSING)]
-    names += [f"passing variants: {case}" for case in VARIANTS]
     text = RESULTS.read_text("utf-8")
-    names += [f"{STORED}: {case}" for case in PASSING if f"<!-- {STORED}: {case} -->" in text]
+    names = [*SECTIONS, *(f"passing variants: {case}" for case in VARIANTS)]
+    of_cases = [f"{kind}: {case}" for kind in (STORED, EARLIER) for case in PASSING]
+    names += [name for name in of_cases if f"<!-- {name} -->" in text]
     return {name: read_section(name) for name in names}
 
 
@@ -59,14 +63,19 @@ def pick(section: Facts, columns: Sequence[str]) -> list[list[str]]:
     return [[row[place] for place in places] for row in section["rows"]]
 
 
+def tabulate_ratios(section: Facts) -> tuple[list[str], list[list[str]]]:
+    """Return what was measured, each with the ratio of the prediction; predictions are in RESULTS.md."""
+    names = section["headers"]
+    places = [place for place, name in enumerate(names) if name != "predicted"]
+    headers = ["predicted/measured" if names[place] == "ratio" else names[place] for place in places]
+    return headers, [[row[place] or " " for place in places] for row in section["rows"]]
+
+
 def tabulate_differences(facts: Facts) -> list[list[str]]:
     """Return fedu-passing's score and how much better it is than rivals, per case."""
     rows = []
     for case, title in PASSING.items():
-        section = facts[f"passing: {case}"]
-        found = {
-            name: (score, better) for name, score, better in pick(section, [*section["headers"][:2], BETTER])
-        }
+        found = find_rivals(facts, case)
         cells = [describe_difference(found[name][1]) if name in found else "–" for name in RIVALS]
         reached = next(score for name, (score, _) in found.items() if name.startswith("rounds"))
         shuffled = [
@@ -77,6 +86,18 @@ def tabulate_differences(facts: Facts) -> list[list[str]]:
             [title, score, *cells, reached.removesuffix(" (median)"), " / ".join(dict.fromkeys(shuffled))]
         )
     return rows
+
+
+def find_rivals(facts: Facts, case: str) -> dict[str, tuple[str, str]]:
+    """Return scores and differences of a case by method, from its earlier section unless all rivals are stored."""
+    stored, earlier = (read_scores(facts.get(f"{kind}: {case}")) for kind in (STORED, EARLIER))
+    return stored if stored.keys() >= {*RIVALS} & earlier.keys() else earlier
+
+
+def read_scores(section: Facts | None) -> dict[str, tuple[str, str]]:
+    """Return scores and differences of the methods of a section that were run."""
+    rows = pick(section, [*section["headers"][:2], BETTER]) if section else []
+    return {name: (score, better) for name, score, better in rows if score != "not run"}
 
 
 def list_stored(facts: Facts) -> list[str]:
@@ -173,6 +194,16 @@ def tables(facts: Facts) -> Tables:
         "NVIDIA H200": ["workload", "fedlap", "required", "target", "peak GB"],
         "deployments": ["system", "clients", "ms/round", "CPU s/round", "MB, server", "MB per client"],
         "large federations": ["clients", "engine", "ms/round", "µs per sampled client", "GB in all"],
+        PLANNED: [
+            "method",
+            "clients",
+            "engine",
+            "s/round",
+            "limit",
+            "GB per worker",
+            "GB per machine",
+            "MB sent/round",
+        ],
         "peers": ["system", "peers", "ms/round", "least to most", "MB per peer"],
         COSTS: [
             "method",
@@ -201,6 +232,7 @@ def tables(facts: Facts) -> Tables:
     return {
         (PAGE, "conditions"): (["section of RESULTS.md", "when, where and how"], conditions),
         **{(PAGE, name): (columns[name], rows) for name, rows in shown.items()},
+        (PAGE, LARGE): tabulate_ratios(facts[LARGE]),
         (METHODS_PAGE, "passed steps"): (differences, tabulate_differences(facts)),
         (METHODS_PAGE, "passed steps against all methods"): (
             ["fedu-passing better than", *(PASSING[case] for case in list_stored(facts))],
