@@ -17,7 +17,8 @@ LARGE_COSTS = "methods on large sparse graphs, processor time against FedAvg"
 SITE = "documentation site"
 LARGE, PLANNED = "large federations, methods", "planned federations"
 SECTIONS = (
-    "cpu", "NVIDIA H200", "deployments", "large federations", LARGE, PLANNED, "peers", COSTS, LARGE_COSTS, SITE,
+    "cpu", "NVIDIA H200", "deployments", "large federations", LARGE, PLANNED, "peers", COSTS, LARGE_COSTS,
+    SITE,
 )  # fmt: skip
 PASSING = {  # cases of `benchmarks.passing`, and the names of their cases in the page
     "har-linear-steps": "Human Activity, linear, 5 steps",
@@ -89,7 +90,7 @@ def tabulate_differences(facts: Facts) -> list[list[str]]:
 
 
 def find_rivals(facts: Facts, case: str) -> dict[str, tuple[str, str]]:
-    """Return scores and differences of a case by method, from its earlier section unless all rivals are stored."""
+    """Return scores and differences of a case by method, from its earlier section if it has more rivals."""
     stored, earlier = (read_scores(facts.get(f"{kind}: {case}")) for kind in (STORED, EARLIER))
     return stored if stored.keys() >= {*RIVALS} & earlier.keys() else earlier
 

@@ -310,7 +310,7 @@ def test_a_server_process_on_a_full_and_on_a_read_only_disk(processes, mounts, d
 
 
 @pytest.mark.deploy
-@pytest.mark.parametrize("kind", ["full", "read-only"])
+@pytest.mark.parametrize("kind", ["full", pytest.param("read-only", marks=pytest.mark.slow)])
 def test_a_client_process_declines_and_returns(kind, processes, mounts, disk, tmp_path):
     folder = disk("client-b", "16m")
     deployment = processes(describe_plan(rounds=60, evaluate_every=3))

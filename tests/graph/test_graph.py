@@ -146,7 +146,7 @@ def test_a_wrong_entry_is_called_by_its_clients():
         ([("anna", "xyz")], "unknown client .* 'xyz'; known: anna, berta"),
         ([("anna", "anna")], "client 'anna' is joined to itself"),
         ([("anna", "berta"), ("berta", "anna", 2.0)], "between 'berta' and 'anna' is listed twice"),
-        ([("anna", "berta", -1.0)], "weight -1.0; expected a finite number >= 0"),
+        ([("anna", "berta", -1.0)], "weight -1.0; expected a finite number of at least zero"),
         ([("anna", "berta", NAN)], "weight nan"),
         ([("anna", "berta", math.inf)], "weight inf"),
     ],
@@ -167,5 +167,5 @@ def test_names_that_cannot_be(make):
 @pytest.mark.parametrize("make", [Graph.complete, Graph.path, Graph.ring, Graph.star])
 def test_weights_that_cannot_be(make):
     for weight in (-1.0, NAN, math.inf):
-        with pytest.raises(fl.InputError, match="expected a finite number >= 0"):
+        with pytest.raises(fl.InputError, match="expected a finite number of at least zero"):
             make(ABC, weight)

@@ -142,8 +142,7 @@ class FedULearned:
         rounds, trained = server.rounds + 1, server.trained.index_fill(0, ids, True)
         if self._is_learning_round(int(rounds)):
             current = W.index_copy(0, ids, w)
-            if bool(current.isfinite().all()):  # if not, scoring reports that this run has diverged
-                a = relearn_weights(self.graph, current, trained, server.start, self.learner, self.nearest)
+            a = relearn_weights(self.graph, current, trained, server.start, self.learner, self.nearest)
         weights, step = DenseWeights(a), self.coupling.step
         if self.mixing == "implicit":
             mixed = solve_by_cholesky(weights, w, step, ids, W)
@@ -182,11 +181,15 @@ def relearn_weights(
     learner: str,
     nearest: int,
 ) -> Float[Tensor, "vertex vertex"]:
-    """Learn the weights between trained clients, retain the others, and scale all to the prior ρ."""
-    ids = trained.nonzero().flatten()
+    """Learn the weights between trained clients, retain the others, and scale all to the prior ρ.
+
+    Models that are not finite teach nothing; scoring reports that their run has diverged.
+    """
+    ids = (trained & W.isfinite().all(1)).nonzero().flatten()
     places, clients = ids.cpu().numpy(), prior.clients
     names = None if clients is None else [clients[place] for place in places]
     a = get_weight_matrix(prior)
     share = prior.rho / len(W)  # the weight of a complete graph with the prior ρ
-    a[np.ix_(places, places)] = share * learn_weights(W[ids], names, learner, nearest, start[0])
+    if len(ids):
+        a[np.ix_(places, places)] = share * learn_weights(W[ids], names, learner, nearest, start[0])
     return torch.from_numpy(share * scale_to_rho(a)).to(W)

@@ -53,7 +53,8 @@ def validate_edge(edge: Edge) -> tuple[str, str, float]:
     if not 0 <= weight <= LARGEST_WEIGHT:
         ends = f"between {edge[0]!r} and {edge[1]!r}"
         raise InputError(
-            f"the edge {ends} has weight {weight}; expected a finite number >= 0{_format_limit(weight)}",
+            f"the edge {ends} has weight {weight}; expected a finite number of at least zero"
+            f"{_format_limit(weight)}",
             field="weight",
             scope="graph",
         )
