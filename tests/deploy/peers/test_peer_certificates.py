@@ -244,6 +244,7 @@ def test_a_peer_without_a_register_admits_renewals_and_reads_a_register_that_is_
             wait_for_refusal(dialler, "holder", "holder refuses the certificate dialler:5")
 
 
+@pytest.mark.slow
 def test_certificates_of_twelve_seconds_are_renewed_during_a_run(folders):
     """Both sides renew twice, after five seconds each. The certificates of the start expire meanwhile."""
     names = ("holder", "dialler")

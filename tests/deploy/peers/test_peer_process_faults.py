@@ -61,17 +61,17 @@ def test_peers_that_are_killed_at_random_times_change_nothing(deploy):
 def test_thirty_percent_of_all_models_lost_change_only_the_speed(deploy):
     """With full batches and strongly convex losses, J is that of the unbroken run (the page on theory)."""
     values = describe_peers(
-        peers={"staleness": 5, "deadline": 0.05}, rounds=90, batch="all", dtype="float64", task="fast",
-        evaluate_every=0, model={"name": "linear", "l2": 2.0}, algorithm={"name": "dfedu", "lr": 0.1},
+        peers={"staleness": 5, "deadline": 0.05}, rounds=130, batch="all", dtype="float64", task="fast",
+        evaluate_every=0, model={"name": "linear", "l2": 1.0}, algorithm={"name": "dfedu", "lr": 0.1},
     )  # fmt: skip
     run = deploy(values).start_all(**dict.fromkeys("abcd", ("lose_models", 0.3, 0, 0.06))).finish()
     rows = build_federation()
     problem, unbroken = build_problem(run.plan, rows), simulate(run.plan, rows).models
     curvature, coupling = bound_curvature(problem), problem.algorithm.coupling
     contraction = compute_contraction(curvature.alpha, curvature.beta, 0.1, 5)
-    assert DelayTheorem(contraction, coupling.delay_product).compute_rate(5) ** 90 < 1e-7
+    assert DelayTheorem(contraction, coupling.delay_product).compute_rate(5) ** 130 < 1e-7
     ends = [end for name in "abcd" for end in PeerStorage(run.find_folder(name)).read_facts()["neighbours"]]
-    assert sum(end["rounds_late"] for end in ends) > 0.1 * 90 * len(ends)
+    assert sum(end["rounds_late"] for end in ends) > 0.1 * 130 * len(ends)
     assert abs(problem.objective(run.models) - problem.objective(unbroken)) <= BOUND
 
 
