@@ -7,6 +7,7 @@ from benchmarks import passing
 from benchmarks.passing_methods import METHODS
 
 import fedlap as fl
+from fedlap.report.paired_tests import compare_paired
 
 CASES = passing.list_cases()
 SEEDS = list(range(10, 20))
@@ -48,6 +49,19 @@ def test_a_changed_score_changes_its_test_and_the_corrected_values_of_others(lin
     (row,) = [place for place, cells in enumerate(before) if cells[0] == "fedu"]
     assert before[row] != after[row]
     assert before[row + 1][:2] == after[row + 1][:2]
+
+
+def test_differences_to_fedu_are_also_corrected_among_themselves(lines):
+    """Fewer differences have a weaker correction; one alone has none."""
+    for rows in passing.build_tables(CASES, SEEDS, lines).values():
+        cells = {row[0]: row[3] for row in rows}
+        difference, p = cells[passing.CLAIM].split(", p = ")
+        assert cells["fedu"].startswith(f"{difference}, ")
+        assert float(p) <= float(cells["fedu"].split(", p = ")[1])
+    alone = {key: entry for key, entry in lines.items() if key[0] == "ring" and "fedu" in key[1]}
+    (row,) = [row for row in passing.build_tables(CASES, SEEDS, alone)["ring"] if row[0] == passing.CLAIM]
+    scores = [[alone["ring", name, seed]["score"] for seed in SEEDS] for name in ("fedu-passing", "fedu")]
+    assert row[3].endswith(f"p = {compare_paired(*scores).p_value:.2g}")
 
 
 def test_methods_that_were_not_run_are_rows():

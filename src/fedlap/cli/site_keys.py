@@ -15,12 +15,10 @@ def load_keys(
     load: reads and checks a folder of keys. name: expected name of the certificate; None for a server.
     """
     if (folder is None) != insecure:
-        raise InputError(
-            "--keys and --insecure are both set; use one"
-            if insecure
-            else "no keys are given; pass --keys FOLDER (fedlap keys request), or --insecure on a "
-            "trusted network"
-        )
+        if insecure:
+            raise InputError("--keys and --insecure are both set; use one")
+        advice = "pass --keys FOLDER (from fedlap keys), or --insecure on a trusted network"
+        raise InputError(f"no keys are given; {advice}")
     if folder is None:
         return None
     keys = load(folder)
